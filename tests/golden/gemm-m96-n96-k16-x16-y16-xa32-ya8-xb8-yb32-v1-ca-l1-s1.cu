@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = false, b_along_k = true, c_along_n = false;  // in memory
+
 constexpr int m_blk = 96;   // rows of C that a block computes
 constexpr int n_blk = 96;   // columns of C that a block computes
 constexpr int k_blk = 16;   // products along k of a stripe
@@ -47,7 +49,7 @@ __device__ __forceinline__ int line_of(int r, int at, int dim)
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -77,11 +79,15 @@ struct Stripe {
         return by_line ? line * pitch + product : product * pitch + line;
     }
 
+    // Where this thread begins, along the operand's memory and across.
+    static __device__ __forceinline__ int x() { return threadIdx.x % dim * wide; }
+    static __device__ __forceinline__ int y() { return threadIdx.x / dim; }
+
     // take(at, line, product) for the first of every `wide` elements of this thread, the at-th one of all that it has.
     template <class Take>
     static __device__ __forceinline__ void each_piece(Take take)
     {
-        const int x = threadIdx.x % dim, y = threadIdx.x / dim;
+        const int x = Stripe::x(), y = Stripe::y();
         #pragma unroll
         for (int v = 0; v < across; v += dim_across) {
             #pragma unroll
@@ -119,8 +125,9 @@ struct Stripe {
         each([&](int at, int line, int product) { staged[place(line, product)] = part[at]; });
     }
 };
-using Of_A = Stripe<m_blk, m_dim_a, n_dim_a, false, load, a_pitch, false>;
-using Of_B = Stripe<n_blk, m_dim_b, n_dim_b, true, load, b_pitch, true>;
+constexpr int wide_a = 1, wide_b = 1;  // `load`, or 1 where a stripe's line is no whole number of these
+using Of_A = Stripe<m_blk, m_dim_a, n_dim_a, a_along_k, wide_a, a_pitch, false>;
+using Of_B = Stripe<n_blk, m_dim_b, n_dim_b, b_along_k, wide_b, b_pitch, vector == 1>;
 
 extern "C" __global__ void __launch_bounds__(threads) gemm(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,

@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // in memory
+
 constexpr int threads = 128;      // of a block
 constexpr int lanes = 1;        // of them, that share a row of A
 constexpr int rows = 4;         // of A, of a thread
@@ -74,14 +76,14 @@ __host__ __device__ constexpr int pack_of_elements(int count)
 // B and C lie along either of their extents.
 __device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
 {
-    return B + l + j * ldb;
+    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
 }
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -334,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(threads) gemv(
     const index_t first_row = (tile_of_C - across * tiles_down) * tile_rows, first_column = across * tile_columns;
     // The last tile begins early enough to be whole; what it has in common with the one before counts there.
     const index_t top = first_row + tile_rows <= m ? first_row : m < tile_rows ? 0 : m - tile_rows;
-    const int lane = threadIdx.x / lane_stride % lanes, team = threadIdx.x % teams;
+    const int lane = threadIdx.x / lane_stride % lanes, team = a_along_k ? threadIdx.x / lanes : threadIdx.x % teams;
 
     const index_t share = (k + splits * step - 1) / (splits * step) * step;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
@@ -345,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(threads) gemv(
         constexpr int ring = decltype(whole)::value ? prefetch : 1;
         const index_t first = top + row_of(team, 0);
         index_t column = begin + lane * width;  // the first one of the next load
-        const scalar *at = A + first + column * lda;
+        const scalar *at = a_along_k ? A + first * lda + column : A + first + column * lda;
         const auto load_next = [&](group_t &next) {
             const bool inside = column < end;
             next.b = {};
@@ -361,7 +363,7 @@ extern "C" __global__ void __launch_bounds__(threads) gemv(
             }
             #pragma unroll
             for (int p = 0; p < pieces; ++p) {
-                const scalar *piece = at + p * teams * height;
+                const scalar *piece = at + p * teams * (a_along_k ? lda : height);
                 next.a[p] = {};
                 if (decltype(whole)::value) {
                     if (inside)  // A is read once: first to evict
@@ -377,7 +379,7 @@ extern "C" __global__ void __launch_bounds__(threads) gemv(
                 }
             }
             column += step;
-            at += step * (long long)lda;
+            at += a_along_k ? step : step * (long long)lda;
         };
         group_t loaded[ring];
         #pragma unroll
@@ -396,7 +398,7 @@ extern "C" __global__ void __launch_bounds__(threads) gemv(
     const auto aligned = [](const scalar *X, index_t ld, int elements) {
         return (reinterpret_cast<unsigned long long>(X) | ld * sizeof(scalar)) % (elements * sizeof(scalar)) == 0;
     };
-    const bool vectors = m >= tile_rows && aligned(A + top, lda, vector);
+    const bool vectors = m >= tile_rows && aligned(a_along_k ? A : A + top, lda, vector) && (!a_along_k || k % vector == 0);
     if (vectors)
         sweep(Flag<true>(), Flag<false>());
     else

@@ -13,6 +13,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool along_k = false, c_along_n = true;  // in memory
+
 constexpr int threads = 128;  // of a block
 constexpr int sharers = 128;  // threads that share a ring in shared memory
 constexpr int tile = 64;      // columns of X: rows and columns of C, of a block
@@ -67,7 +69,6 @@ constexpr int sums_of_tile = threads / team;          // that a block's teams le
 
 // X lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that threads which
 // read at the same time meet no bank twice: neighbours in k of a wide tile lie in banks side by side.
-constexpr bool along_k = false;
 constexpr int pad = 4, pitch = (along_k ? chunk : tile) + pad;
 constexpr int place_elements = pitch * (along_k ? tile : chunk);
 constexpr int rings_of_block = threads / sharers;
@@ -78,7 +79,7 @@ template <bool holds> struct Flag { static constexpr bool value = holds; };
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i * ldc + j];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 

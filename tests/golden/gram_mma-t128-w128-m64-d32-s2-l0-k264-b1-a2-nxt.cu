@@ -13,6 +13,8 @@ using index_t = int;
 using scalar = double;  // of A, B and C
 using sum_t = double;  // of sums of products, alpha and beta
 
+constexpr bool along_k = false, c_along_n = true;  // in memory
+
 constexpr int threads = 128;  // of a block
 constexpr int sharers = 128;  // threads that share a ring in shared memory
 constexpr int tile = 64;      // columns of X: rows and columns of C, of a block
@@ -63,7 +65,6 @@ template <int number> struct Number { static constexpr int value = number; };
 
 // X lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that threads which
 // read at the same time meet no bank twice: 4 products, two apart, of more lines.
-constexpr bool along_k = false;
 constexpr int pad = 2, pitch = (along_k ? chunk : tile) + pad;
 constexpr int place_elements = pitch * (along_k ? tile : chunk);
 constexpr int rings_of_block = threads / sharers;
@@ -74,7 +75,7 @@ template <bool holds> struct Flag { static constexpr bool value = holds; };
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i * ldc + j];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -545,7 +546,7 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
 // what a lane has of a strip of A is what it needs of two octets of B.
 __device__ __forceinline__ int row_of(int strip, int slot, int half)
 {
-    return 16 * strip + 2 * slot + half;
+    return 16 * strip + (along_k ? slot + 8 * half : 2 * slot + half);
 }
 __device__ __forceinline__ int column_of(int octet, int slot) { return row_of(octet / 2, slot, octet % 2); }
 

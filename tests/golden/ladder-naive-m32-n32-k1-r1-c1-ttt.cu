@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool c_along_n = true;  // in memory
+
 constexpr int tile_rows = 32;     // of C that a block computes
 constexpr int tile_columns = 32;  // of C that a block computes
 constexpr int threads = tile_rows * tile_columns;  // of a block: one for each element of its tile
@@ -20,7 +22,7 @@ constexpr int threads = tile_rows * tile_columns;  // of a block: one for each e
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i * ldc + j];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 

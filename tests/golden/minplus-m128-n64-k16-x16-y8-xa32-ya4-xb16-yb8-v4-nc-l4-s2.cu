@@ -14,6 +14,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = false, b_along_k = true, c_along_n = false;  // in memory
+
 constexpr int m_blk = 128;   // rows of C that a block computes
 constexpr int n_blk = 64;   // columns of C that a block computes
 constexpr int k_blk = 16;   // products along k of a stripe
@@ -31,7 +33,7 @@ constexpr int b_pitch = n_blk + vector;  // B's too
 
 constexpr int load = 4;  // elements of global memory that a thread copies at a time, where they are aligned
 constexpr int buffers = 2;  // stripes in shared memory: one is multiplied, the others are on their way
-constexpr int stripe = k_blk * a_pitch + k_blk * b_pitch;  // elements of a stripe of A and B
+constexpr int stripe = k_blk * a_pitch + (vector == 1 ? n_blk : k_blk) * b_pitch;  // elements of a stripe of A and B
 
 template <int count>
 struct __align__(count * sizeof(scalar)) piece_t { scalar element[count]; };
@@ -181,7 +183,7 @@ constexpr scalar infinity = INFINITY;  // the length of no path
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     const scalar length = lesser(infinity, alpha + sum);
     element = beta == infinity ? length : lesser(length, beta + element);
 }
@@ -210,6 +212,10 @@ struct Stripe {
         return by_line ? line * pitch + product : product * pitch + line;
     }
 
+    // Where this thread begins, along the operand's memory and across.
+    static __device__ __forceinline__ int x() { return threadIdx.x % dim * wide; }
+    static __device__ __forceinline__ int y() { return threadIdx.x / dim; }
+
     // take(at, line, product) for the first of every `wide` elements of this thread, the at-th one of all that it has.
     template <class Take>
     static __device__ __forceinline__ void each_piece(Take take)
@@ -234,9 +240,7 @@ struct Stripe {
         });
     }
 
-    // Where this thread begins, along the operand's memory and across.
-    static __device__ __forceinline__ int x() { return threadIdx.x % dim * wide; }
-    static __device__ __forceinline__ int y() { return threadIdx.x / dim; }
+    // Where this thread's first element is in shared memory, and in X.
     static __device__ __forceinline__ int own_place() { return along_k ? place(y(), x()) : place(x(), y()); }
     static __device__ __forceinline__ const scalar *own(const scalar *X, index_t ld, index_t first)
     {
@@ -273,8 +277,9 @@ struct Stripe {
         }
     }
 };
-using Of_A = Stripe<m_blk, m_dim_a, n_dim_a, false, load, a_pitch, false>;
-using Of_B = Stripe<n_blk, m_dim_b, n_dim_b, true, 1, b_pitch, false>;
+constexpr int wide_a = 4, wide_b = 1;  // `load`, or 1 where a stripe's line is no whole number of these
+using Of_A = Stripe<m_blk, m_dim_a, n_dim_a, a_along_k, wide_a, a_pitch, false>;
+using Of_B = Stripe<n_blk, m_dim_b, n_dim_b, b_along_k, wide_b, b_pitch, vector == 1>;
 
 // The least of a thread's lengths and those of a stripe: of each, `step` at a time are compared with the least so far.
 // Two at a time, by their bits as integers: numbers without a sign have the same order, and a NaN comes last.
@@ -326,8 +331,8 @@ extern "C" __global__ void __launch_bounds__(threads, 4) minplus(
     const auto aligned = [&](const scalar *first, index_t ld) {
         return (reinterpret_cast<unsigned long long>(first) | ld * sizeof(scalar)) % (load * sizeof(scalar)) == 0;
     };
-    const bool aligned_a = aligned(A + row, lda);
-    const bool aligned_b = true;
+    const bool aligned_a = wide_a == 1 || aligned(a_along_k ? A : A + row, lda);
+    const bool aligned_b = wide_b == 1 || aligned(b_along_k ? B : B + column, ldb);
 
     // Whole stripes of aligned pieces, up to this product, are copied without a look at each element.
     const index_t end_of_pieces = whole && aligned_a && aligned_b ? k / k_blk * k_blk : 0;
@@ -338,8 +343,8 @@ extern "C" __global__ void __launch_bounds__(threads, 4) minplus(
         if (l < end_of_pieces) {
             Of_A::copy(staged + place_a, from_a, lda);
             Of_B::copy(staged + place_b, from_b, ldb);
-            from_a += k_blk * lda;
-            from_b += k_blk;
+            from_a += a_along_k ? k_blk : k_blk * lda;
+            from_b += b_along_k ? k_blk : k_blk * ldb;
         } else if (l < k) {
             Of_A::copy_edge(staged, A, lda, row, m, l, k);
             Of_B::copy_edge(staged + k_blk * a_pitch, B, ldb, column, n, l, k);

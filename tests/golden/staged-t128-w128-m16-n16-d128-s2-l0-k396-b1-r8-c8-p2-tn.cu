@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // in memory
+
 constexpr int threads = 128;       // of a block
 constexpr int sharers = 128;       // threads that share a ring in shared memory
 constexpr int tile_rows = 16;     // of C, of a block
@@ -67,7 +69,6 @@ constexpr int sums_of_tile = threads / 32 / warps_of_team;  // that a block's wa
 // An operand lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that
 // threads which read at the same time meet no bank twice: runs along k begin
 // in banks side by side, and of others whole runs are read.
-constexpr bool a_along_k = true, b_along_k = true;
 constexpr int a_pad = 16, b_pad = 16;
 constexpr int a_pitch = (a_along_k ? chunk : tile_rows) + a_pad;     // from one run to the next
 constexpr int b_pitch = (b_along_k ? chunk : tile_columns) + b_pad;
@@ -80,7 +81,7 @@ constexpr int vectors_of_tile = tile_elements / width, held_vectors = (vectors_o
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -878,10 +879,10 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged(
         const index_t first_row = corner.row, first_column = corner.column;
         vector held[held_vectors];
         const auto row_of_held = [](int, int at) {
-            return at * width % tile_rows;
+            return c_along_n ? at * width / tile_columns : at * width % tile_rows;
         };
         const auto column_of_held = [](int, int at) {
-            return at * width / tile_rows;
+            return c_along_n ? at * width % tile_columns : at * width / tile_rows;
         };
         cp_async_wait<0>();
         __syncthreads();  // the rings are no longer read: the sums take their place
@@ -903,7 +904,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged(
             for (int r = 0; r < rows; ++r) {
                 const int row = line_of<rows, a_along_k>(r, row_lane, team_rows);
                 const int column = line_of<columns, b_along_k>(c, column_lane, team_columns);
-                mine[column * tile_rows + row] = sum[r][c];
+                mine[c_along_n ? row * tile_columns + column : column * tile_rows + row] = sum[r][c];
             }
         }
     }
@@ -936,11 +937,11 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged(
         const auto store_one = [&](int v, int at, const vector &sums, scalar factor) {  // of C, 0 where it is not read
             const index_t i = first_row + row_of_held(v, at), j = first_column + column_of_held(v, at);
             if (whole) {
-                store_vector(C + i + j * ldc, alpha, sums, factor);
+                store_vector(c_along_n ? C + i * ldc + j : C + i + j * ldc, alpha, sums, factor);
             } else {
                 #pragma unroll
                 for (int e = 0; e < width; ++e) {
-                    const index_t row = i + e, column = j;
+                    const index_t row = c_along_n ? i : i + e, column = c_along_n ? j + e : j;
                     if (row < m && column < n)
                         store_C(C, ldc, row, column, alpha, sums.element[e], factor);
                 }

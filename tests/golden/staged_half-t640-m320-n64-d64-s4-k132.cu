@@ -29,6 +29,8 @@ struct bfloat16 {
 using scalar = bfloat16;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = false, b_along_k = true, c_along_n = false;  // in memory
+
 constexpr int threads = 640;       // of a block
 constexpr int tile_rows = 320;     // of C, of a block
 constexpr int tile_columns = 64;  // of C, of a block
@@ -77,7 +79,7 @@ constexpr int depth = 16;                                 // of k, of one produc
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -535,8 +537,8 @@ struct Operand {
         }
     }
 };
-using Of_A = Operand<tile_rows, false>;
-using Of_B = Operand<tile_columns, true>;
+using Of_A = Operand<tile_rows, a_along_k>;
+using Of_B = Operand<tile_columns, b_along_k>;
 
 // Of a row of four lanes: lane t gets word t of each of them, in their order.
 __device__ __forceinline__ void exchange(unsigned (&words)[4])
@@ -675,7 +677,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged_half(
         }
 
         const bool aligned = (reinterpret_cast<unsigned long long>(C) | ldc * sizeof(scalar)) % 16 == 0;
-        if (aligned && m % wide == 0 && beta == 0) {
+        if (aligned && (c_along_n ? n : m) % wide == 0 && beta == 0) {
             // Of two octets side by side, of 8 rows and the next 8, a lane gets 8 rows of a column of one.
             #pragma unroll
             for (int v = 0; v < strips * octets; v += 2) {
@@ -686,14 +688,14 @@ extern "C" __global__ void __launch_bounds__(threads) staged_half(
                     union { scalar element[2]; unsigned bits; } both = {};
                     both.element[0] = scalar(alpha * pair[0]);
                     both.element[1] = scalar(alpha * pair[1]);
-                    words[w] = movmatrix_trans(both.bits);
+                    words[w] = c_along_n ? both.bits : movmatrix_trans(both.bits);
                 }
                 exchange(words);
                 const piece_t piece = { words[0], words[1], words[2], words[3] };
-                const index_t i = first_row + warp_row + v / octets * 64 + t % 2 * 8;
-                const index_t j = first_column + (v % octets + t / 2) * 8 + g;
+                const index_t i = first_row + warp_row + v / octets * 64 + t % 2 * 8 + (c_along_n ? g : 0);
+                const index_t j = first_column + (v % octets + t / 2) * 8 + (c_along_n ? 0 : g);
                 if (i < m && j < n)
-                    __stcs(reinterpret_cast<piece_t *>(C + i + j * ldc), piece);
+                    __stcs(reinterpret_cast<piece_t *>(c_along_n ? C + i * ldc + j : C + i + j * ldc), piece);
             }
         } else {
             #pragma unroll

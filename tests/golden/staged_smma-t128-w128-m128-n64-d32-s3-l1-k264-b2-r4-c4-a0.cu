@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = false, b_along_k = true, c_along_n = false;  // in memory
+
 constexpr int threads = 128;       // of a block
 constexpr int sharers = 128;       // threads that share a ring in shared memory
 constexpr int tile_rows = 128;     // of C, of a block
@@ -61,10 +63,10 @@ constexpr int team_rows = tile_rows / (16 * strips);
 constexpr int team = 32 * team_rows * (tile_columns / (8 * octets));
 constexpr int chunk_step = sharers / team * 8, steps = chunk / chunk_step;  // of k, the teams of a ring together
 
+
 // An operand lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that
 // threads which read at the same time meet no bank twice: 8 products
 // each of 4 lines along k, or 4 products, two apart, of 8 lines across it.
-constexpr bool a_along_k = false, b_along_k = true;
 constexpr int a_pad = 4, b_pad = 8;
 constexpr int a_pitch = (a_along_k ? chunk : tile_rows) + a_pad;     // from one run to the next
 constexpr int b_pitch = (b_along_k ? chunk : tile_columns) + b_pad;
@@ -77,7 +79,7 @@ constexpr int vectors_of_tile = tile_elements / width, held_vectors = (vectors_o
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -554,7 +556,7 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
 // Lines along k start in other banks than the ones beside them.
 __device__ __forceinline__ int row_of(int strip, int slot, int half)
 {
-    return strip / 2 * 32 + 4 * slot + strip % 2 * 2 + half;
+    return a_along_k ? 16 * strip + slot + 8 * half : strip / 2 * 32 + 4 * slot + strip % 2 * 2 + half;
 }
 __device__ __forceinline__ int column_of(int octet, int slot)
 {
@@ -601,6 +603,7 @@ __device__ __forceinline__ void multiply(sums_t &sum, const Fragments &fragments
             mma_m16n8k8(sum[s][o], fragments.a[s], fragments.b[o]);
     }
 }
+
 
 // What a block has to do: as much as the others, as nearly as whole chunks allow.
 //   Panels: where there are fewer tiles of C than blocks, k begins with panels as long as a block's equal share. Of each
@@ -744,10 +747,11 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_smma(
     const int product = k_lane + 2 * t;  // the lane's first, along k
     // From a place of the ring to the lane's first elements in it.
     const int a_line = row + row_of(0, g, 0), b_line = column + column_of(0, g);
-    const int lane_a = product * a_pitch + a_line;
-    const int lane_b = b_line * b_pitch + product;
-    constexpr int a_step = chunk_step * a_pitch, b_step = chunk_step;
+    const int lane_a = a_along_k ? a_line * a_pitch + product : product * a_pitch + a_line;
+    const int lane_b = b_along_k ? b_line * b_pitch + product : product * b_pitch + b_line;
+    constexpr int a_step = chunk_step * (a_along_k ? 1 : a_pitch), b_step = chunk_step * (b_along_k ? 1 : b_pitch);
     Fragments next_fragments;  // of the products after the current ones
+
     constexpr bool same = false;  // X^T X would be staged once
 
     // What to stage next: `unchecked` chunks, the first elements of the first at `from_a` and `from_b`, one after another
@@ -837,6 +841,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_smma(
         const scalar *a = ring + place * (a_elements + b_elements), *b = same ? a : a + a_elements;
         load(next_fragments, a + lane_a + step * a_step, b + lane_b + step * b_step);
     };
+
     const auto arrive = [&] {
         cp_async_wait<stages - 2>();
         meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
@@ -850,6 +855,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_smma(
         #pragma unroll
         for (int s = 0; s < stages - 1; ++s)
             stage_next(s);
+
     };
 
     fill_ring();
@@ -870,6 +876,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_smma(
                 multiply(sum, next_fragments);
             }
             place = place + 1 == stages ? 0 : place + 1;
+
         }
 
         const bool alone = item_end - item_begin == work.chunks;  // with the tile
@@ -900,11 +907,11 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_smma(
         const auto store_one = [&](int v, int at, const vector &sums, scalar factor) {  // of C, 0 where it is not read
             const index_t i = first_row + row_of_held(v, at), j = first_column + column_of_held(v, at);
             if (whole) {
-                store_vector(C + i + j * ldc, alpha, sums, factor);
+                store_vector(c_along_n ? C + i * ldc + j : C + i + j * ldc, alpha, sums, factor);
             } else {
                 #pragma unroll
                 for (int e = 0; e < width; ++e) {
-                    const index_t row = i + e, column = j;
+                    const index_t row = c_along_n ? i : i + e, column = c_along_n ? j + e : j;
                     if (row < m && column < n)
                         store_C(C, ldc, row, column, alpha, sums.element[e], factor);
                 }

@@ -82,6 +82,8 @@ template <class Real> __device__ __forceinline__ Complex<Real> __shfl_xor_sync(
 using scalar = complex128;  // of A, B and C
 using sum_t = complex128;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // in memory
+
 constexpr int threads = 128;       // of a block
 constexpr int sharers = 128;       // threads that share a ring in shared memory
 constexpr int tile_rows = 32;     // of C, of a block
@@ -135,7 +137,6 @@ constexpr int chunk_step = sharers / team * depth, steps = chunk / chunk_step;  
 // An operand lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that
 // threads which read at the same time meet no bank twice: 8 lanes,
 // 16 bytes each, 4 along k of 2 lines or 2 side by side of 4 products.
-constexpr bool a_along_k = true, b_along_k = true;
 constexpr int a_pad = 4, b_pad = 4;
 constexpr int a_pitch = (a_along_k ? chunk : tile_rows) + a_pad;     // from one run to the next
 constexpr int b_pitch = (b_along_k ? chunk : tile_columns) + b_pad;
@@ -148,7 +149,7 @@ constexpr int vectors_of_tile = tile_elements / width, held_vectors = (vectors_o
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -846,8 +847,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_zmma(
     const int k_lane = threadIdx.x % sharers / team * depth + t * width;
     const int row = member % team_rows * (8 * strips), column = member / team_rows * (8 * octets);
     // From a place of the ring to the lane's first elements in it.
-    const int lane_a = (row + line_of<strips>(0, g)) * a_pitch + k_lane;
-    const int lane_b = (column + line_of<octets>(0, g)) * b_pitch + k_lane;
+    const int lane_a = a_along_k ? (row + line_of<strips>(0, g)) * a_pitch + k_lane : k_lane * a_pitch + row + line_of<strips>(0, g);
+    const int lane_b = b_along_k ? (column + line_of<octets>(0, g)) * b_pitch + k_lane : k_lane * b_pitch + column + line_of<octets>(0, g);
     Fragments next_fragments;  // of the products after the current ones
     const bool same = A == B && lda == ldb && m == n && one_tile;  // X^T X: staged once
 
@@ -952,6 +953,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_zmma(
         #pragma unroll
         for (int s = 0; s < stages - 1; ++s)
             stage_next(s);
+
     };
 
     fill_ring();
@@ -972,6 +974,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_zmma(
                 multiply(sum, next_fragments);
             }
             place = place + 1 == stages ? 0 : place + 1;
+
         }
 
 
@@ -981,16 +984,19 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_zmma(
         const index_t first_row = corner.row, first_column = corner.column;
         vector held[held_vectors];
         // Neighbours in a column of C are sums of two strips, where a vector has two elements.
-        constexpr int across = octets * 2;  // vectors of a lane
-        const auto row_of_held = [&](int v, int) { return row + line_of<strips>(v / across * width, g); };
+        constexpr int across = (c_along_n ? octets / width : octets) * 2;  // vectors of a lane
+        const auto row_of_held = [&](int v, int) {
+            return row + line_of<strips>(v / across * (c_along_n ? 1 : width), g);
+        };
         const auto column_of_held = [&](int v, int) {
-            return column + line_of<octets>(v % across / 2, 2 * t + v % 2);
+            return column + line_of<octets>(v % across / 2 * (c_along_n ? width : 1), 2 * t + v % 2);
         };
         #pragma unroll
         for (int v = 0; v < held_vectors; ++v) {
             #pragma unroll
             for (int e = 0; e < width; ++e) {
-                const int s = v / across * width + e, o = v % across / 2;
+                const int s = c_along_n ? v / across : v / across * width + e;
+                const int o = c_along_n ? v % across / 2 * width + e : v % across / 2;
                 held[v].element[e] = complex_sum(sum[s][o], v % 2);
             }
         }
@@ -1007,11 +1013,11 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_zmma(
         const auto store_one = [&](int v, int at, const vector &sums, scalar factor) {  // of C, 0 where it is not read
             const index_t i = first_row + row_of_held(v, at), j = first_column + column_of_held(v, at);
             if (whole) {
-                store_vector(C + i + j * ldc, alpha, sums, factor);
+                store_vector(c_along_n ? C + i * ldc + j : C + i + j * ldc, alpha, sums, factor);
             } else {
                 #pragma unroll
                 for (int e = 0; e < width; ++e) {
-                    const index_t row = i + e, column = j;
+                    const index_t row = c_along_n ? i : i + e, column = c_along_n ? j + e : j;
                     if (row < m && column < n)
                         store_C(C, ldc, row, column, alpha, sums.element[e], factor);
                 }

@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = false, c_along_n = false;  // in memory
+
 constexpr int threads = 256;   // of a block
 constexpr int strips = 2;      // of 16 rows of C, of a warp
 constexpr int columns = 64;    // of B in shared memory, and of C
@@ -23,7 +25,8 @@ constexpr int min_blocks = 1;  // on a multiprocessor, which leaves its register
 
 constexpr int width = 16 / sizeof(scalar);  // of a vector
 constexpr int sharers = 32;                 // threads of a ring: a warp
-constexpr int rows = 16 * strips;          // of C, of a warp
+constexpr int strip_rows = 16;
+constexpr int rows = strip_rows * strips;          // of C, of a warp
 constexpr int warp_columns = columns / teams;  // of C, that a warp accumulates in registers
 constexpr int octets = warp_columns / 8;    // of them
 constexpr int chunks = depth / chunk;       // of a row of A
@@ -61,16 +64,15 @@ using bits_t = vector::bits_t;  // of the loads and stores
 
 // A lies in a place of the ring as it does in global memory, its lines `pad` elements apart, so that lanes which read at
 // the same time meet no bank twice: 4 have 64 bytes of a line along k, or 32 across it, and 4 have as many of another.
-constexpr bool a_along_k = false;
-constexpr int pad = 4;
-constexpr int pitch = (a_along_k ? chunk : rows) + pad;  // from one line to the next
+constexpr int pitch = 36;  // from one line to the next
+constexpr int pad = pitch - (a_along_k ? chunk : rows);
 constexpr int place_elements = pitch * (a_along_k ? rows : chunk);
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -368,7 +370,7 @@ static_assert(lane_rows % width == 0 && 2 * octets % width == 0, "a lane has who
 __device__ __forceinline__ int row_at(int i, int g) { return i / width * (8 * width) + width * g + i % width; }
 __device__ __forceinline__ int column_at(int j, int t) { return j / width * (4 * width) + width * t + j % width; }
 
-constexpr int run = factors;        // neighbours along k, of a lane
+constexpr int run = a_along_k ? width : factors;        // neighbours along k, of a lane
 constexpr int turns = run / factors;  // of the tensor core, for them
 constexpr int at_once = 1;  // of them, in one instruction
 constexpr int step = 4 * run, steps = chunk / step;  // of four lanes, and of a chunk
@@ -445,7 +447,7 @@ __device__ __forceinline__ void multiply(sums_t &sum, const scalar *from, const 
         for (int q = 0; q < at_once; ++q) {
             const int turn = (p + q) % turns;
             if (turn == 0)
-                load_a(a, from + (p + q) / turns * step * pitch);
+                load_a(a, from + (p + q) / turns * step * (a_along_k ? 1 : pitch));
             #pragma unroll
             for (int r = 0; r < strips; ++r) {
                 #pragma unroll
@@ -485,7 +487,7 @@ __device__ __forceinline__ void for_each_vector(const sums_t &sum, Act act)
         vector held;
         #pragma unroll
         for (int e = 0; e < width; ++e)
-            held.element[e] = sum_at(sum, i + e, j);
+            held.element[e] = sum_at(sum, c_along_n ? i : i + e, c_along_n ? j + e : j);
         act(row_at(i, threadIdx.x % 32 / 4), column_at(j, threadIdx.x % 4), held);
     }
 }
@@ -496,13 +498,13 @@ __device__ __forceinline__ void store_c(
     const sums_t &sum, scalar alpha, scalar beta, scalar *__restrict__ C, index_t ldc, index_t row, index_t m,
     index_t column, index_t n, bool whole)
 {
-    scalar *const first = C + row + column * (long long)ldc;
-    const auto at = [&](int i, int j) { return first + i + j * ldc; };
+    scalar *const first = c_along_n ? C + row * (long long)ldc + column : C + row + column * (long long)ldc;
+    const auto at = [&](int i, int j) { return c_along_n ? first + i * ldc + j : first + i + j * ldc; };
     if (!whole) {
         for_each_vector(sum, [&](int i, int j, const vector &held) {
             #pragma unroll
             for (int e = 0; e < width; ++e) {
-                const int down = i + e, across = j;
+                const int down = c_along_n ? i : i + e, across = c_along_n ? j + e : j;
                 if (row + down < m && column + across < n)
                     store_C(C, ldc, row + down, column + across, alpha, held.element[e], beta);
             }
@@ -524,7 +526,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmm_mma(
     double2 *staged_b = reinterpret_cast<double2 *>(shared_bytes);
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     scalar *ring = reinterpret_cast<scalar *>(staged_b + b_pairs) + warp * (stages * place_elements);
-    const int lane_a = run * t * pitch + row_at(0, g);
+    const int lane_a = a_along_k ? row_at(0, g) * pitch + run * t : run * t * pitch + row_at(0, g);
 
     // Each warp goes its own way over the rows of C; the warps of a block, and the blocks, lie side by side.
     constexpr int block_rows = threads / 32 / teams * rows;

@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool b_along_n = true;  // in memory
+
 constexpr int threads = 128;  // of a block
 constexpr int rows = 4;       // of C, that a lane accumulates in registers
 constexpr int columns = 8;    // of C, that a lane accumulates in registers
@@ -395,7 +397,7 @@ __device__ __forceinline__ void stage_b(
     #pragma unroll 4
     for (int e = threadIdx.x; e < k * pitch; e += threads) {
         const int row = by_pitch.quotient(e), column = e - row * pitch;
-        const scalar *at = B + (l + row) * ldb + (j + column);
+        const scalar *at = b_along_n ? B + (l + row) * ldb + (j + column) : B + (l + row) + (j + column) * ldb;
         staged[e] = column < n ? *at : scalar(0);
     }
 }

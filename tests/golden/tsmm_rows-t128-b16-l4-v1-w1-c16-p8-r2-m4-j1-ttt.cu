@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool b_along_n = true, c_along_n = true;  // in memory
+
 constexpr int threads = 128;     // of a block
 constexpr int vector_bytes = 16; // of a load
 constexpr int lanes = 4;         // along a row of A
@@ -127,7 +129,7 @@ __host__ __device__ constexpr int doubled_of(int count, int lanes_left)
 }
 
 constexpr int kept = kept_of(columns, lanes);  // sums of a row that a lane has in the end: columns side by side
-constexpr int pack_of_B = pack_of_elements(kept);
+constexpr int pack_of_B = b_along_n ? pack_of_elements(kept) : piece;
 
 // Neighbouring packs of a row of C are neighbouring lanes', so that a warp's store is one piece of memory or a few.
 constexpr int spread_pack = pack_of_elements(kept);
@@ -149,7 +151,7 @@ __device__ __forceinline__ int column_of(int team, int lane, int j)
             j %= count;
         }
     }
-    return spread(column + j);
+    return c_along_n ? spread(column + j) : column + j;
 }
 
 template <int count, int lanes_left>
@@ -199,20 +201,20 @@ __device__ __forceinline__ void load_b(
     int lane)
 {
     const auto load = [&](index_t row, index_t column) {
-        const scalar *at = B + row * ldb + column;
+        const scalar *at = b_along_n ? B + row * ldb + column : B + row + column * ldb;
         using bits_t = typename Pack<count>::bits_t;
         return row < k && column < n ? vector_of<Pack<count>>(__ldg(reinterpret_cast<const bits_t *>(at))) : Pack<count>();
     };
     #pragma unroll
     for (int v = 0; v < vectors; ++v) {
         #pragma unroll
-        for (int e = 0; e < piece; ++e) {
+        for (int e = 0; e < piece; e += b_along_n ? 1 : count) {
             #pragma unroll
-            for (int c = 0; c < columns; c += count) {
+            for (int c = 0; c < columns; c += b_along_n ? count : 1) {
                 const Pack<count> loaded = load(l + v * lanes * piece + e, first + column_of(team, lane, c));
                 #pragma unroll
                 for (int x = 0; x < count; ++x)
-                    b[v][e][c + x] = sum_t(loaded.element[x]);
+                    b[v][b_along_n ? e : e + x][b_along_n ? c + x : c] = sum_t(loaded.element[x]);
             }
         }
     }
@@ -283,11 +285,11 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmm_rows(
     const auto aligned = [](const scalar *X, index_t ld, int bytes) {
         return (reinterpret_cast<unsigned long long>(X) | ld * sizeof(scalar)) % bytes == 0;
     };
-    const bool whole = aligned(C, ldc, pack * sizeof(scalar)) && n % pack == 0;
+    const bool whole = aligned(C, ldc, pack * sizeof(scalar)) && (c_along_n ? n : m) % pack == 0;
     factors_t b;
     // Row tiles from this warp's first on: A in vectors, and C in packs of `size`.
     const auto sweep = [&](auto size) {
-        if (aligned(B, ldb, pack_of_B * sizeof(scalar)) && n % pack_of_B == 0)
+        if (aligned(B, ldb, pack_of_B * sizeof(scalar)) && (b_along_n ? n : k) % pack_of_B == 0)
             load_b<pack_of_B>(b, B, ldb, l, k, first_column, n, team, lane);
         else
             load_b<1>(b, B, ldb, l, k, first_column, n, team, lane);

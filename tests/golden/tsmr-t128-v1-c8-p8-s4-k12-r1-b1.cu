@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // in memory
+
 constexpr int threads = 128;   // of a block
 constexpr int vectors = 1;   // pieces of a column of A that a thread loads: its rows
 constexpr int columns = 8;   // of C that a thread accumulates in registers
@@ -68,14 +70,14 @@ using bits_t = vector::bits_t;  // of the loads and stores
 // B and C lie along either of their extents.
 __device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
 {
-    return B + l + j * ldb;
+    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
 }
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -459,7 +461,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
             if (left-- <= 0)
                 return;
             load_a<how>(a[g], at, lda, end - next_column, m - 1 - (next_row + row_of_thread));
-            at += step * (long long)lda;
+            at += a_along_k ? step : step * (long long)lda;
             next_column += step;
         };
         begin_tile();
@@ -508,7 +510,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
         cp_async_wait<0>();
     };
 
-    const bool whole_vectors = aligned;
+    const bool whole_vectors = aligned && (!a_along_k || end % width == 0);
     if (whole_vectors && first_row + block_rows <= m) {
         if ((end - begin) % prefetch == 0)
             sweep(Way<Loads::vectors>());

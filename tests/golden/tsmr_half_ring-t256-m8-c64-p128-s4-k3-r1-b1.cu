@@ -29,6 +29,8 @@ struct bfloat16 {
 using scalar = bfloat16;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // in memory
+
 constexpr int threads = 256;    // of a block
 constexpr int lane_rows = 8;    // of C, whose sums a lane has: an eighth of a warp's
 constexpr int columns = 64;    // of C that a warp accumulates in registers
@@ -44,10 +46,12 @@ constexpr int octets = columns / 8;           // of columns of C
 constexpr int side_by_side = 2;       // columns of C, of those whose sums a lane has
 constexpr int warp_rows = 8 * lane_rows;
 constexpr int block_rows = threads / 32 * warp_rows;
+
 constexpr int pitch = columns;  // elements from one staged row of B to the next
 
 // How a row tile of A is loaded: in vectors where it is whole and its lines are aligned, else element by element.
 enum class Loads { vectors, elements };
+
 template <Loads how> struct Way { static constexpr Loads value = how; };
 
 constexpr int sum_width = 4;  // of a vector
@@ -82,17 +86,18 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
 using sum_vector = Vector<sum_t, sum_width, float4>;
 using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
 
+
 // B and C lie along either of their extents.
 __device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
 {
-    return B + l + j * ldb;
+    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
 }
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -410,11 +415,12 @@ __device__ __forceinline__ unsigned word(const Bits &bits, int w)
     return reinterpret_cast<const unsigned *>(&bits)[w];
 }
 
+
 // A warp's part of a group in shared memory: pieces of 16 bytes, line after line of A, which are its columns.
 // Neighbouring lanes copy neighbouring pieces of a line. Where a piece lies in its line depends on the line, so that
 // neither copies nor reads of 8 lanes meet a bank twice.
 constexpr int piece = sizeof(bits_t) / sizeof(scalar);
-constexpr int line_pieces = warp_rows / piece, lines = step;
+constexpr int line_pieces = (a_along_k ? step : warp_rows) / piece, lines = a_along_k ? warp_rows : step;
 constexpr int group_pieces = lines * line_pieces;
 constexpr int lines_of_copy = 32 / line_pieces;  // that the lanes of a warp copy at a time
 
@@ -456,6 +462,7 @@ __device__ __forceinline__ void read_a(part_t &part, const bits_t *group, int d)
             part[p][c] = group[place_of_a(4 * run * d + run * t + c, 8 * p + g)];
     }
 }
+
 // Start to stage `count` rows of B from `tile` on, in the order in which lanes hold them: a run of a column for each
 // lane, octet after octet of columns, then the next runs. Zeros outside of B.
 template <int count>
@@ -513,11 +520,10 @@ __device__ __forceinline__ void multiply(sums_t &sum, const bits_t *group, const
     }
 }
 
-
 // Vector v of a patch is this of a lane's sums.
 constexpr __device__ __forceinline__ int patch_vector(int patch, int v)
 {
-    return patch_row(patch) / 2 * octets + patch_column(patch) / 2 + v * octets;
+    return patch_row(patch) / 2 * octets + patch_column(patch) / 2 + (c_along_n ? v : v * octets);
 }
 
 // A patch of C, from element (i, j) on, in whole runs where these are aligned and C is not read.
@@ -533,7 +539,7 @@ __device__ __forceinline__ void store_patch(
         sum_t value[run_elements];
         #pragma unroll
         for (int e = 0; e < run_elements; ++e)
-            value[e] = alpha * sum[e / 2].element[e % 2 * 2 + line];
+            value[e] = alpha * sum[e / 2].element[c_along_n ? line * 2 + e % 2 : e % 2 * 2 + line];
         if (aligned && beta == 0 && inside >= run_elements) {
             union { scalar element[run_elements]; run_t bits; } both = {};
             #pragma unroll
@@ -549,6 +555,7 @@ __device__ __forceinline__ void store_patch(
         }
     }
 }
+
 
 extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half_ring(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
@@ -573,6 +580,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half_ring
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
     const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
+
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
     bits_t *const ring_of_warp = ring_of_A + threadIdx.x / 32 * (stages * group_pieces);
@@ -642,11 +650,12 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half_ring
             #pragma unroll
             for (int v = 0; v < lane_vectors; ++v)
                 __stcs(reinterpret_cast<sum_bits_t *>(sums) + v * threads + threadIdx.x, bits_of(sum[v]));
+
         }
         cp_async_wait<0>();
     };
 
-    const bool whole_vectors = aligned;
+    const bool whole_vectors = aligned && (!a_along_k || end % run == 0);
     // Row tiles that are whole; the last of C may be left.
     index_t rest = first_row;
     if (whole_vectors && first_row + block_rows <= m)
@@ -655,6 +664,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half_ring
         sweep(Way<Loads::vectors>(), first_row, rest);
     if (rest < m)
         sweep(Way<Loads::elements>(), rest, m);
+
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);
@@ -680,5 +690,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half_ring
                 store_patch(patch, C, ldc, i, m, j, n, alpha, beta);
             }
         }
+
     }
 }

@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = double;  // of A, B and C
 using sum_t = double;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // in memory
+
 constexpr int threads = 128;    // of a block
 constexpr int strips = 2;     // of 16 rows of A, which one warp computes
 constexpr int columns = 8;    // of C that a warp accumulates in registers
@@ -68,14 +70,14 @@ using bits_t = vector::bits_t;  // of the loads and stores
 // B and C lie along either of their extents.
 __device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
 {
-    return B + l + j * ldb;
+    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
 }
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -335,7 +337,7 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
 // and 2 g + 1 of the strip, neighbours in A and in C and so one load or store; its columns are those of A. Where it takes
 // two loads they are rows g and g + 8 of the strip: lanes are side by side, and the two want different sectors.
 template <Loads how>
-constexpr bool in_pairs = how != Loads::elements;  // whether a lane's two rows are neighbours
+constexpr bool in_pairs = a_along_k || how != Loads::elements;  // whether a lane's two rows are neighbours
 constexpr int pieces = depths * strips * 2;  // of a lane's part of a group, 16 bytes each
 
 // Where piece p of a group goes in it, and where it comes from.
@@ -349,8 +351,8 @@ struct Piece {
     __device__ __forceinline__ int column() const { return 8 * d + 4 * half; }
     __device__ __forceinline__ void put(group_t &a, bits_t bits) const
     {
-        a.of[d][s][2 * half] = bits.x;
-        a.of[d][s][2 * half + 1] = bits.y;
+        a.of[d][s][a_along_k ? half : 2 * half] = bits.x;
+        a.of[d][s][a_along_k ? 2 + half : 2 * half + 1] = bits.y;
     }
 };
 
@@ -392,7 +394,7 @@ __device__ __forceinline__ void stage_b(
     for (int turn = 0; turn < count * columns / threads; ++turn) {
         const int c = threadIdx.x / 8 % columns + turn * across % columns;
         const int l = (threadIdx.x / 8 / columns + turn * across / columns) * 8 + threadIdx.x % 8;
-        const int t = l % 4, half = l / 4 % 2;
+        const int t = (a_along_k ? l % 8 / 2 : l % 4), half = a_along_k ? l % 2 : l / 4 % 2;
         double *to = staged + ((l / 8 * octets + c / 8) * 32 + c % 8 * 4 + t) * 2 + half;
         if (tile + l < end && first + c < n)
             cp_async<sizeof(scalar)>(to, at_B(B, ldb, tile + l, first + c));
@@ -486,7 +488,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_mma(
             if (left-- <= 0)
                 return;
             load_a<how>(a[g], at, lda, end - next_column, m - 1 - (next_row + row_of_thread));
-            at += step * (long long)lda;
+            at += a_along_k ? step : step * (long long)lda;
             next_column += step;
         };
         begin_tile();
@@ -538,7 +540,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_mma(
         cp_async_wait<0>();
     };
 
-    const bool whole_vectors = aligned;
+    const bool whole_vectors = aligned && (!a_along_k || end % width == 0);
     if (whole_vectors && first_row + block_rows <= m) {
         if ((end - begin) % prefetch == 0)
             sweep(Way<Loads::vectors>());

@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool b_along_n = true, c_along_n = true;  // in memory
+
 constexpr int threads = 256;       // of a block
 constexpr int vector_bytes = 16;   // of a load of A
 constexpr int lanes = 32;          // along a row of A, of a warp
@@ -88,14 +90,14 @@ using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
 // B and C lie along either of their extents.
 __device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
 {
-    return B + l * ldb + j;
+    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
 }
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i * ldc + j];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 

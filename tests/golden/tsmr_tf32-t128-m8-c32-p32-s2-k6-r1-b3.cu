@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // in memory
+
 constexpr int threads = 128;    // of a block
 constexpr int lane_rows = 8;    // of C, whose sums a lane has: an eighth of a warp's
 constexpr int columns = 32;    // of C that a warp accumulates in registers
@@ -27,10 +29,12 @@ constexpr int octets = columns / 8;           // of columns of C
 constexpr int side_by_side = 2;       // columns of C, of those whose sums a lane has
 constexpr int warp_rows = 8 * lane_rows;
 constexpr int block_rows = threads / 32 * warp_rows;
+
 constexpr int pitch = columns;  // elements from one staged row of B to the next
 
 // How a row tile of A is loaded: in vectors where it is whole and its lines are aligned, else element by element.
 enum class Loads { vectors, elements };
+
 template <Loads how> struct Way { static constexpr Loads value = how; };
 
 constexpr int sum_width = 4;  // of a vector
@@ -65,17 +69,18 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
 using sum_vector = Vector<sum_t, sum_width, float4>;
 using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
 
+
 // B and C lie along either of their extents.
 __device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
 {
-    return B + l + j * ldb;
+    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
 }
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -182,6 +187,7 @@ __device__ __forceinline__ void cp_async_wait_all()
 
 using chunk_t = uint4;  // a lane's run along k
 constexpr int run_words = sizeof(chunk_t) / 4;
+
 // Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
 // Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
 // in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
@@ -392,6 +398,7 @@ __device__ __forceinline__ unsigned word(const Bits &bits, int w)
     return reinterpret_cast<const unsigned *>(&bits)[w];
 }
 
+
 using group_t = part_t[depths];
 
 // One group; `at` is this lane's first element, in column `column` of A, and `inside` says that the group ends
@@ -496,11 +503,10 @@ __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const sc
     }
 }
 
-
 // Vector v of a patch is this of a lane's sums.
 constexpr __device__ __forceinline__ int patch_vector(int patch, int v)
 {
-    return patch_row(patch) / 2 * octets + patch_column(patch) / 2 + v * octets;
+    return patch_row(patch) / 2 * octets + patch_column(patch) / 2 + (c_along_n ? v : v * octets);
 }
 
 // A patch of C, from element (i, j) on, in whole runs where these are aligned and C is not read.
@@ -516,7 +522,7 @@ __device__ __forceinline__ void store_patch(
         sum_t value[run_elements];
         #pragma unroll
         for (int e = 0; e < run_elements; ++e)
-            value[e] = alpha * sum[e / 2].element[e % 2 * 2 + line];
+            value[e] = alpha * sum[e / 2].element[c_along_n ? line * 2 + e % 2 : e % 2 * 2 + line];
         if (aligned && beta == 0 && inside >= run_elements) {
             union { scalar element[run_elements]; run_t bits; } both = {};
             #pragma unroll
@@ -532,6 +538,7 @@ __device__ __forceinline__ void store_patch(
         }
     }
 }
+
 
 extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
@@ -554,6 +561,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
     const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
+
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
     // This split's sums of the tile, of all its rows.
@@ -581,7 +589,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
                 load_a<false>(group, at, lda, next_column + threadIdx.x % 4 * run, end);
             else
                 load_a_at_the_edge(group, A, lda, next_row + row_of_thread, m, next_column, end, aligned);
-            at += step * (long long)lda;
+            at += a_along_k ? step : step * (long long)lda;
             next_column += step;
         };
         begin_tile();
@@ -628,11 +636,12 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
             #pragma unroll
             for (int v = 0; v < lane_vectors; ++v)
                 __stcs(reinterpret_cast<sum_bits_t *>(sums) + v * threads + threadIdx.x, bits_of(sum[v]));
+
         }
         cp_async_wait<0>();
     };
 
-    const bool whole_vectors = aligned;
+    const bool whole_vectors = aligned && (!a_along_k || end % run == 0);
     // Row tiles that are whole; the last of C may be left.
     index_t rest = first_row;
     if (whole_vectors && first_row + block_rows <= m)
@@ -641,6 +650,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
         sweep(Way<Loads::vectors>(), first_row, rest);
     if (rest < m)
         sweep(Way<Loads::elements>(), rest, m);
+
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);
@@ -666,5 +676,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
                 store_patch(patch, C, ldc, i, m, j, n, alpha, beta);
             }
         }
+
     }
 }

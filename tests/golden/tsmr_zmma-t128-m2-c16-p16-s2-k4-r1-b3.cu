@@ -81,6 +81,8 @@ template <class Real> __device__ __forceinline__ Complex<Real> __shfl_xor_sync(
 using scalar = complex128;  // of A, B and C
 using sum_t = complex128;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // in memory
+
 constexpr int threads = 128;    // of a block
 constexpr int strips = 2;     // of 8 vectors of rows of A, which one warp computes
 constexpr int columns = 16;    // of C that a warp accumulates in registers
@@ -138,14 +140,14 @@ using bits_t = vector::bits_t;  // of the loads and stores
 // B and C lie along either of their extents.
 __device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
 {
-    return B + l + j * ldb;
+    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
 }
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -431,7 +433,7 @@ __device__ __forceinline__ scalar complex_sum(const double (&sum)[4], int e)
 
 
 template <Loads how>
-constexpr bool in_vectors = how != Loads::elements;  // whether a lane's rows are neighbours
+constexpr bool in_vectors = a_along_k || how != Loads::elements;  // whether a lane's rows are neighbours
 
 // A lane's rows of a strip are `width` neighbours and so one load, each in a product of its own; its columns of 8 are
 // four apart.
@@ -453,14 +455,14 @@ __device__ __forceinline__ void load_a(
             for (int e = 0; e < 2; ++e) {
                 const index_t i = strip_rows * s + e * rows_apart, l = 8 * d + e * columns_apart;
                 if constexpr (how != Loads::elements) {
-                    const scalar *from = at + i + l * lda;
+                    const scalar *from = a_along_k ? at + i * lda + l : at + i + l * lda;
                     const bool there = how == Loads::vectors || l < mine;
                     a[d][s][e] = there ? vector_of<vector>(__ldcs(reinterpret_cast<const bits_t *>(from))) : vector{};
                 } else {
                     #pragma unroll
                     for (int v = 0; v < width; ++v) {
-                        const int row = i + 8 * v, column = l;
-                        const scalar *from = at + (row + column * lda);
+                        const int row = (a_along_k ? i : i + 8 * v), column = a_along_k ? l + v : l;
+                        const scalar *from = at + (a_along_k ? row * lda + column : row + column * lda);
                         a[d][s][e].element[v] = row <= last && column < mine ? __ldcs(from) : scalar(0);
                     }
                 }
@@ -589,7 +591,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_zmma(
             if (left-- <= 0)
                 return;
             load_a<how>(a[g], at, lda, end - next_column, m - 1 - (next_row + row_of_thread));
-            at += step * (long long)lda;
+            at += a_along_k ? step : step * (long long)lda;
             next_column += step;
         };
         begin_tile();
@@ -642,7 +644,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_zmma(
         cp_async_wait<0>();
     };
 
-    const bool whole_vectors = aligned;
+    const bool whole_vectors = aligned && (!a_along_k || end % width == 0);
     if (whole_vectors && first_row + block_rows <= m) {
         if ((end - begin) % prefetch == 0)
             sweep(Way<Loads::vectors>());

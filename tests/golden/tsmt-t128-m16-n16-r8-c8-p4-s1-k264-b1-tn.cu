@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // in memory
+
 constexpr int threads = 128;        // of a block
 constexpr int tile_rows = 16;      // of C, of a block
 constexpr int tile_columns = 16;   // of C, of a block
@@ -71,7 +73,7 @@ template <bool holds> struct Flag { static constexpr bool value = holds; };
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -379,7 +381,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmt(
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
 {
-    constexpr bool a_along_k = true, b_along_k = true;
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     scalar *left = reinterpret_cast<scalar *>(shared_bytes);  // sums of the warps, tile after tile
 

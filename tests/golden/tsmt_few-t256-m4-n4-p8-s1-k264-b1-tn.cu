@@ -29,6 +29,8 @@ struct bfloat16 {
 using scalar = bfloat16;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool c_along_n = false;  // in memory
+
 constexpr int threads = 256;       // of a block
 constexpr int tile_rows = 4;     // of C, of which every thread has sums
 constexpr int tile_columns = 4;  // of C, of which every thread has sums
@@ -76,7 +78,7 @@ template <bool holds> struct Flag { static constexpr bool value = holds; };
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 

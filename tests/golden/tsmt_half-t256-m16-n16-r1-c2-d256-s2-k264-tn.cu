@@ -29,6 +29,8 @@ struct bfloat16 {
 using scalar = bfloat16;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // in memory
+
 constexpr int threads = 256;       // of a block
 constexpr int tile_rows = 16;     // of C, of a block
 constexpr int tile_columns = 16;  // of C, of a block
@@ -83,7 +85,7 @@ constexpr int tile_elements = tile_rows * tile_columns;
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -472,8 +474,8 @@ struct Operand {
 // Runs are `pad` elements apart, so that lanes which read at the same time meet no bank twice: 8 that read 16 bytes each
 // are an odd number of vectors apart.
 constexpr int a_pad = 8, b_pad = 8;
-using Of_A = Operand<tile_rows, true, chunk + a_pad>;
-using Of_B = Operand<tile_columns, true, chunk + b_pad>;
+using Of_A = Operand<tile_rows, a_along_k, (a_along_k ? chunk : tile_rows) + a_pad>;
+using Of_B = Operand<tile_columns, b_along_k, (b_along_k ? chunk : tile_columns) + b_pad>;
 
 // 16 lines and `depth` products of a staged operand, from `line` and `product` on, as the tensor core wants them: in
 // parts of 8 lines by 16 bytes along k. The next part has the next 8 lines of A, and of B the next 16 bytes. A lane gets

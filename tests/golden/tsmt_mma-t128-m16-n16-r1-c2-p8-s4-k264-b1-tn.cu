@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = double;  // of A, B and C
 using sum_t = double;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // in memory
+
 constexpr int threads = 128;       // of a block
 constexpr int tile_rows = 16;     // of C, of a block
 constexpr int tile_columns = 16;  // of C, of a block
@@ -69,7 +71,7 @@ template <bool holds> struct Flag { static constexpr bool value = holds; };
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -436,7 +438,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmt_mma(
         return (reinterpret_cast<unsigned long long>(X) | ld * sizeof(double)) % 16 == 0;
     };
     const index_t whole_chunks = k / chunk, chunks = (k + chunk - 1) / chunk;
-    if (aligned(A, lda) && aligned(B, ldb)) {
+    if (aligned(A, lda) && aligned(B, ldb)
+        && (a_along_k || strip_rows < 16 || m % 2 == 0) && (b_along_k || octets == 1 || n % 2 == 0)) {
         const index_t rest = sweep(Flag<true>(), split, whole_chunks);
         sweep(Flag<false>(), rest, chunks);
     } else {

@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = false, b_along_k = false, c_along_n = true;  // in memory
+
 constexpr int threads = 256;       // of a block
 constexpr int tile_rows = 2;      // of C, of a block
 constexpr int tile_columns = 64;   // of C, of a block
@@ -76,7 +78,7 @@ using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i * ldc + j];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -505,8 +507,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmt_ring(
     const index_t tiles = gridDim.x, tiles_down = (m + tile_rows - 1) / tile_rows;
     const index_t across = tiles == tiles_down ? 0 : tile_of_C / tiles_down;
     const index_t first_row = (tile_of_C - across * tiles_down) * tile_rows, first_column = across * tile_columns;
-    const Operand<tile_rows, false> of_A(A, lda, first_row, m);
-    const Operand<tile_columns, false> of_B(B, ldb, first_column, n);
+    const Operand<tile_rows, a_along_k> of_A(A, lda, first_row, m);
+    const Operand<tile_columns, b_along_k> of_B(B, ldb, first_column, n);
     constexpr int a_elements = of_A.place_elements, place_elements = a_elements + of_B.place_elements;
 
     const int member = threadIdx.x % team, k_lane = threadIdx.x / team;

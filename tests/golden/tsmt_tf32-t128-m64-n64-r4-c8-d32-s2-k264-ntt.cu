@@ -12,6 +12,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = false, b_along_k = false, c_along_n = true;  // in memory
+
 constexpr int threads = 128;       // of a block
 constexpr int tile_rows = 64;     // of C, of a block
 constexpr int tile_columns = 64;  // of C, of a block
@@ -66,7 +68,7 @@ constexpr int tile_elements = tile_rows * tile_columns;
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i * ldc + j];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -456,8 +458,8 @@ struct Operand {
 // Runs are `pad` elements apart, so that lanes which read at the same time meet no bank twice: 8 that read 16 bytes each,
 // or, of f32 across k, 32 that read an element each.
 constexpr int a_pad = 8, b_pad = 8;
-using Of_A = Operand<tile_rows, false, tile_rows + a_pad>;
-using Of_B = Operand<tile_columns, false, tile_columns + b_pad>;
+using Of_A = Operand<tile_rows, a_along_k, (a_along_k ? chunk : tile_rows) + a_pad>;
+using Of_B = Operand<tile_columns, b_along_k, (b_along_k ? chunk : tile_columns) + b_pad>;
 
 // 16 lines and `depth` products of a staged operand, from `line` and `product` on, as the tensor core wants them: in
 // parts of 8 lines by 16 bytes along k. The next part has the next 8 lines of A, and of B the next 16 bytes. A lane gets

@@ -82,6 +82,8 @@ template <class Real> __device__ __forceinline__ Complex<Real> __shfl_xor_sync(
 using scalar = complex128;  // of A, B and C
 using sum_t = complex128;  // of sums of products, alpha and beta
 
+constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // in memory
+
 constexpr int threads = 128;       // of a block
 constexpr int tile_rows = 16;     // of C, of a block
 constexpr int tile_columns = 16;  // of C, of a block
@@ -137,7 +139,7 @@ template <bool holds> struct Flag { static constexpr bool value = holds; };
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
-    scalar &element = C[i + j * ldc];
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
@@ -476,8 +478,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmt_zmma(
             if (next >= end)
                 return;
             const index_t l = next * chunk + warp / team * step + t;
-            load<strips, true, whole>(to_a, A, lda, first_row + row + g, m, l, k);
-            load<octets, true, whole>(to_b, B, ldb, first_column + column + g, n, l, k);
+            load<strips, a_along_k, whole>(to_a, A, lda, first_row + row + g, m, l, k);
+            load<octets, b_along_k, whole>(to_b, B, ldb, first_column + column + g, n, l, k);
             next += splits;
         };
         #pragma unroll
