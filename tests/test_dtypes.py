@@ -12,8 +12,8 @@ from tests.conftest import ONCE, compiled
 from tests.fabricated import handmade
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.headers import header
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, MATHS, PLUS_TIMES, Problem
-from tsm2_tune.generator.render import header
 from tsm2_tune.generator.roofline import gflops_by_dtype
 from tsm2_tune.tuner.checks import CHECKS, Exactness, error_coefficient, exactness
 from tsm2_tune.tuner.compiler import Toolchain

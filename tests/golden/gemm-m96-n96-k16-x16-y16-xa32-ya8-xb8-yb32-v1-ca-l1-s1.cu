@@ -12,7 +12,7 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool a_along_k = false, b_along_k = true, c_along_n = false;  // in memory
+constexpr bool a_along_k = false, b_along_k = true, c_along_n = false;  // how A, B and C lie in memory
 
 constexpr int m_blk = 96;   // rows of C that a block computes
 constexpr int n_blk = 96;   // columns of C that a block computes

@@ -13,7 +13,7 @@ using index_t = int;
 using scalar = double;  // of A, B and C
 using sum_t = double;  // of sums of products, alpha and beta
 
-constexpr bool along_k = false, c_along_n = true;  // in memory
+constexpr bool along_k = false, c_along_n = true;  // how A, B and C lie in memory
 
 constexpr int threads = 128;  // of a block
 constexpr int sharers = 128;  // threads that share a ring in shared memory
@@ -23,13 +23,19 @@ constexpr int stages = 2;     // places of the ring
 constexpr int warps = 2;          // of a team, which has the same k and sums all of the tile
 
 constexpr int width = 16 / sizeof(scalar);  // of a vector
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+
+// What kernels share, header by header.
+
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
@@ -51,41 +57,12 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
     union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
-using vector = Vector<scalar, width, double2>;
-using bits_t = vector::bits_t;  // of the loads and stores
 
-// C in strips of 16 rows and octets of 8 columns: strip s needs the octets from 2 s on. Where two warps share them, one
-// has the first strip and the last, and the other those between: as many octets each.
-constexpr int strips = tile / 16, octets_of_warp = strips * (strips + 1) / warps;
-constexpr int tile_elements = 16 * 8 * strips * (strips + 1);  // whose sums are left to be added up
-constexpr int chunk_step = sharers / (32 * warps) * 8;  // of k, that the teams of a ring multiply at a time
-constexpr int sums_of_tile = threads / (32 * warps);    // that a block's teams leave to be added up
-
-template <int number> struct Number { static constexpr int value = number; };
-
-// X lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that threads which
-// read at the same time meet no bank twice: 4 products, two apart, of more lines.
-constexpr int pad = 2, pitch = (along_k ? chunk : tile) + pad;
-constexpr int place_elements = pitch * (along_k ? tile : chunk);
-constexpr int rings_of_block = threads / sharers;
-
-template <bool holds> struct Flag { static constexpr bool value = holds; };
-
-// C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
-{
-    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
-    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
-}
-
-// The end of a kernel whose blocks split k: the sums that a block's warps have left in shared memory into the workspace,
-// and from there, by the last block to come, into C.
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
-// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
-// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
-// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
-// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+// atomics.cuh
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a
+// barrier is in memory before one of its threads counts in acquire and release order; what other blocks wrote before
+// they counted can be read after the block's next barrier. One thread's operation serves the block, and is weaker
+// than __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or make it 0 where it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -117,6 +94,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
     return now;
 }
 #endif
+
+// split_k.cuh
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
@@ -131,9 +112,10 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 // At how many places of C a thread adds up sums at once, where it has so many.
 constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
-// places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
+// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
+// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
+// offsets of one.
 template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
     V (&sum)[places], const T *from, At at, long long stride, int count, int most)
@@ -192,7 +174,10 @@ __device__ __forceinline__ void add_up_splits(
         }
     }
 }
+
+// tile_sums.cuh
 // The sums of a tile that a block's warps have left in shared memory, before they met at a barrier.
+
 // act(e) for those of `count` elements of a tile that are this thread's.
 template <int threads, class Act>
 __device__ __forceinline__ void for_each_of_thread(int count, Act act)
@@ -222,9 +207,14 @@ __device__ __forceinline__ void put_tile(const T *left, Put put)
 {
     for_each_of_thread<threads>(elements, [&](int e) { put(e, sum_of_block<sums, elements>(left, e)); });
 }
-// keep(e, sum) for each of so many `elements` of a tile, of `count` sums of it, one behind the other from `from` on. At
-// `left` is room for `adders` sums: adders, which are some threads each, take every adders-th sum; then theirs are added
-// up. There are as many as the block has threads for, a vector each, or fewer.
+
+// tile_of_splits.cuh
+// The end of a kernel whose blocks split k: the sums that a block's warps have left in shared memory into the
+// workspace, and from there, by the last block to come, into C.
+
+// keep(e, sum) for each of so many `elements` of a tile, of `count` sums of it, one behind the other from `from` on.
+// At `left` is room for `adders` sums: adders, which are some threads each, take every adders-th sum; then theirs are
+// added up. There are as many as the block has threads for, a vector each, or fewer.
 template <class V, int threads, int elements, int adders, int most_loads, class T, class Keep>
 __device__ __forceinline__ void add_up_tile(T *left, const T *from, int count, Keep keep)
 {
@@ -252,8 +242,9 @@ __device__ __forceinline__ void add_up_tile(T *left, const T *from, int count, K
     });
 }
 
-// put(e, sum) for each element of a tile that `splits` blocks share, by the last of them to come: as put_tile, of all their
-// sums. Of more than `flat_splits` the sums of groups are added up by the last of each, and theirs by the last of all.
+// put(e, sum) for each element of a tile that `splits` blocks share, by the last of them to come: as put_tile, of all
+// their sums. Of more than `flat_splits` the sums of groups are added up by the last of each, and theirs by the last
+// of all.
 template <class V, int threads, int sums_of_tile, int elements, int adders, int flat_splits, int group_splits,
           int most_loads, class T, class Index, class Put>
 __device__ __forceinline__ void put_tile_of_splits(
@@ -284,8 +275,8 @@ __device__ __forceinline__ void put_tile_of_splits(
     if (last_of(counter, last_count))
         add_up(last_sums, last_count, put);
 }
-constexpr int most_loads = 10;  // of splits' sums, that a thread has on their way at once
 
+// async_copy.cuh
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
@@ -386,6 +377,75 @@ __device__ __forceinline__ void cp_async_wait_all()
 }
 #endif
 
+// mma_f64.cuh
+// The tensor core's products of f64 matrices, sum += a b, spread over a warp: PTX's mma.sync, by its shapes. In all,
+// g = lane / 4 and t = lane % 4. The host's own are in mma_on_host.h.
+#ifndef TSM2_HOST
+// 16 x 8 by 8 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
+// and t + 4 of column g of the second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
+__device__ __forceinline__ void mma_m16n8k8(double (&sum)[4], const double (&a)[4], const double (&b)[2])
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
+        " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
+        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+}
+
+// 16 x 16 by 16 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]), t + 4 (a[2], a[3]), t + 8 and t + 12 of
+// the first, rows t, t + 4, t + 8 and t + 12 of column g of the second, and of the sum what it holds above.
+__device__ __forceinline__ void mma_m16n8k16(double (&sum)[4], const double (&a)[8], const double (&b)[4])
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64"
+        " { %0, %1, %2, %3 }, { %4, %5, %6, %7, %8, %9, %10, %11 }, { %12, %13, %14, %15 }, { %0, %1, %2, %3 };"
+        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
+          "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
+}
+
+// 8 x 4 by 4 x 8, twice. A lane holds columns t (a[0]) and t + 4 (a[1]) of row g of both first factors side by side,
+// the same rows of column g of the second ones, and columns 2 t and 2 t + 1 of row g of the sum.
+__device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double (&a)[2], const double (&b)[2])
+{
+    #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 { %0, %1 }, { %2 }, { %3 }, { %0, %1 };"
+            : "+d"(sum[0]), "+d"(sum[1]) : "d"(a[half]), "d"(b[half]));
+    }
+}
+#endif
+
+// This kernel.
+
+using vector = Vector<scalar, width, double2>;
+using bits_t = vector::bits_t;  // of the loads and stores
+
+// C in strips of 16 rows and octets of 8 columns: strip s needs the octets from 2 s on. Where two warps share them, one
+// has the first strip and the last, and the other those between: as many octets each.
+constexpr int strips = tile / 16, octets_of_warp = strips * (strips + 1) / warps;
+constexpr int tile_elements = 16 * 8 * strips * (strips + 1);  // whose sums are left to be added up
+constexpr int chunk_step = sharers / (32 * warps) * 8;  // of k, that the teams of a ring multiply at a time
+constexpr int sums_of_tile = threads / (32 * warps);    // that a block's teams leave to be added up
+
+template <int number> struct Number { static constexpr int value = number; };
+
+// X lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that threads which
+// read at the same time meet no bank twice: 4 products, two apart, of more lines.
+constexpr int pad = 2, pitch = (along_k ? chunk : tile) + pad;
+constexpr int place_elements = pitch * (along_k ? tile : chunk);
+constexpr int rings_of_block = threads / sharers;
+
+template <bool holds> struct Flag { static constexpr bool value = holds; };
+
+// C is read only where beta asks for it.
+__device__ __forceinline__ void store_C(
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
+{
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
+}
+
+constexpr int most_loads = 10;  // of splits' sums, that a thread has on their way at once
+
 // Of a vector of 16 bytes.
 constexpr CacheOp copied = CacheOp::cg_L2_128B;
 
@@ -437,8 +497,8 @@ __device__ __forceinline__ void fetch(
         #pragma unroll
         for (int i = 0; i < rounds; ++i) {
             if (P::has(i))
-                pieces[i] = wanted(i) ? vector_of<vector>(__ldcs(reinterpret_cast<const bits_t *>(from + P::elements_on(i))))
-                                      : vector{};
+                pieces[i] = wanted(i)
+                    ? vector_of<vector>(__ldcs(reinterpret_cast<const bits_t *>(from + P::elements_on(i)))) : vector{};
             from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
         }
     };
@@ -504,42 +564,6 @@ __device__ __forceinline__ void stage_at_the_edge(
             copy_async<wide>(staged + run * pitch + at, count > 0 ? from : X, count);
     }
 }
-
-// The tensor core's products of f64 matrices, sum += a b, spread over a warp: PTX's mma.sync, by its shapes. In all,
-// g = lane / 4 and t = lane % 4. The host's own are in mma_on_host.h.
-#ifndef TSM2_HOST
-// 16 x 8 by 8 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
-// and t + 4 of column g of the second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
-__device__ __forceinline__ void mma_m16n8k8(double (&sum)[4], const double (&a)[4], const double (&b)[2])
-{
-    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
-        " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
-        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
-        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
-}
-
-// 16 x 16 by 16 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]), t + 4 (a[2], a[3]), t + 8 and t + 12 of
-// the first, rows t, t + 4, t + 8 and t + 12 of column g of the second, and of the sum what it holds above.
-__device__ __forceinline__ void mma_m16n8k16(double (&sum)[4], const double (&a)[8], const double (&b)[4])
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64"
-        " { %0, %1, %2, %3 }, { %4, %5, %6, %7, %8, %9, %10, %11 }, { %12, %13, %14, %15 }, { %0, %1, %2, %3 };"
-        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
-        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
-          "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
-}
-
-// 8 x 4 by 4 x 8, twice. A lane holds columns t (a[0]) and t + 4 (a[1]) of row g of both first factors side by side,
-// the same rows of column g of the second ones, and columns 2 t and 2 t + 1 of row g of the sum.
-__device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double (&a)[2], const double (&b)[2])
-{
-    #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 { %0, %1 }, { %2 }, { %3 }, { %0, %1 };"
-            : "+d"(sum[0]), "+d"(sum[1]) : "d"(a[half]), "d"(b[half]));
-    }
-}
-#endif
 
 // Which rows and columns the tensor core's are is free, as long as A, B and C agree. Its columns of A and rows of B, t
 // and t + 4, are products 2 t and 2 t + 1 along k. Its rows of A in a strip are its columns of B in two octets, so that

@@ -12,7 +12,7 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool c_along_n = true;  // in memory
+constexpr bool c_along_n = true;  // how A, B and C lie in memory
 
 constexpr int tile_rows = 32;     // of C that a block computes
 constexpr int tile_columns = 32;  // of C that a block computes

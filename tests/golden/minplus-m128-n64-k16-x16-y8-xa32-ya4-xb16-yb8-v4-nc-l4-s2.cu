@@ -14,7 +14,7 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool a_along_k = false, b_along_k = true, c_along_n = false;  // in memory
+constexpr bool a_along_k = false, b_along_k = true, c_along_n = false;  // how A, B and C lie in memory
 
 constexpr int m_blk = 128;   // rows of C that a block computes
 constexpr int n_blk = 64;   // columns of C that a block computes
@@ -38,6 +38,9 @@ constexpr int stripe = k_blk * a_pitch + (vector == 1 ? n_blk : k_blk) * b_pitch
 template <int count>
 struct __align__(count * sizeof(scalar)) piece_t { scalar element[count]; };
 
+// What kernels share, header by header.
+
+// opaque.cuh
 // A value that the compiler knows nothing of: what takes few instructions it would compute anew wherever it is used, or
 // once and hold it in a register. The host's own is in cuda_on_host.h.
 #ifndef TSM2_HOST
@@ -47,16 +50,20 @@ __device__ __forceinline__ int opaque(int value)
     return value;
 }
 #endif
-// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
-// on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
-// groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
-// done at once. The host's own are in copies.h.
+
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+
+// async_copy.cuh
+// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
+// on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
+// groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
+// done at once. The host's own are in copies.h.
 #ifndef TSM2_HOST
 // Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
@@ -153,6 +160,17 @@ __device__ __forceinline__ void cp_async_wait_all()
 }
 #endif
 
+// minimum.cuh
+// The less of two lengths. A NaN is no length: `least` never is one, and stays where the other is. The host's own is in
+// cuda_on_host.h.
+#ifndef TSM2_HOST
+__device__ __forceinline__ float lesser(float least, float length) { return fminf(least, length); }
+// fmin would take six instructions, and not three.
+__device__ __forceinline__ double lesser(double least, double length) { return length < least ? length : least; }
+#endif
+
+// This kernel.
+
 // Of a vector of 16 bytes.
 constexpr CacheOp copied = CacheOp::cg_L2_128B;
 
@@ -170,13 +188,6 @@ __device__ __forceinline__ int line_of(int r, int at, int dim)
     return (r / vector * dim + at) * vector + r % vector;
 }
 
-// The less of two lengths. A NaN is no length: `least` never is one, and stays where the other is. The host's own is in
-// cuda_on_host.h.
-#ifndef TSM2_HOST
-__device__ __forceinline__ float lesser(float least, float length) { return fminf(least, length); }
-// fmin would take six instructions, and not three.
-__device__ __forceinline__ double lesser(double least, double length) { return length < least ? length : least; }
-#endif
 constexpr scalar infinity = INFINITY;  // the length of no path
 
 // C is read only where beta asks for it.

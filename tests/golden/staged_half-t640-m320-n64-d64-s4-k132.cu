@@ -29,7 +29,7 @@ struct bfloat16 {
 using scalar = bfloat16;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool a_along_k = false, b_along_k = true, c_along_n = false;  // in memory
+constexpr bool a_along_k = false, b_along_k = true, c_along_n = false;  // how A, B and C lie in memory
 
 constexpr int threads = 640;       // of a block
 constexpr int tile_rows = 320;     // of C, of a block
@@ -40,13 +40,19 @@ constexpr int stages = 4;         // places of the ring
 using piece_t = uint4;                     // what copies and stores move:
 constexpr int wide = 16 / sizeof(scalar);  // elements of that
 constexpr int sum_width = 4;               // of a vector of sums
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+
+// What kernels share, header by header.
+
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
@@ -68,26 +74,12 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
     union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
-using sum_vector = Vector<sum_t, sum_width, float4>;
-using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
 
-constexpr int strips = tile_rows / 64 / (threads / 128);  // of 64 rows of C, of a warpgroup
-constexpr int octets = tile_columns / 8;                  // of columns of C
-constexpr int depth = 16;                                 // of k, of one product of the tensor cores
-
-// C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
-{
-    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
-    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
-}
-
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
-// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
-// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
-// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
-// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+// atomics.cuh
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a
+// barrier is in memory before one of its threads counts in acquire and release order; what other blocks wrote before
+// they counted can be read after the block's next barrier. One thread's operation serves the block, and is weaker
+// than __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or make it 0 where it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -119,6 +111,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
     return now;
 }
 #endif
+
+// split_k.cuh
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
@@ -133,9 +129,10 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 // At how many places of C a thread adds up sums at once, where it has so many.
 constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
-// places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
+// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
+// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
+// offsets of one.
 template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
     V (&sum)[places], const T *from, At at, long long stride, int count, int most)
@@ -194,16 +191,19 @@ __device__ __forceinline__ void add_up_splits(
         }
     }
 }
-constexpr int most_loads = 2;  // of splits' sums, that a thread has on their way at once
 
-// As many elements, `stride` apart, as these bits have room for; zeros from number `inside` on.
-template <class Bits>
-__device__ __forceinline__ Bits gathered(const scalar *__restrict__ from, index_t stride, index_t inside)
+// words.cuh
+// Registers that hold neighbours as memory has them: 16-bit elements, two by two, and those of 32 bits.
+
+// As many elements as `Bits` has room for; zeros from number `inside` on.
+template <class Bits, class T, class Index>
+__device__ __forceinline__ Bits gathered(const T *__restrict__ from, Index inside)
 {
-    union { unsigned short element[sizeof(Bits) / sizeof(unsigned short)]; Bits bits; } both;
+    using element_t = typename Word<sizeof(T)>::type;
+    union { element_t element[sizeof(Bits) / sizeof(T)]; Bits bits; } both;
     #pragma unroll
-    for (int e = 0; e < int(sizeof(Bits) / sizeof(unsigned short)); ++e)
-        both.element[e] = e < inside ? *reinterpret_cast<const unsigned short *>(from + e * stride) : 0;
+    for (int e = 0; e < int(sizeof(Bits) / sizeof(T)); ++e)
+        both.element[e] = e < inside ? *reinterpret_cast<const element_t *>(from + e) : 0;
     return both.bits;
 }
 
@@ -214,6 +214,17 @@ __device__ __forceinline__ unsigned word(const Bits &bits, int w)
     return reinterpret_cast<const unsigned *>(&bits)[w];
 }
 
+// The lower, and the upper, 16 bits of two words: PTX's prmt.
+__device__ __forceinline__ unsigned lower_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x5410);
+}
+__device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x7632);
+}
+
+// async_copy.cuh
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
@@ -313,8 +324,10 @@ __device__ __forceinline__ void cp_async_wait_all()
 #endif
 }
 #endif
-// Matrices of 8 rows of 16 bytes from shared memory into a warp's registers: PTX's ldmatrix. Lane 8 w + i says where row
-// i of matrix w begins, one or more matrices in one load: a lane gets one word of each. The host's own are in
+
+// ldmatrix.cuh
+// Matrices of 8 rows of 16 bytes from shared memory into a warp's registers: PTX's ldmatrix. Lane 8 w + i says where
+// row i of matrix w begins, one or more matrices in one load: a lane gets one word of each. The host's own are in
 // ldmatrix_on_host.h.
 #ifndef TSM2_HOST
 // Lane 4 g + t gets the t-th word of row g.
@@ -358,13 +371,17 @@ __device__ __forceinline__ unsigned movmatrix_trans(unsigned bits)
     return transposed;
 }
 #endif
-// Hopper's products of matrices that lie in shared memory, sum += a b, by the four warps of a warpgroup, while their
-// threads go on: PTX's wgmma.mma_async. The host's own are in wgmma_on_host.h.
+
+// is_bfloat16.cuh
 // Which of the types of 16 bits an instruction is of.
 struct bfloat16;
 struct float16;
 template <class T> constexpr bool is_bfloat16 = false;
 template <> constexpr bool is_bfloat16<bfloat16> = true;
+
+// wgmma.cuh
+// Hopper's products of matrices that lie in shared memory, sum += a b, by the four warps of a warpgroup, while their
+// threads go on: PTX's wgmma.mma_async. The host's own are in wgmma_on_host.h.
 #ifndef TSM2_HOST
 // Before the tensor cores read what this thread wrote to shared memory, or what it copied there and awaited.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -457,6 +474,25 @@ __device__ __forceinline__ void wgmma_m64k16(Vector (&sum)[8], unsigned long lon
 }
 #endif
 
+// This kernel.
+
+using sum_vector = Vector<sum_t, sum_width, float4>;
+using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
+
+constexpr int strips = tile_rows / 64 / (threads / 128);  // of 64 rows of C, of a warpgroup
+constexpr int octets = tile_columns / 8;                  // of columns of C
+constexpr int depth = 16;                                 // of k, of one product of the tensor cores
+
+// C is read only where beta asks for it.
+__device__ __forceinline__ void store_C(
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
+{
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
+}
+
+constexpr int most_loads = 2;  // of splits' sums, that a thread has on their way at once
+
 // How a chunk of an operand lies in shared memory: in rows of 32 or 64 neighbours, along k or across it as in global
 // memory, which are side by side in blocks. The pieces of 16 bytes of a row of 128 bytes are in another order than those
 // of its 7 neighbours, and of two rows of 64 bytes than those of the pairs beside them: so neither 8 pieces of a row nor
@@ -531,7 +567,7 @@ struct Operand {
                 if (aligned)
                     cp_async_zfill<16, CacheOp::cg_L2_128B>(to, inside > 0 ? from : X, inside);
                 else
-                    *to = gathered<piece_t>(from, 1, inside);
+                    *to = gathered<piece_t>(from, inside);
             }
             from += runs_of_round * (long long)ld;
         }

@@ -12,7 +12,7 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool a_along_k = false, b_along_k = true, c_along_n = false;  // in memory
+constexpr bool a_along_k = false, b_along_k = true, c_along_n = false;  // how A, B and C lie in memory
 
 constexpr int threads = 128;       // of a block
 constexpr int sharers = 128;       // threads that share a ring in shared memory
@@ -25,13 +25,19 @@ constexpr int strips = 4;         // of 16 rows of C, of a warp
 constexpr int octets = 4;         // of 8 columns of C, of a warp
 
 constexpr int width = 16 / sizeof(scalar);  // of a vector
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+
+// What kernels share, header by header.
+
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
@@ -53,42 +59,12 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
     union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
-using vector = Vector<scalar, width, float4>;
-using bits_t = vector::bits_t;  // of the loads and stores
 
-constexpr int tile_elements = tile_rows * tile_columns;
-constexpr int rings_of_block = threads / sharers;
-// The warps of a tile lie side by side; the others take other k.
-constexpr int team_rows = tile_rows / (16 * strips);
-constexpr int team = 32 * team_rows * (tile_columns / (8 * octets));
-constexpr int chunk_step = sharers / team * 8, steps = chunk / chunk_step;  // of k, the teams of a ring together
-
-
-// An operand lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that
-// threads which read at the same time meet no bank twice: 8 products
-// each of 4 lines along k, or 4 products, two apart, of 8 lines across it.
-constexpr int a_pad = 4, b_pad = 8;
-constexpr int a_pitch = (a_along_k ? chunk : tile_rows) + a_pad;     // from one run to the next
-constexpr int b_pitch = (b_along_k ? chunk : tile_columns) + b_pad;
-constexpr int a_elements = a_pitch * (a_along_k ? tile_rows : chunk);
-constexpr int b_elements = b_pitch * (b_along_k ? tile_columns : chunk);
-
-// What a thread holds of a tile in the end: vectors along C's lines, each `threads` vectors from the next in a workspace.
-constexpr int vectors_of_tile = tile_elements / width, held_vectors = (vectors_of_tile + threads - 1) / threads;
-// C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
-{
-    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
-    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
-}
-
-
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
-// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
-// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
-// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
-// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+// atomics.cuh
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a
+// barrier is in memory before one of its threads counts in acquire and release order; what other blocks wrote before
+// they counted can be read after the block's next barrier. One thread's operation serves the block, and is weaker
+// than __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or make it 0 where it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -120,6 +96,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
     return now;
 }
 #endif
+
+// split_k.cuh
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
@@ -134,9 +114,10 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 // At how many places of C a thread adds up sums at once, where it has so many.
 constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
-// places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
+// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
+// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
+// offsets of one.
 template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
     V (&sum)[places], const T *from, At at, long long stride, int count, int most)
@@ -195,22 +176,14 @@ __device__ __forceinline__ void add_up_splits(
         }
     }
 }
-constexpr int most_loads = 13;  // of splits' sums, that a thread has on their way at once
 
-constexpr int few_parts = 16;     // of a tile, which the last block to come adds up alone
-constexpr int most_vectors = 16;  // of such parts, that a thread loads at once, into 64 registers
-// Vectors of a slice, which one block adds up at a time: of a tile about as many slices as there are blocks.
-constexpr int slice_vectors = vectors_of_tile >= 4096 ? 32 : vectors_of_tile >= 2048 ? 16 : 8;
-static_assert(vectors_of_tile % slice_vectors == 0, "a tile is whole slices");
-// What shared memory has first: the rings, or the sums that a block's teams leave in their place.
-constexpr int ring_elements = rings_of_block * stages * (a_elements + b_elements);
-constexpr int left_elements = threads / (team < 32 ? 32 : team) * tile_elements;
-constexpr int smem_elements = ring_elements > left_elements ? ring_elements : left_elements;
-static_assert(smem_elements == 20352, "the launch has room for them");
+// meeting.cuh
 // How all blocks that have a part of a tile share the work of adding up.
-// The blocks that have a part of a tile, at its counter: how many have come, how many did not wait for the last of them,
-// and how many slices of the tile have been asked for. Who comes last makes the slices free. A block is gone when it did
-// not wait, or when there was no slice left for it; the last to go makes the counter 0, as the next launch expects it.
+
+// The blocks that have a part of a tile, at its counter: how many have come, how many did not wait for the last of
+// them, and how many slices of the tile have been asked for. Who comes last makes the slices free. A block is gone
+// when it did not wait, or when there was no slice left for it; the last to go makes the counter 0, as the next
+// launch expects it.
 struct Meeting {
     unsigned *const counter;
     const unsigned parts, slices;
@@ -273,6 +246,8 @@ struct Meeting {
         return stays ? given(ask()) : slices;
     }
 };
+
+// epilogue.cuh
 // Neighbours in C, which is read only where beta asks for it, and written once.
 template <class V>
 __device__ __forceinline__ void store_vector(
@@ -313,6 +288,8 @@ __device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum
         result.element[e] = T(total[e]);
     __stcs(to, bits_of(result));
 }
+
+// async_copy.cuh
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
@@ -412,6 +389,87 @@ __device__ __forceinline__ void cp_async_wait_all()
 #endif
 }
 #endif
+
+// mma_f64.cuh
+// The tensor core's products of f64 matrices, sum += a b, spread over a warp: PTX's mma.sync, by its shapes. In all,
+// g = lane / 4 and t = lane % 4. The host's own are in mma_on_host.h.
+#ifndef TSM2_HOST
+// 16 x 8 by 8 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
+// and t + 4 of column g of the second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
+__device__ __forceinline__ void mma_m16n8k8(double (&sum)[4], const double (&a)[4], const double (&b)[2])
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
+        " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
+        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+}
+
+// 16 x 16 by 16 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]), t + 4 (a[2], a[3]), t + 8 and t + 12 of
+// the first, rows t, t + 4, t + 8 and t + 12 of column g of the second, and of the sum what it holds above.
+__device__ __forceinline__ void mma_m16n8k16(double (&sum)[4], const double (&a)[8], const double (&b)[4])
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64"
+        " { %0, %1, %2, %3 }, { %4, %5, %6, %7, %8, %9, %10, %11 }, { %12, %13, %14, %15 }, { %0, %1, %2, %3 };"
+        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
+          "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
+}
+
+// 8 x 4 by 4 x 8, twice. A lane holds columns t (a[0]) and t + 4 (a[1]) of row g of both first factors side by side,
+// the same rows of column g of the second ones, and columns 2 t and 2 t + 1 of row g of the sum.
+__device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double (&a)[2], const double (&b)[2])
+{
+    #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 { %0, %1 }, { %2 }, { %3 }, { %0, %1 };"
+            : "+d"(sum[0]), "+d"(sum[1]) : "d"(a[half]), "d"(b[half]));
+    }
+}
+#endif
+
+// This kernel.
+
+using vector = Vector<scalar, width, float4>;
+using bits_t = vector::bits_t;  // of the loads and stores
+
+constexpr int tile_elements = tile_rows * tile_columns;
+constexpr int rings_of_block = threads / sharers;
+// The warps of a tile lie side by side; the others take other k.
+constexpr int team_rows = tile_rows / (16 * strips);
+constexpr int team = 32 * team_rows * (tile_columns / (8 * octets));
+constexpr int chunk_step = sharers / team * 8, steps = chunk / chunk_step;  // of k, the teams of a ring together
+
+// An operand lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that
+// threads which read at the same time meet no bank twice: 8 products
+// each of 4 lines along k, or 4 products, two apart, of 8 lines across it.
+constexpr int a_pad = 4, b_pad = 8;
+constexpr int a_pitch = (a_along_k ? chunk : tile_rows) + a_pad;     // from one run to the next
+constexpr int b_pitch = (b_along_k ? chunk : tile_columns) + b_pad;
+constexpr int a_elements = a_pitch * (a_along_k ? tile_rows : chunk);
+constexpr int b_elements = b_pitch * (b_along_k ? tile_columns : chunk);
+
+// What a thread holds of a tile in the end: vectors along C's lines, each `threads` vectors from the next in a workspace.
+constexpr int vectors_of_tile = tile_elements / width, held_vectors = (vectors_of_tile + threads - 1) / threads;
+// C is read only where beta asks for it.
+__device__ __forceinline__ void store_C(
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
+{
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
+}
+
+constexpr int most_loads = 13;  // of splits' sums, that a thread has on their way at once
+
+constexpr int few_parts = 16;     // of a tile, which the last block to come adds up alone
+constexpr int most_vectors = 16;  // of such parts, that a thread loads at once, into 64 registers
+// Vectors of a slice, which one block adds up at a time: of a tile about as many slices as there are blocks.
+constexpr int slice_vectors = vectors_of_tile >= 4096 ? 32 : vectors_of_tile >= 2048 ? 16 : 8;
+static_assert(vectors_of_tile % slice_vectors == 0, "a tile is whole slices");
+// What shared memory has first: the rings, or the sums that a block's teams leave in their place.
+constexpr int ring_elements = rings_of_block * stages * (a_elements + b_elements);
+constexpr int left_elements = threads / (team < 32 ? 32 : team) * tile_elements;
+constexpr int smem_elements = ring_elements > left_elements ? ring_elements : left_elements;
+static_assert(smem_elements == 20352, "the launch has room for them");
 
 // Of a vector of 16 bytes.
 constexpr CacheOp copied = CacheOp::ca_L2_128B;
@@ -513,42 +571,6 @@ __device__ __forceinline__ void stage_at_the_edge(
     }
 }
 
-// The tensor core's products of f64 matrices, sum += a b, spread over a warp: PTX's mma.sync, by its shapes. In all,
-// g = lane / 4 and t = lane % 4. The host's own are in mma_on_host.h.
-#ifndef TSM2_HOST
-// 16 x 8 by 8 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
-// and t + 4 of column g of the second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
-__device__ __forceinline__ void mma_m16n8k8(double (&sum)[4], const double (&a)[4], const double (&b)[2])
-{
-    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
-        " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
-        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
-        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
-}
-
-// 16 x 16 by 16 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]), t + 4 (a[2], a[3]), t + 8 and t + 12 of
-// the first, rows t, t + 4, t + 8 and t + 12 of column g of the second, and of the sum what it holds above.
-__device__ __forceinline__ void mma_m16n8k16(double (&sum)[4], const double (&a)[8], const double (&b)[4])
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64"
-        " { %0, %1, %2, %3 }, { %4, %5, %6, %7, %8, %9, %10, %11 }, { %12, %13, %14, %15 }, { %0, %1, %2, %3 };"
-        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
-        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
-          "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
-}
-
-// 8 x 4 by 4 x 8, twice. A lane holds columns t (a[0]) and t + 4 (a[1]) of row g of both first factors side by side,
-// the same rows of column g of the second ones, and columns 2 t and 2 t + 1 of row g of the sum.
-__device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double (&a)[2], const double (&b)[2])
-{
-    #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 { %0, %1 }, { %2 }, { %3 }, { %0, %1 };"
-            : "+d"(sum[0]), "+d"(sum[1]) : "d"(a[half]), "d"(b[half]));
-    }
-}
-#endif
-
 // Which rows and columns the tensor core's are is free, as long as A, B and C agree. Its columns of A and rows of B, t
 // and t + 4, are products 2 t and 2 t + 1 along k.
 // Of A, a lane has four neighbouring rows, of two strips.
@@ -603,7 +625,6 @@ __device__ __forceinline__ void multiply(sums_t &sum, const Fragments &fragments
             mma_m16n8k8(sum[s][o], fragments.a[s], fragments.b[o]);
     }
 }
-
 
 // What a block has to do: as much as the others, as nearly as whole chunks allow.
 //   Panels: where there are fewer tiles of C than blocks, k begins with panels as long as a block's equal share. Of each

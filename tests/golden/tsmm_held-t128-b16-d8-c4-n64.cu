@@ -20,13 +20,18 @@ constexpr int vector_bytes = 16;  // of a load and a store
 constexpr int width = vector_bytes / sizeof(scalar), rows = width;  // of a thread
 constexpr int block_rows = threads * rows;
 
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// What kernels share, header by header.
+
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
@@ -48,6 +53,9 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
     union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
+
+// This kernel.
+
 using vector = Vector<scalar, width, float4>;
 using bits_t = vector::bits_t;  // of the loads and stores
 

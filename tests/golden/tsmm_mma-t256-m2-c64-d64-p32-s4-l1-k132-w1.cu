@@ -12,7 +12,7 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool a_along_k = false, c_along_n = false;  // in memory
+constexpr bool a_along_k = false, c_along_n = false;  // how A, B and C lie in memory
 
 constexpr int threads = 256;   // of a block
 constexpr int strips = 2;      // of 16 rows of C, of a warp
@@ -31,13 +31,18 @@ constexpr int warp_columns = columns / teams;  // of C, that a warp accumulates 
 constexpr int octets = warp_columns / 8;    // of them
 constexpr int chunks = depth / chunk;       // of a row of A
 
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// What kernels share, header by header.
+
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
@@ -59,24 +64,8 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
     union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
-using vector = Vector<scalar, width, float4>;
-using bits_t = vector::bits_t;  // of the loads and stores
 
-// A lies in a place of the ring as it does in global memory, its lines `pad` elements apart, so that lanes which read at
-// the same time meet no bank twice: 4 have 64 bytes of a line along k, or 32 across it, and 4 have as many of another.
-constexpr int pitch = 36;  // from one line to the next
-constexpr int pad = pitch - (a_along_k ? chunk : rows);
-constexpr int place_elements = pitch * (a_along_k ? rows : chunk);
-
-// C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
-{
-    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
-    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
-}
-
-
+// epilogue.cuh
 // Neighbours in C, which is read only where beta asks for it, and written once.
 template <class V>
 __device__ __forceinline__ void store_vector(
@@ -117,6 +106,8 @@ __device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum
         result.element[e] = T(total[e]);
     __stcs(to, bits_of(result));
 }
+
+// async_copy.cuh
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
@@ -217,6 +208,73 @@ __device__ __forceinline__ void cp_async_wait_all()
 }
 #endif
 
+// mma_f64.cuh
+// The tensor core's products of f64 matrices, sum += a b, spread over a warp: PTX's mma.sync, by its shapes. In all,
+// g = lane / 4 and t = lane % 4. The host's own are in mma_on_host.h.
+#ifndef TSM2_HOST
+// 16 x 8 by 8 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
+// and t + 4 of column g of the second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
+__device__ __forceinline__ void mma_m16n8k8(double (&sum)[4], const double (&a)[4], const double (&b)[2])
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
+        " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
+        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+}
+
+// 16 x 16 by 16 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]), t + 4 (a[2], a[3]), t + 8 and t + 12 of
+// the first, rows t, t + 4, t + 8 and t + 12 of column g of the second, and of the sum what it holds above.
+__device__ __forceinline__ void mma_m16n8k16(double (&sum)[4], const double (&a)[8], const double (&b)[4])
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64"
+        " { %0, %1, %2, %3 }, { %4, %5, %6, %7, %8, %9, %10, %11 }, { %12, %13, %14, %15 }, { %0, %1, %2, %3 };"
+        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
+          "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
+}
+
+// 8 x 4 by 4 x 8, twice. A lane holds columns t (a[0]) and t + 4 (a[1]) of row g of both first factors side by side,
+// the same rows of column g of the second ones, and columns 2 t and 2 t + 1 of row g of the sum.
+__device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double (&a)[2], const double (&b)[2])
+{
+    #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 { %0, %1 }, { %2 }, { %3 }, { %0, %1 };"
+            : "+d"(sum[0]), "+d"(sum[1]) : "d"(a[half]), "d"(b[half]));
+    }
+}
+#endif
+
+// opaque.cuh
+// A value that the compiler knows nothing of: what takes few instructions it would compute anew wherever it is used, or
+// once and hold it in a register. The host's own is in cuda_on_host.h.
+#ifndef TSM2_HOST
+__device__ __forceinline__ int opaque(int value)
+{
+    asm volatile("" : "+r"(value));
+    return value;
+}
+#endif
+
+// This kernel.
+
+using vector = Vector<scalar, width, float4>;
+using bits_t = vector::bits_t;  // of the loads and stores
+
+// A lies in a place of the ring as it does in global memory, its lines `pad` elements apart, so that lanes which read at
+// the same time meet no bank twice: 4 have 64 bytes of a line along k, or 32 across it, and 4 have as many of another.
+constexpr int pitch = 36;  // from one line to the next
+constexpr int pad = pitch - (a_along_k ? chunk : rows);
+constexpr int place_elements = pitch * (a_along_k ? rows : chunk);
+
+// C is read only where beta asks for it.
+__device__ __forceinline__ void store_C(
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
+{
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
+}
+
 // Of a vector of 16 bytes.
 constexpr CacheOp copied = CacheOp::ca_L2_128B;
 
@@ -316,51 +374,6 @@ __device__ __forceinline__ void stage_at_the_edge(
             copy_async<wide>(staged + run * pitch + at, count > 0 ? from : X, count);
     }
 }
-
-// The tensor core's products of f64 matrices, sum += a b, spread over a warp: PTX's mma.sync, by its shapes. In all,
-// g = lane / 4 and t = lane % 4. The host's own are in mma_on_host.h.
-#ifndef TSM2_HOST
-// 16 x 8 by 8 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
-// and t + 4 of column g of the second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
-__device__ __forceinline__ void mma_m16n8k8(double (&sum)[4], const double (&a)[4], const double (&b)[2])
-{
-    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
-        " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
-        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
-        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
-}
-
-// 16 x 16 by 16 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]), t + 4 (a[2], a[3]), t + 8 and t + 12 of
-// the first, rows t, t + 4, t + 8 and t + 12 of column g of the second, and of the sum what it holds above.
-__device__ __forceinline__ void mma_m16n8k16(double (&sum)[4], const double (&a)[8], const double (&b)[4])
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64"
-        " { %0, %1, %2, %3 }, { %4, %5, %6, %7, %8, %9, %10, %11 }, { %12, %13, %14, %15 }, { %0, %1, %2, %3 };"
-        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
-        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
-          "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
-}
-
-// 8 x 4 by 4 x 8, twice. A lane holds columns t (a[0]) and t + 4 (a[1]) of row g of both first factors side by side,
-// the same rows of column g of the second ones, and columns 2 t and 2 t + 1 of row g of the sum.
-__device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double (&a)[2], const double (&b)[2])
-{
-    #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 { %0, %1 }, { %2 }, { %3 }, { %0, %1 };"
-            : "+d"(sum[0]), "+d"(sum[1]) : "d"(a[half]), "d"(b[half]));
-    }
-}
-#endif
-// A value that the compiler knows nothing of: what takes few instructions it would compute anew wherever it is used, or
-// once and hold it in a register. The host's own is in cuda_on_host.h.
-#ifndef TSM2_HOST
-__device__ __forceinline__ int opaque(int value)
-{
-    asm volatile("" : "+r"(value));
-    return value;
-}
-#endif
 
 // Which rows, columns and products along k the tensor core's are is free, as long as A, B and C agree.
 constexpr int lane_rows = 2 * strips;  // of C, of a lane
@@ -491,7 +504,6 @@ __device__ __forceinline__ void for_each_vector(const sums_t &sum, Act act)
         act(row_at(i, threadIdx.x % 32 / 4), column_at(j, threadIdx.x % 4), held);
     }
 }
-
 
 // A warp's sums into C, from `row` and `column` on. `whole` promises that the vectors are all there and aligned.
 __device__ __forceinline__ void store_c(

@@ -12,7 +12,7 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool b_along_n = true;  // in memory
+constexpr bool b_along_n = true;  // how A, B and C lie in memory
 
 constexpr int threads = 128;  // of a block
 constexpr int rows = 4;       // of C, that a lane accumulates in registers
@@ -28,6 +28,9 @@ constexpr int shared_elements = smem_kb * 1024 / sizeof(scalar);
 static_assert(columns % width == 0, "a lane's columns of B are whole vectors");
 static_assert(columns + strip * 2 * (1 + width) <= shared_elements, "one column of A and of C has room");
 
+// What kernels share, header by header.
+
+// shared_store.cuh
 // A store to shared memory in one instruction, which the compiler would cut into its words. The host's own are in
 // cuda_on_host.h.
 #ifndef TSM2_HOST
@@ -47,16 +50,20 @@ template <class T> __device__ __forceinline__ void st_shared(T *to, uint4 bits)
                  : "memory");
 }
 #endif
-// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
-// on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
-// groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
-// done at once. The host's own are in copies.h.
+
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+
+// async_copy.cuh
+// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
+// on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
+// groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
+// done at once. The host's own are in copies.h.
 #ifndef TSM2_HOST
 // Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
@@ -153,17 +160,7 @@ __device__ __forceinline__ void cp_async_wait_all()
 }
 #endif
 
-// Of a vector of 16 bytes.
-constexpr CacheOp copied = CacheOp::cg_L2_128B;
-
-// Copy `count` of `wide` neighbours, and put zeros in the place of the others.
-template <int wide>
-__device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int count)
-{
-    constexpr int bytes = wide * sizeof(scalar);
-    cp_async_zfill<bytes, bytes == 16 ? copied : CacheOp::ca>(to, from, count);
-}
-
+// vector.cuh
 // Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
@@ -186,17 +183,8 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
     union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
-template <int count> using Pack = Vector<scalar, count>;  // neighbours that one load or store moves
 
-// The most neighbours, of so many, that one load or store moves.
-__host__ __device__ constexpr int pack_of_elements(int count)
-{
-    int pack = 16 / sizeof(scalar);
-    while (count % pack != 0)
-        pack /= 2;
-    return pack;
-}
-
+// epilogue.cuh
 // Neighbours in C, which is read only where beta asks for it, and written once.
 template <class V>
 __device__ __forceinline__ void store_vector(
@@ -237,6 +225,31 @@ __device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum
         result.element[e] = T(total[e]);
     __stcs(to, bits_of(result));
 }
+
+// This kernel.
+
+// Of a vector of 16 bytes.
+constexpr CacheOp copied = CacheOp::cg_L2_128B;
+
+// Copy `count` of `wide` neighbours, and put zeros in the place of the others.
+template <int wide>
+__device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int count)
+{
+    constexpr int bytes = wide * sizeof(scalar);
+    cp_async_zfill<bytes, bytes == 16 ? copied : CacheOp::ca>(to, from, count);
+}
+
+template <int count> using Pack = Vector<scalar, count>;  // neighbours that one load or store moves
+
+// The most neighbours, of so many, that one load or store moves.
+__host__ __device__ constexpr int pack_of_elements(int count)
+{
+    int pack = 16 / sizeof(scalar);
+    while (count % pack != 0)
+        pack /= 2;
+    return pack;
+}
+
 // Quotients of numbers below 2^16 by a divisor that is no larger.
 struct Divisor {
     unsigned divisor, reciprocal;

@@ -12,7 +12,7 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool b_along_n = true, c_along_n = true;  // in memory
+constexpr bool b_along_n = true, c_along_n = true;  // how A, B and C lie in memory
 
 constexpr int threads = 128;     // of a block
 constexpr int vector_bytes = 16; // of a load
@@ -33,13 +33,18 @@ constexpr int block_columns = teams * columns;
 // A block's tiles are side by side where C takes nearly all of the traffic, in long rows; else a grid apart.
 constexpr bool together = block_columns >= 4 * depth && block_columns * sizeof(scalar) >= 256;
 
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// What kernels share, header by header.
+
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
@@ -61,17 +66,8 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
     union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
-template <int count> using Pack = Vector<scalar, count>;  // neighbours that one load or store moves
 
-// The most neighbours, of so many, that one load or store moves.
-__host__ __device__ constexpr int pack_of_elements(int count)
-{
-    int pack = 16 / sizeof(scalar);
-    while (count % pack != 0)
-        pack /= 2;
-    return pack;
-}
-
+// epilogue.cuh
 // Neighbours in C, which is read only where beta asks for it, and written once.
 template <class V>
 __device__ __forceinline__ void store_vector(
@@ -112,8 +108,10 @@ __device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum
         result.element[e] = T(total[e]);
     __stcs(to, bits_of(result));
 }
-// To add up sums over the lanes of a row, a lane gives its neighbour half of them and keeps the other half, then with
-// the next neighbour half of those, and so on; where their count is odd, both keep them all.
+
+// lane_sums.cuh
+// How the lanes of a row add up the sums that each of them has: a lane gives its neighbour half of them and keeps the
+// other half, then with the next neighbour half of those, and so on; where their count is odd, both keep them all.
 __host__ __device__ constexpr int halved(int count) { return count % 2 == 0 ? count / 2 : count; }
 
 // The sums that a lane has in the end.
@@ -126,6 +124,19 @@ __host__ __device__ constexpr int kept_of(int count, int lanes_left)
 __host__ __device__ constexpr int doubled_of(int count, int lanes_left)
 {
     return lanes_left == 1 ? 0 : doubled_of(halved(count), lanes_left / 2) | (count % 2 == 0 ? 0 : lanes_left / 2);
+}
+
+// This kernel.
+
+template <int count> using Pack = Vector<scalar, count>;  // neighbours that one load or store moves
+
+// The most neighbours, of so many, that one load or store moves.
+__host__ __device__ constexpr int pack_of_elements(int count)
+{
+    int pack = 16 / sizeof(scalar);
+    while (count % pack != 0)
+        pack /= 2;
+    return pack;
 }
 
 constexpr int kept = kept_of(columns, lanes);  // sums of a row that a lane has in the end: columns side by side
@@ -151,7 +162,7 @@ __device__ __forceinline__ int column_of(int team, int lane, int j)
             j %= count;
         }
     }
-    return c_along_n ? spread(column + j) : column + j;
+    return spread(column + j);
 }
 
 template <int count, int lanes_left>
@@ -203,7 +214,8 @@ __device__ __forceinline__ void load_b(
     const auto load = [&](index_t row, index_t column) {
         const scalar *at = b_along_n ? B + row * ldb + column : B + row + column * ldb;
         using bits_t = typename Pack<count>::bits_t;
-        return row < k && column < n ? vector_of<Pack<count>>(__ldg(reinterpret_cast<const bits_t *>(at))) : Pack<count>();
+        return row < k && column < n ? vector_of<Pack<count>>(__ldg(reinterpret_cast<const bits_t *>(at)))
+                                     : Pack<count>();
     };
     #pragma unroll
     for (int v = 0; v < vectors; ++v) {

@@ -12,7 +12,7 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // in memory
+constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // how A, B and C lie in memory
 
 constexpr int threads = 128;   // of a block
 constexpr int vectors = 1;   // pieces of a column of A that a thread loads: its rows
@@ -30,58 +30,17 @@ constexpr int pad = 4;             // elements between staged rows of B: a vecto
 constexpr int pitch = columns + pad;    // elements from one staged row of B to the next
 constexpr int exchanged = width > 1;         // whether the rows of each pair change places in the workspace
 
-// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned; the same where the split ends
-// within a prefetch, with zeros behind its end; else element by element, with zeros behind m too. All keep a ring of
-// groups on their way.
-enum class Loads { vectors, vectors_to_end, elements };
-template <Loads how> struct Way { static constexpr Loads value = how; };
+// What kernels share, header by header.
 
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
-template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
-struct alignas(count * sizeof(T)) Vector {
-    using element_t = T;
-    using bits_t = Bits;
-    static constexpr int width = count;
-    T element[count];
-};
 
-template <class V>
-__device__ __forceinline__ V vector_of(typename V::bits_t bits)
-{
-    union { typename V::bits_t bits; V elements; } both = {bits};
-    return both.elements;
-}
-
-template <class V>
-__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
-{
-    union { V elements; typename V::bits_t bits; } both = {elements};
-    return both.bits;
-}
-using vector = Vector<scalar, width, float4>;
-using bits_t = vector::bits_t;  // of the loads and stores
-
-// B and C lie along either of their extents.
-__device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
-{
-    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
-}
-
-// C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
-{
-    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
-    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
-}
-
-
+// async_copy.cuh
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
@@ -182,11 +141,35 @@ __device__ __forceinline__ void cp_async_wait_all()
 }
 #endif
 
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
-// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
-// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
-// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
-// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
+};
+
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
+{
+    union { typename V::bits_t bits; V elements; } both = {bits};
+    return both.elements;
+}
+
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
+{
+    union { V elements; typename V::bits_t bits; } both = {elements};
+    return both.bits;
+}
+
+// atomics.cuh
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a
+// barrier is in memory before one of its threads counts in acquire and release order; what other blocks wrote before
+// they counted can be read after the block's next barrier. One thread's operation serves the block, and is weaker
+// than __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or make it 0 where it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -218,6 +201,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
     return now;
 }
 #endif
+
+// split_k.cuh
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
@@ -232,9 +219,10 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 // At how many places of C a thread adds up sums at once, where it has so many.
 constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
-// places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
+// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
+// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
+// offsets of one.
 template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
     V (&sum)[places], const T *from, At at, long long stride, int count, int most)
@@ -293,6 +281,32 @@ __device__ __forceinline__ void add_up_splits(
         }
     }
 }
+
+// This kernel.
+
+// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned; the same where the split ends
+// within a prefetch, with zeros behind its end; else element by element, with zeros behind m too. All keep a ring of
+// groups on their way.
+enum class Loads { vectors, vectors_to_end, elements };
+template <Loads how> struct Way { static constexpr Loads value = how; };
+
+using vector = Vector<scalar, width, float4>;
+using bits_t = vector::bits_t;  // of the loads and stores
+
+// B and C lie along either of their extents.
+__device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
+{
+    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
+}
+
+// C is read only where beta asks for it.
+__device__ __forceinline__ void store_C(
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
+{
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
+}
+
 constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
 
 struct group_t { vector of[step][vectors]; };  // of A: `step` columns of a thread's rows
@@ -420,7 +434,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x pitch
-
 
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % 16 == 0;
     // Blocks side by side have the same rows of A and other columns of C, so that they share A through the L2.

@@ -29,7 +29,7 @@ struct bfloat16 {
 using scalar = bfloat16;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // in memory
+constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // how A, B and C lie in memory
 
 constexpr int threads = 128;    // of a block
 constexpr int lane_rows = 8;    // of C, whose sums a lane has: an eighth of a warp's
@@ -49,59 +49,17 @@ constexpr int block_rows = threads / 32 * warp_rows;
 
 constexpr int pitch = columns;  // elements from one staged row of B to the next
 
-// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned, else element by element.
-enum class Loads { vectors, elements };
+// What kernels share, header by header.
 
-template <Loads how> struct Way { static constexpr Loads value = how; };
-
-constexpr int sum_width = 4;  // of a vector
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
-template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
-struct alignas(count * sizeof(T)) Vector {
-    using element_t = T;
-    using bits_t = Bits;
-    static constexpr int width = count;
-    T element[count];
-};
 
-template <class V>
-__device__ __forceinline__ V vector_of(typename V::bits_t bits)
-{
-    union { typename V::bits_t bits; V elements; } both = {bits};
-    return both.elements;
-}
-
-template <class V>
-__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
-{
-    union { V elements; typename V::bits_t bits; } both = {elements};
-    return both.bits;
-}
-using sum_vector = Vector<sum_t, sum_width, float4>;
-using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
-
-
-// B and C lie along either of their extents.
-__device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
-{
-    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
-}
-
-// C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
-{
-    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
-    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
-}
-
-
+// async_copy.cuh
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
@@ -202,14 +160,35 @@ __device__ __forceinline__ void cp_async_wait_all()
 }
 #endif
 
-using chunk_t = uint2;  // a lane's run along k
-constexpr int run_words = sizeof(chunk_t) / 4;
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
+};
 
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
-// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
-// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
-// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
-// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
+{
+    union { typename V::bits_t bits; V elements; } both = {bits};
+    return both.elements;
+}
+
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
+{
+    union { V elements; typename V::bits_t bits; } both = {elements};
+    return both.bits;
+}
+
+// atomics.cuh
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a
+// barrier is in memory before one of its threads counts in acquire and release order; what other blocks wrote before
+// they counted can be read after the block's next barrier. One thread's operation serves the block, and is weaker
+// than __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or make it 0 where it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -241,6 +220,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
     return now;
 }
 #endif
+
+// split_k.cuh
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
@@ -255,9 +238,10 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 // At how many places of C a thread adds up sums at once, where it has so many.
 constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
-// places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
+// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
+// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
+// offsets of one.
 template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
     V (&sum)[places], const T *from, At at, long long stride, int count, int most)
@@ -316,50 +300,19 @@ __device__ __forceinline__ void add_up_splits(
         }
     }
 }
-constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
 
-// Which rows and columns the tensor core's are is free, as long as A, B and C agree. With g = lane / 4 and
-// t = lane % 4, a lane's elements along k are `run` neighbours from run * t on, of A and of B.
-using piece_t = uint4;  // neighbouring rows of a column
-constexpr int piece_rows = sizeof(piece_t) / sizeof(scalar), pieces = lane_rows / piece_rows;
-using part_t = piece_t[pieces][run];  // of A: the rows of each column of a lane's run
-// A lane's two rows of an octet of columns, octet after octet: what it has of the tensor core's sum.
-constexpr int lane_vectors = lane_rows / 2 * octets;
-using sums_t = sum_vector[lane_vectors];
-
-// Neighbours in C whose sums a lane holds; two such runs side by side make a patch.
-using run_t = uint4;
-constexpr int run_elements = sizeof(run_t) / sizeof(scalar), patch_vectors = run_elements / 2;
-constexpr __device__ __forceinline__ int patch_row(int patch) { return patch / octets * run_elements; }
-constexpr __device__ __forceinline__ int patch_column(int patch) { return patch % octets * 2; }
-
-// Which octet of the tensor core's column c of the block's is in, and where: column q of a lane is in octet q / 2.
-constexpr __device__ __forceinline__ int octet_of(int c)
-{
-    return c / (4 * side_by_side) * (side_by_side / 2) + c % side_by_side / 2;
-}
-constexpr __device__ __forceinline__ int in_octet(int c) { return c / side_by_side % 4 * 2 + c % 2; }
-
-// How far row r of a lane is below its first; and columns q of a lane, of the block's.
-constexpr __device__ __forceinline__ int rows_down(int r)
-{
-    return r / piece_rows * 8 * piece_rows + r % piece_rows;
-}
-
-__device__ __forceinline__ int column_of(int q)
-{
-    return (q / side_by_side * 4 + threadIdx.x % 4) * side_by_side + q % side_by_side;
-}
-
-// The tensor core's products of matrices of bfloat16 or float16, sum += a b, added up in f32 and spread over a warp:
-// PTX's mma.sync, by its shapes. An `unsigned` holds two neighbours along k. In all, g = lane / 4 and t = lane % 4, and
-// a lane holds columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum. The host's own are in
-// mma_on_host.h.
+// is_bfloat16.cuh
 // Which of the types of 16 bits an instruction is of.
 struct bfloat16;
 struct float16;
 template <class T> constexpr bool is_bfloat16 = false;
 template <> constexpr bool is_bfloat16<bfloat16> = true;
+
+// mma_16bit.cuh
+// The tensor core's products of matrices of bfloat16 or float16, sum += a b, added up in f32 and spread over a warp:
+// PTX's mma.sync, by its shapes. An `unsigned` holds two neighbours along k. In all, g = lane / 4 and t = lane % 4, and
+// a lane holds columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum. The host's own are in
+// mma_on_host.h.
 #ifndef TSM2_HOST
 // 16 x 16 by 16 x 8. Of the first a lane holds columns 2 t and 2 t + 1 of rows g (a0) and g + 8 (a1), and columns
 // 2 t + 8 and 2 t + 9 of the same rows (a2, a3); of the second rows 2 t and 2 t + 1 (b0), 2 t + 8 and 2 t + 9 (b1) of
@@ -396,14 +349,18 @@ __device__ __forceinline__ void mma_m16n8k8(float (&sum)[4], unsigned a0, unsign
 }
 #endif
 
-// As many elements, `stride` apart, as these bits have room for; zeros from number `inside` on.
-template <class Bits>
-__device__ __forceinline__ Bits gathered(const scalar *__restrict__ from, index_t stride, index_t inside)
+// words.cuh
+// Registers that hold neighbours as memory has them: 16-bit elements, two by two, and those of 32 bits.
+
+// As many elements as `Bits` has room for; zeros from number `inside` on.
+template <class Bits, class T, class Index>
+__device__ __forceinline__ Bits gathered(const T *__restrict__ from, Index inside)
 {
-    union { unsigned short element[sizeof(Bits) / sizeof(unsigned short)]; Bits bits; } both;
+    using element_t = typename Word<sizeof(T)>::type;
+    union { element_t element[sizeof(Bits) / sizeof(T)]; Bits bits; } both;
     #pragma unroll
-    for (int e = 0; e < int(sizeof(Bits) / sizeof(unsigned short)); ++e)
-        both.element[e] = e < inside ? *reinterpret_cast<const unsigned short *>(from + e * stride) : 0;
+    for (int e = 0; e < int(sizeof(Bits) / sizeof(T)); ++e)
+        both.element[e] = e < inside ? *reinterpret_cast<const element_t *>(from + e) : 0;
     return both.bits;
 }
 
@@ -414,6 +371,78 @@ __device__ __forceinline__ unsigned word(const Bits &bits, int w)
     return reinterpret_cast<const unsigned *>(&bits)[w];
 }
 
+// The lower, and the upper, 16 bits of two words: PTX's prmt.
+__device__ __forceinline__ unsigned lower_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x5410);
+}
+__device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x7632);
+}
+
+// This kernel.
+
+// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned, else element by element.
+enum class Loads { vectors, elements };
+
+template <Loads how> struct Way { static constexpr Loads value = how; };
+
+constexpr int sum_width = 4;  // of a vector
+using sum_vector = Vector<sum_t, sum_width, float4>;
+using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
+
+// B and C lie along either of their extents.
+__device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
+{
+    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
+}
+
+// C is read only where beta asks for it.
+__device__ __forceinline__ void store_C(
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
+{
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
+}
+
+using chunk_t = uint2;  // a lane's run along k
+constexpr int run_words = sizeof(chunk_t) / 4;
+
+constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
+
+// Which rows and columns the tensor core's are is free, as long as A, B and C agree. With g = lane / 4 and
+// t = lane % 4, a lane's elements along k are `run` neighbours from run * t on, of A and of B.
+using piece_t = uint4;  // neighbouring rows of a column
+constexpr int piece_rows = sizeof(piece_t) / sizeof(scalar), pieces = lane_rows / piece_rows;
+using part_t = piece_t[pieces][run];  // of A: the rows of each column of a lane's run
+// A lane's two rows of an octet of columns, octet after octet: what it has of the tensor core's sum.
+constexpr int lane_vectors = lane_rows / 2 * octets;
+using sums_t = sum_vector[lane_vectors];
+
+// Neighbours in C whose sums a lane holds; two such runs side by side make a patch.
+using run_t = uint4;
+constexpr int run_elements = sizeof(run_t) / sizeof(scalar), patch_vectors = run_elements / 2;
+constexpr __device__ __forceinline__ int patch_row(int patch) { return patch / octets * run_elements; }
+constexpr __device__ __forceinline__ int patch_column(int patch) { return patch % octets * 2; }
+
+// Which octet of the tensor core's column c of the block's is in, and where: column q of a lane is in octet q / 2.
+constexpr __device__ __forceinline__ int octet_of(int c)
+{
+    return c / (4 * side_by_side) * (side_by_side / 2) + c % side_by_side / 2;
+}
+constexpr __device__ __forceinline__ int in_octet(int c) { return c / side_by_side % 4 * 2 + c % 2; }
+
+// How far row r of a lane is below its first; and columns q of a lane, of the block's.
+constexpr __device__ __forceinline__ int rows_down(int r)
+{
+    return r / piece_rows * 8 * piece_rows + r % piece_rows;
+}
+
+__device__ __forceinline__ int column_of(int q)
+{
+    return (q / side_by_side * 4 + threadIdx.x % 4) * side_by_side + q % side_by_side;
+}
 
 using group_t = part_t[depths];
 
@@ -444,7 +473,7 @@ __device__ __forceinline__ void load_piece(Bits &to, const scalar *__restrict__ 
     if (aligned && inside >= int(sizeof(Bits) / sizeof(scalar)))
         to = __ldcs(reinterpret_cast<const Bits *>(from));
     else
-        to = gathered<Bits>(from, 1, inside);
+        to = gathered<Bits>(from, inside);
 }
 
 // A group where it may end past m or past `end`, zeros there, or where A is not `aligned`.
@@ -485,7 +514,7 @@ __device__ __forceinline__ void stage_b(
         if (aligned)
             cp_async_zfill<sizeof(chunk_t)>(to, from, inside);
         else
-            *to = gathered<chunk_t>(from, 1, inside);
+            *to = gathered<chunk_t>(from, inside);
     }
 }
 
@@ -509,8 +538,8 @@ __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const sc
                 const int p = r % piece_rows / 2;
                 const unsigned c0 = word(c[2 * w], p), c1 = word(c[2 * w + 1], p);
                 const unsigned c2 = word(c[2 * w + 2], p), c3 = word(c[2 * w + 3], p);
-                const unsigned upper = __byte_perm(c0, c1, 0x5410), upper_next = __byte_perm(c2, c3, 0x5410);
-                const unsigned lower = __byte_perm(c0, c1, 0x7632), lower_next = __byte_perm(c2, c3, 0x7632);
+                const unsigned upper = lower_halves(c0, c1), upper_next = lower_halves(c2, c3);
+                const unsigned lower = upper_halves(c0, c1), lower_next = upper_halves(c2, c3);
                 #pragma unroll
                 for (int o = 0; o < octets; ++o) {
                     mma_m16n8k16<scalar>(
@@ -558,7 +587,6 @@ __device__ __forceinline__ void store_patch(
     }
 }
 
-
 extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
@@ -566,7 +594,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half(
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x pitch
-
 
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % 16 == 0;
     // Blocks side by side have the same rows of A and other columns of C, so that they share A through the L2.
@@ -683,7 +710,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half(
                 const int vector = patch_vector(first_patch + v / patch_vectors, v % patch_vectors);
                 return (vector * threads + int(threadIdx.x)) * sum_width;
             };
-            add_up_splits<most_loads / (together * patch_vectors), false>(sum, first_sums, place_at, stride, splits, splits);
+            add_up_splits<most_loads / (together * patch_vectors), false>(
+                sum, first_sums, place_at, stride, splits, splits);
             #pragma unroll
             for (int p = 0; p < together; ++p) {
                 sum_vector patch[patch_vectors];

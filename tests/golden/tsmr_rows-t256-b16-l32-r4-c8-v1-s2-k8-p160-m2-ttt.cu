@@ -12,7 +12,7 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool b_along_n = true, c_along_n = true;  // in memory
+constexpr bool b_along_n = true, c_along_n = true;  // how A, B and C lie in memory
 
 constexpr int threads = 256;       // of a block
 constexpr int vector_bytes = 16;   // of a load of A
@@ -36,13 +36,18 @@ static_assert(chunks > 1, "B is staged one chunk ahead");
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// What kernels share, header by header.
+
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
@@ -64,44 +69,8 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
     union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
-template <int count> using Pack = Vector<scalar, count>;  // neighbours that one load or store moves
 
-// The most neighbours, of so many, that one load or store moves.
-__host__ __device__ constexpr int pack_of_elements(int count)
-{
-    int pack = 16 / sizeof(scalar);
-    while (count % pack != 0)
-        pack /= 2;
-    return pack;
-}
-
-// The rows of B for one load of A's lie as packs, each beside those of the other lanes, so that a warp reads without a
-// break. The pack after the last lane's is never read: a lane's packs, which are staged together, lie in different banks.
-constexpr int pack = pack_of_elements(run * columns);
-constexpr int packs = run * columns / pack;              // for one load
-constexpr int pack_pitch = (lanes + 1) * pack;           // from one pack of a lane to its next
-constexpr int chunk_elements = vectors * packs * pack_pitch;
-
-constexpr int copies = pack_of_elements(columns);  // neighbours in a row of B that are staged at once
-constexpr int sum_width = 16 / sizeof(sum_t);  // of a vector of sums
-using sum_vector = Vector<sum_t, sum_width, uint4>;
-using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
-
-// B and C lie along either of their extents.
-__device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
-{
-    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
-}
-
-// C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
-{
-    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
-    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
-}
-
-
+// async_copy.cuh
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
@@ -201,11 +170,12 @@ __device__ __forceinline__ void cp_async_wait_all()
 #endif
 }
 #endif
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
-// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
-// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
-// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
-// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+
+// atomics.cuh
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a
+// barrier is in memory before one of its threads counts in acquire and release order; what other blocks wrote before
+// they counted can be read after the block's next barrier. One thread's operation serves the block, and is weaker
+// than __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or make it 0 where it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -237,6 +207,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
     return now;
 }
 #endif
+
+// split_k.cuh
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
@@ -251,9 +225,10 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 // At how many places of C a thread adds up sums at once, where it has so many.
 constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
-// places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
+// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
+// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
+// offsets of one.
 template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
     V (&sum)[places], const T *from, At at, long long stride, int count, int most)
@@ -312,10 +287,10 @@ __device__ __forceinline__ void add_up_splits(
         }
     }
 }
-constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
 
-// To add up sums over the lanes of a row, a lane gives its neighbour half of them and keeps the other half, then with
-// the next neighbour half of those, and so on; where their count is odd, both keep them all.
+// lane_sums.cuh
+// How the lanes of a row add up the sums that each of them has: a lane gives its neighbour half of them and keeps the
+// other half, then with the next neighbour half of those, and so on; where their count is odd, both keep them all.
 __host__ __device__ constexpr int halved(int count) { return count % 2 == 0 ? count / 2 : count; }
 
 // The sums that a lane has in the end.
@@ -329,6 +304,47 @@ __host__ __device__ constexpr int doubled_of(int count, int lanes_left)
 {
     return lanes_left == 1 ? 0 : doubled_of(halved(count), lanes_left / 2) | (count % 2 == 0 ? 0 : lanes_left / 2);
 }
+
+// This kernel.
+
+template <int count> using Pack = Vector<scalar, count>;  // neighbours that one load or store moves
+
+// The most neighbours, of so many, that one load or store moves.
+__host__ __device__ constexpr int pack_of_elements(int count)
+{
+    int pack = 16 / sizeof(scalar);
+    while (count % pack != 0)
+        pack /= 2;
+    return pack;
+}
+
+// The rows of B for one load of A's lie as packs, each beside those of the other lanes, so that a warp reads without a
+// break. The pack after the last lane's is never read: a lane's packs, which are staged together, lie in different banks.
+constexpr int pack = pack_of_elements(run * columns);
+constexpr int packs = run * columns / pack;              // for one load
+constexpr int pack_pitch = (lanes + 1) * pack;           // from one pack of a lane to its next
+constexpr int chunk_elements = vectors * packs * pack_pitch;
+
+constexpr int copies = pack_of_elements(columns);  // neighbours in a row of B that are staged at once
+constexpr int sum_width = 16 / sizeof(sum_t);  // of a vector of sums
+using sum_vector = Vector<sum_t, sum_width, uint4>;
+using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
+
+// B and C lie along either of their extents.
+__device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
+{
+    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
+}
+
+// C is read only where beta asks for it.
+__device__ __forceinline__ void store_C(
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
+{
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
+}
+
+constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
 
 constexpr int sums = rows * columns;         // of a lane: row by row
 constexpr int kept = kept_of(sums, team_lanes);  // that it has in the end, side by side

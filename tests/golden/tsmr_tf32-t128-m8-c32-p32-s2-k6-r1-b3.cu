@@ -12,7 +12,7 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // in memory
+constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // how A, B and C lie in memory
 
 constexpr int threads = 128;    // of a block
 constexpr int lane_rows = 8;    // of C, whose sums a lane has: an eighth of a warp's
@@ -32,59 +32,17 @@ constexpr int block_rows = threads / 32 * warp_rows;
 
 constexpr int pitch = columns;  // elements from one staged row of B to the next
 
-// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned, else element by element.
-enum class Loads { vectors, elements };
+// What kernels share, header by header.
 
-template <Loads how> struct Way { static constexpr Loads value = how; };
-
-constexpr int sum_width = 4;  // of a vector
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
-template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
-struct alignas(count * sizeof(T)) Vector {
-    using element_t = T;
-    using bits_t = Bits;
-    static constexpr int width = count;
-    T element[count];
-};
 
-template <class V>
-__device__ __forceinline__ V vector_of(typename V::bits_t bits)
-{
-    union { typename V::bits_t bits; V elements; } both = {bits};
-    return both.elements;
-}
-
-template <class V>
-__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
-{
-    union { V elements; typename V::bits_t bits; } both = {elements};
-    return both.bits;
-}
-using sum_vector = Vector<sum_t, sum_width, float4>;
-using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
-
-
-// B and C lie along either of their extents.
-__device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
-{
-    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
-}
-
-// C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
-{
-    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
-    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
-}
-
-
+// async_copy.cuh
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
@@ -185,14 +143,35 @@ __device__ __forceinline__ void cp_async_wait_all()
 }
 #endif
 
-using chunk_t = uint4;  // a lane's run along k
-constexpr int run_words = sizeof(chunk_t) / 4;
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
+};
 
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
-// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
-// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
-// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
-// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
+{
+    union { typename V::bits_t bits; V elements; } both = {bits};
+    return both.elements;
+}
+
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
+{
+    union { V elements; typename V::bits_t bits; } both = {elements};
+    return both.bits;
+}
+
+// atomics.cuh
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a
+// barrier is in memory before one of its threads counts in acquire and release order; what other blocks wrote before
+// they counted can be read after the block's next barrier. One thread's operation serves the block, and is weaker
+// than __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or make it 0 where it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -224,6 +203,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
     return now;
 }
 #endif
+
+// split_k.cuh
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
@@ -238,9 +221,10 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 // At how many places of C a thread adds up sums at once, where it has so many.
 constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
-// places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
+// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
+// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
+// offsets of one.
 template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
     V (&sum)[places], const T *from, At at, long long stride, int count, int most)
@@ -299,6 +283,114 @@ __device__ __forceinline__ void add_up_splits(
         }
     }
 }
+
+// mma_tf32.cuh
+// The tensor core's products of f32 matrices, sum += a b, spread over a warp, from factors that are rounded to TF32's
+// 11 significant bits; or, by three products (3xTF32), nearly as exact as in f32. Factors are the bits of floats. The
+// host's own of what is an instruction are in mma_on_host.h.
+#ifndef TSM2_HOST
+// What rounding to TF32 keeps of a float.
+__device__ __forceinline__ unsigned tf32_big(unsigned bits)
+{
+    unsigned big;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(big) : "f"(__uint_as_float(bits)));
+    return big;
+}
+
+// 16 x 8 by 8 x 8, of rounded factors. With g = lane / 4 and t = lane % 4, a lane holds column t of rows g (a0) and g
+// + 8 (a1) of the first, column t + 4 of the same rows (a2, a3), rows t (b0) and t + 4 (b1) of column g of the
+// second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
+__device__ __forceinline__ void mma_m16n8k8_tf32(
+    float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+        " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+#endif
+
+// What rounding leaves of a float, rounded itself.
+__device__ __forceinline__ unsigned tf32_small(unsigned bits)
+{
+    return tf32_big(__float_as_uint(__uint_as_float(bits) - __uint_as_float(tf32_big(bits))));
+}
+
+// The same of factors in f32. By three `products` each is the sum of its big and its small part: all products but that
+// of the small parts of both.
+template <int products>
+__device__ __forceinline__ void mma_m16n8k8_f32(
+    float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
+{
+    const unsigned a[4] = {tf32_big(a0), tf32_big(a1), tf32_big(a2), tf32_big(a3)};
+    const unsigned b[2] = {tf32_big(b0), tf32_big(b1)};
+    if constexpr (products == 3) {
+        mma_m16n8k8_tf32(sum, tf32_small(a0), tf32_small(a1), tf32_small(a2), tf32_small(a3), b[0], b[1]);
+        mma_m16n8k8_tf32(sum, a[0], a[1], a[2], a[3], tf32_small(b0), tf32_small(b1));
+    }
+    mma_m16n8k8_tf32(sum, a[0], a[1], a[2], a[3], b[0], b[1]);
+}
+
+// words.cuh
+// Registers that hold neighbours as memory has them: 16-bit elements, two by two, and those of 32 bits.
+
+// As many elements as `Bits` has room for; zeros from number `inside` on.
+template <class Bits, class T, class Index>
+__device__ __forceinline__ Bits gathered(const T *__restrict__ from, Index inside)
+{
+    using element_t = typename Word<sizeof(T)>::type;
+    union { element_t element[sizeof(Bits) / sizeof(T)]; Bits bits; } both;
+    #pragma unroll
+    for (int e = 0; e < int(sizeof(Bits) / sizeof(T)); ++e)
+        both.element[e] = e < inside ? *reinterpret_cast<const element_t *>(from + e) : 0;
+    return both.bits;
+}
+
+// 32 bits of a vector of them.
+template <class Bits>
+__device__ __forceinline__ unsigned word(const Bits &bits, int w)
+{
+    return reinterpret_cast<const unsigned *>(&bits)[w];
+}
+
+// The lower, and the upper, 16 bits of two words: PTX's prmt.
+__device__ __forceinline__ unsigned lower_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x5410);
+}
+__device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x7632);
+}
+
+// This kernel.
+
+// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned, else element by element.
+enum class Loads { vectors, elements };
+
+template <Loads how> struct Way { static constexpr Loads value = how; };
+
+constexpr int sum_width = 4;  // of a vector
+using sum_vector = Vector<sum_t, sum_width, float4>;
+using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
+
+// B and C lie along either of their extents.
+__device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
+{
+    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
+}
+
+// C is read only where beta asks for it.
+__device__ __forceinline__ void store_C(
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
+{
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
+}
+
+using chunk_t = uint4;  // a lane's run along k
+constexpr int run_words = sizeof(chunk_t) / 4;
+
 constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
 
 // Which rows and columns the tensor core's are is free, as long as A, B and C agree. With g = lane / 4 and
@@ -334,71 +426,6 @@ __device__ __forceinline__ int column_of(int q)
     return (q / side_by_side * 4 + threadIdx.x % 4) * side_by_side + q % side_by_side;
 }
 
-// The tensor core's products of f32 matrices, sum += a b, spread over a warp, from factors that are rounded to TF32's 11
-// significant bits; or, by three products (3xTF32), nearly as exact as in f32. Factors are the bits of floats. The host's
-// own of what is an instruction are in mma_on_host.h.
-#ifndef TSM2_HOST
-// What rounding to TF32 keeps of a float.
-__device__ __forceinline__ unsigned tf32_big(unsigned bits)
-{
-    unsigned big;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(big) : "f"(__uint_as_float(bits)));
-    return big;
-}
-
-// 16 x 8 by 8 x 8, of rounded factors. With g = lane / 4 and t = lane % 4, a lane holds column t of rows g (a0) and
-// g + 8 (a1) of the first, column t + 4 of the same rows (a2, a3), rows t (b0) and t + 4 (b1) of column g of the second,
-// and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
-__device__ __forceinline__ void mma_m16n8k8_tf32(
-    float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
-{
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
-        " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-#endif
-
-// What rounding leaves of a float, rounded itself.
-__device__ __forceinline__ unsigned tf32_small(unsigned bits)
-{
-    return tf32_big(__float_as_uint(__uint_as_float(bits) - __uint_as_float(tf32_big(bits))));
-}
-
-// The same of factors in f32. By three `products` each is the sum of its big and its small part: all products but that
-// of the small parts of both.
-template <int products>
-__device__ __forceinline__ void mma_m16n8k8_f32(
-    float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
-{
-    const unsigned a[4] = {tf32_big(a0), tf32_big(a1), tf32_big(a2), tf32_big(a3)};
-    const unsigned b[2] = {tf32_big(b0), tf32_big(b1)};
-    if constexpr (products == 3) {
-        mma_m16n8k8_tf32(sum, tf32_small(a0), tf32_small(a1), tf32_small(a2), tf32_small(a3), b[0], b[1]);
-        mma_m16n8k8_tf32(sum, a[0], a[1], a[2], a[3], tf32_small(b0), tf32_small(b1));
-    }
-    mma_m16n8k8_tf32(sum, a[0], a[1], a[2], a[3], b[0], b[1]);
-}
-
-// As many elements, `stride` apart, as these bits have room for; zeros from number `inside` on.
-template <class Bits>
-__device__ __forceinline__ Bits gathered(const scalar *__restrict__ from, index_t stride, index_t inside)
-{
-    union { unsigned element[sizeof(Bits) / sizeof(unsigned)]; Bits bits; } both;
-    #pragma unroll
-    for (int e = 0; e < int(sizeof(Bits) / sizeof(unsigned)); ++e)
-        both.element[e] = e < inside ? *reinterpret_cast<const unsigned *>(from + e * stride) : 0;
-    return both.bits;
-}
-
-// 32 bits of a vector of them.
-template <class Bits>
-__device__ __forceinline__ unsigned word(const Bits &bits, int w)
-{
-    return reinterpret_cast<const unsigned *>(&bits)[w];
-}
-
-
 using group_t = part_t[depths];
 
 // One group; `at` is this lane's first element, in column `column` of A, and `inside` says that the group ends
@@ -428,7 +455,7 @@ __device__ __forceinline__ void load_piece(Bits &to, const scalar *__restrict__ 
     if (aligned && inside >= int(sizeof(Bits) / sizeof(scalar)))
         to = __ldcs(reinterpret_cast<const Bits *>(from));
     else
-        to = gathered<Bits>(from, 1, inside);
+        to = gathered<Bits>(from, inside);
 }
 
 // A group where it may end past m or past `end`, zeros there, or where A is not `aligned`.
@@ -469,7 +496,7 @@ __device__ __forceinline__ void stage_b(
         if (aligned)
             cp_async_zfill<sizeof(chunk_t)>(to, from, inside);
         else
-            *to = gathered<chunk_t>(from, 1, inside);
+            *to = gathered<chunk_t>(from, inside);
     }
 }
 
@@ -539,7 +566,6 @@ __device__ __forceinline__ void store_patch(
     }
 }
 
-
 extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
@@ -547,7 +573,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x pitch
-
 
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % 16 == 0;
     // Blocks side by side have the same rows of A and other columns of C, so that they share A through the L2.
@@ -664,7 +689,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
                 const int vector = patch_vector(first_patch + v / patch_vectors, v % patch_vectors);
                 return (vector * threads + int(threadIdx.x)) * sum_width;
             };
-            add_up_splits<most_loads / (together * patch_vectors), false>(sum, first_sums, place_at, stride, splits, splits);
+            add_up_splits<most_loads / (together * patch_vectors), false>(
+                sum, first_sums, place_at, stride, splits, splits);
             #pragma unroll
             for (int p = 0; p < together; ++p) {
                 sum_vector patch[patch_vectors];

@@ -81,7 +81,7 @@ template <class Real> __device__ __forceinline__ Complex<Real> __shfl_xor_sync(
 using scalar = complex128;  // of A, B and C
 using sum_t = complex128;  // of sums of products, alpha and beta
 
-constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // in memory
+constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // how A, B and C lie in memory
 
 constexpr int threads = 128;    // of a block
 constexpr int strips = 2;     // of 8 vectors of rows of A, which one warp computes
@@ -100,58 +100,17 @@ constexpr int warp_rows = strip_rows * strips;
 constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int pitch = columns;  // elements from one staged row of B to the next
 
-// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned; the same where the split ends
-// within a prefetch, with zeros behind its end; else element by element, with zeros behind m too. All keep a ring of
-// groups on their way.
-enum class Loads { vectors, vectors_to_end, elements };
-template <Loads how> struct Way { static constexpr Loads value = how; };
+// What kernels share, header by header.
 
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
-template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
-struct alignas(count * sizeof(T)) Vector {
-    using element_t = T;
-    using bits_t = Bits;
-    static constexpr int width = count;
-    T element[count];
-};
 
-template <class V>
-__device__ __forceinline__ V vector_of(typename V::bits_t bits)
-{
-    union { typename V::bits_t bits; V elements; } both = {bits};
-    return both.elements;
-}
-
-template <class V>
-__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
-{
-    union { V elements; typename V::bits_t bits; } both = {elements};
-    return both.bits;
-}
-using vector = Vector<scalar, width, double2>;
-using bits_t = vector::bits_t;  // of the loads and stores
-
-// B and C lie along either of their extents.
-__device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
-{
-    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
-}
-
-// C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
-{
-    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
-    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
-}
-
-
+// async_copy.cuh
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
@@ -252,11 +211,35 @@ __device__ __forceinline__ void cp_async_wait_all()
 }
 #endif
 
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
-// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
-// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
-// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
-// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
+};
+
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
+{
+    union { typename V::bits_t bits; V elements; } both = {bits};
+    return both.elements;
+}
+
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
+{
+    union { V elements; typename V::bits_t bits; } both = {elements};
+    return both.bits;
+}
+
+// atomics.cuh
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a
+// barrier is in memory before one of its threads counts in acquire and release order; what other blocks wrote before
+// they counted can be read after the block's next barrier. One thread's operation serves the block, and is weaker
+// than __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or make it 0 where it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -288,6 +271,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
     return now;
 }
 #endif
+
+// split_k.cuh
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
@@ -302,9 +289,10 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 // At how many places of C a thread adds up sums at once, where it has so many.
 constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
-// places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
+// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
+// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
+// offsets of one.
 template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
     V (&sum)[places], const T *from, At at, long long stride, int count, int most)
@@ -363,11 +351,8 @@ __device__ __forceinline__ void add_up_splits(
         }
     }
 }
-constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
 
-using group_t = vector[depths][strips][2];  // a lane's part of `step` columns of a warp's rows of A
-using sums_t = double[strips][width][octets][4];
-
+// mma_f64.cuh
 // The tensor core's products of f64 matrices, sum += a b, spread over a warp: PTX's mma.sync, by its shapes. In all,
 // g = lane / 4 and t = lane % 4. The host's own are in mma_on_host.h.
 #ifndef TSM2_HOST
@@ -403,34 +388,74 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
     }
 }
 #endif
-// Which rows and columns the tensor core's are is free, as long as A, B and C agree. Of C its rows g are the real parts
-// of 8 rows, and its rows g + 8 the imaginary ones. Of 4 products along k its columns of A and rows of B, t and t + 4,
-// are the real and the imaginary parts of B. So a lane has one element of B, as it lies in memory, and one of A as
-// a matrix of real numbers, here column by column:
-//     re -im
-//     im  re
+
+// mma_complex.cuh
+// Products of complex numbers by the f64 tensor cores for real ones. Which rows and columns the tensor core's are is
+// free, as long as A, B and C agree. Of C its rows g are the real parts of 8 rows, and its rows g + 8 the imaginary
+// ones. Of 4 products along k its columns of A and rows of B, t and t + 4, are the real and the imaginary parts of B.
+// So a lane has one element of B, as it lies in memory, and one of A as a matrix of real numbers:
+//     re -im                                               re  im
+//     im  re   or, where A or B alone is conjugated,       im -re   as if B were.
+// Where A is conjugated, the sum is the conjugate of C.
 __device__ __forceinline__ double flipped(double x, unsigned long long bits)
 {
     return __longlong_as_double(__double_as_longlong(x) ^ bits);
 }
 
-// A copy must look like a new number: of one number in two places the compiler would copy all four for every product. So
-// bits are flipped that are 0, which the compiler does not know. A sum with 0 would do too, in the tensor cores' time.
+// The matrix, column by column. A copy must look like a new number: of one number in two places the compiler would copy
+// all four for every product. So bits are flipped that are 0, which the compiler does not know. A sum with 0 would do
+// too, in the tensor cores' time.
+template <bool one_conjugated>
 __device__ __forceinline__ void as_matrix(double *a, double re, double im)
 {
     const unsigned long long none = threadIdx.z | (unsigned long long)threadIdx.z << 32, sign = none ^ 1ull << 63;
     a[0] = re;
     a[1] = im;
-    a[2] = flipped(im, sign);
-    a[3] = flipped(re, none);
+    a[2] = flipped(im, one_conjugated ? none : sign);
+    a[3] = flipped(re, one_conjugated ? sign : none);
 }
 
 // A lane's sums: the real parts in row g, columns 2 t and 2 t + 1, then the imaginary ones; here in column 2 t + e.
-__device__ __forceinline__ scalar complex_sum(const double (&sum)[4], int e)
+template <class T, bool conjugated_a>
+__device__ __forceinline__ T complex_sum(const double (&sum)[4], int e)
 {
-    return scalar(sum[e], sum[2 + e]);
+    if constexpr (conjugated_a)
+        return T(sum[e], -sum[2 + e]);
+    else
+        return T(sum[e], sum[2 + e]);
 }
 
+// This kernel.
+
+// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned; the same where the split ends
+// within a prefetch, with zeros behind its end; else element by element, with zeros behind m too. All keep a ring of
+// groups on their way.
+enum class Loads { vectors, vectors_to_end, elements };
+template <Loads how> struct Way { static constexpr Loads value = how; };
+
+using vector = Vector<scalar, width, double2>;
+using bits_t = vector::bits_t;  // of the loads and stores
+
+// B and C lie along either of their extents.
+__device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
+{
+    return b_along_n ? B + l * ldb + j : B + l + j * ldb;
+}
+
+// C is read only where beta asks for it.
+__device__ __forceinline__ void store_C(
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
+{
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
+}
+
+constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
+
+using group_t = vector[depths][strips][2];  // a lane's part of `step` columns of a warp's rows of A
+using sums_t = double[strips][width][octets][4];
+
+constexpr bool conjugated_a = false, conjugated_b = false;
 
 template <Loads how>
 constexpr bool in_vectors = a_along_k || how != Loads::elements;  // whether a lane's rows are neighbours
@@ -503,7 +528,7 @@ __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const sc
                 #pragma unroll
                 for (int v = 0; v < width; ++v) {
                     const scalar x = element_of(a[d][s], v, half);
-                    as_matrix(left_factors[s][v], x.re, x.im);
+                    as_matrix<conjugated_a != conjugated_b>(left_factors[s][v], x.re, x.im);
                 }
             }
             #pragma unroll
@@ -535,7 +560,7 @@ __device__ __forceinline__ void store_sums(const sums_t &sum, index_t row, index
                 vector sums;
                 #pragma unroll
                 for (int v = 0; v < width; ++v)
-                    sums.element[v] = complex_sum(sum[s][v][o], e);
+                    sums.element[v] = complex_sum<scalar, conjugated_a>(sum[s][v][o], e);
                 if (j < n)
                     put(row + strip_rows * s, j, sums);
             }
@@ -550,7 +575,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_zmma(
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x pitch
-
 
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % 16 == 0;
     // Blocks side by side have the same rows of A and other columns of C, so that they share A through the L2.

@@ -12,7 +12,7 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool a_along_k = false, b_along_k = false, c_along_n = true;  // in memory
+constexpr bool a_along_k = false, b_along_k = false, c_along_n = true;  // how A, B and C lie in memory
 
 constexpr int threads = 256;       // of a block
 constexpr int tile_rows = 2;      // of C, of a block
@@ -43,13 +43,19 @@ constexpr int sums_of_tile = halved(lanes_of_k);  // that a block's teams leave 
 
 constexpr int width = 16 / sizeof(scalar);  // of a vector
 constexpr int sum_width = 4;  // of a vector of sums
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+
+// What kernels share, header by header.
+
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
@@ -71,24 +77,12 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
     union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
-using sum_vector = Vector<sum_t, sum_width, float4>;
-using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
 
-// C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
-{
-    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
-    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
-}
-
-// The end of a kernel whose blocks split k: the sums that a block's warps have left in shared memory into the workspace,
-// and from there, by the last block to come, into C.
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
-// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
-// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
-// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
-// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+// atomics.cuh
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a
+// barrier is in memory before one of its threads counts in acquire and release order; what other blocks wrote before
+// they counted can be read after the block's next barrier. One thread's operation serves the block, and is weaker
+// than __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or make it 0 where it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -120,6 +114,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
     return now;
 }
 #endif
+
+// split_k.cuh
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
@@ -134,9 +132,10 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 // At how many places of C a thread adds up sums at once, where it has so many.
 constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
-// places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
+// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
+// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
+// offsets of one.
 template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
     V (&sum)[places], const T *from, At at, long long stride, int count, int most)
@@ -195,7 +194,10 @@ __device__ __forceinline__ void add_up_splits(
         }
     }
 }
+
+// tile_sums.cuh
 // The sums of a tile that a block's warps have left in shared memory, before they met at a barrier.
+
 // act(e) for those of `count` elements of a tile that are this thread's.
 template <int threads, class Act>
 __device__ __forceinline__ void for_each_of_thread(int count, Act act)
@@ -225,9 +227,14 @@ __device__ __forceinline__ void put_tile(const T *left, Put put)
 {
     for_each_of_thread<threads>(elements, [&](int e) { put(e, sum_of_block<sums, elements>(left, e)); });
 }
-// keep(e, sum) for each of so many `elements` of a tile, of `count` sums of it, one behind the other from `from` on. At
-// `left` is room for `adders` sums: adders, which are some threads each, take every adders-th sum; then theirs are added
-// up. There are as many as the block has threads for, a vector each, or fewer.
+
+// tile_of_splits.cuh
+// The end of a kernel whose blocks split k: the sums that a block's warps have left in shared memory into the
+// workspace, and from there, by the last block to come, into C.
+
+// keep(e, sum) for each of so many `elements` of a tile, of `count` sums of it, one behind the other from `from` on.
+// At `left` is room for `adders` sums: adders, which are some threads each, take every adders-th sum; then theirs are
+// added up. There are as many as the block has threads for, a vector each, or fewer.
 template <class V, int threads, int elements, int adders, int most_loads, class T, class Keep>
 __device__ __forceinline__ void add_up_tile(T *left, const T *from, int count, Keep keep)
 {
@@ -255,8 +262,9 @@ __device__ __forceinline__ void add_up_tile(T *left, const T *from, int count, K
     });
 }
 
-// put(e, sum) for each element of a tile that `splits` blocks share, by the last of them to come: as put_tile, of all their
-// sums. Of more than `flat_splits` the sums of groups are added up by the last of each, and theirs by the last of all.
+// put(e, sum) for each element of a tile that `splits` blocks share, by the last of them to come: as put_tile, of all
+// their sums. Of more than `flat_splits` the sums of groups are added up by the last of each, and theirs by the last
+// of all.
 template <class V, int threads, int sums_of_tile, int elements, int adders, int flat_splits, int group_splits,
           int most_loads, class T, class Index, class Put>
 __device__ __forceinline__ void put_tile_of_splits(
@@ -287,8 +295,8 @@ __device__ __forceinline__ void put_tile_of_splits(
     if (last_of(counter, last_count))
         add_up(last_sums, last_count, put);
 }
-constexpr int most_loads = 10;  // of splits' sums, that a thread has on their way at once
 
+// async_copy.cuh
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
@@ -388,6 +396,21 @@ __device__ __forceinline__ void cp_async_wait_all()
 #endif
 }
 #endif
+
+// This kernel.
+
+using sum_vector = Vector<sum_t, sum_width, float4>;
+using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
+
+// C is read only where beta asks for it.
+__device__ __forceinline__ void store_C(
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
+{
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
+}
+
+constexpr int most_loads = 10;  // of splits' sums, that a thread has on their way at once
 
 // Of a vector of 16 bytes.
 constexpr CacheOp copied = CacheOp::cg_L2_128B;

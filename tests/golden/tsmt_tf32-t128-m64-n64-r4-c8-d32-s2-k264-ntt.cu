@@ -12,7 +12,7 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr bool a_along_k = false, b_along_k = false, c_along_n = true;  // in memory
+constexpr bool a_along_k = false, b_along_k = false, c_along_n = true;  // how A, B and C lie in memory
 
 constexpr int threads = 128;       // of a block
 constexpr int tile_rows = 64;     // of C, of a block
@@ -25,13 +25,19 @@ constexpr int stages = 2;        // places of the ring in shared memory
 using bits_t = uint4;                       // what loads and stores move:
 constexpr int width = 16 / sizeof(scalar);  // elements of that
 constexpr int sum_width = 4;                // of a vector of sums
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+
+// What kernels share, header by header.
+
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
@@ -53,32 +59,12 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
     union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
-using sum_vector = Vector<sum_t, sum_width, float4>;
-using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
 
-// The warps of a tile lie side by side; the others take other k.
-constexpr int team_rows = tile_rows / (16 * strips);
-constexpr int team = 32 * team_rows * (tile_columns / (8 * octets));
-constexpr int depth = 2 * width;                    // of k, of one product of the tensor core
-constexpr int sums_of_tile = threads / team;        // that a block's teams leave to be added up
-constexpr int chunk_step = sums_of_tile * depth;    // of k, that the teams multiply at a time
-constexpr int tile_elements = tile_rows * tile_columns;
-
-// C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
-{
-    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
-    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
-}
-
-// The end of a kernel whose blocks split k: the sums that a block's warps have left in shared memory into the workspace,
-// and from there, by the last block to come, into C.
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
-// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
-// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
-// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
-// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+// atomics.cuh
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a
+// barrier is in memory before one of its threads counts in acquire and release order; what other blocks wrote before
+// they counted can be read after the block's next barrier. One thread's operation serves the block, and is weaker
+// than __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or make it 0 where it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -110,6 +96,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
     return now;
 }
 #endif
+
+// split_k.cuh
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
@@ -124,9 +114,10 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 // At how many places of C a thread adds up sums at once, where it has so many.
 constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
-// places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
+// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
+// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
+// offsets of one.
 template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
     V (&sum)[places], const T *from, At at, long long stride, int count, int most)
@@ -185,7 +176,10 @@ __device__ __forceinline__ void add_up_splits(
         }
     }
 }
+
+// tile_sums.cuh
 // The sums of a tile that a block's warps have left in shared memory, before they met at a barrier.
+
 // act(e) for those of `count` elements of a tile that are this thread's.
 template <int threads, class Act>
 __device__ __forceinline__ void for_each_of_thread(int count, Act act)
@@ -215,9 +209,14 @@ __device__ __forceinline__ void put_tile(const T *left, Put put)
 {
     for_each_of_thread<threads>(elements, [&](int e) { put(e, sum_of_block<sums, elements>(left, e)); });
 }
-// keep(e, sum) for each of so many `elements` of a tile, of `count` sums of it, one behind the other from `from` on. At
-// `left` is room for `adders` sums: adders, which are some threads each, take every adders-th sum; then theirs are added
-// up. There are as many as the block has threads for, a vector each, or fewer.
+
+// tile_of_splits.cuh
+// The end of a kernel whose blocks split k: the sums that a block's warps have left in shared memory into the
+// workspace, and from there, by the last block to come, into C.
+
+// keep(e, sum) for each of so many `elements` of a tile, of `count` sums of it, one behind the other from `from` on.
+// At `left` is room for `adders` sums: adders, which are some threads each, take every adders-th sum; then theirs are
+// added up. There are as many as the block has threads for, a vector each, or fewer.
 template <class V, int threads, int elements, int adders, int most_loads, class T, class Keep>
 __device__ __forceinline__ void add_up_tile(T *left, const T *from, int count, Keep keep)
 {
@@ -245,8 +244,9 @@ __device__ __forceinline__ void add_up_tile(T *left, const T *from, int count, K
     });
 }
 
-// put(e, sum) for each element of a tile that `splits` blocks share, by the last of them to come: as put_tile, of all their
-// sums. Of more than `flat_splits` the sums of groups are added up by the last of each, and theirs by the last of all.
+// put(e, sum) for each element of a tile that `splits` blocks share, by the last of them to come: as put_tile, of all
+// their sums. Of more than `flat_splits` the sums of groups are added up by the last of each, and theirs by the last
+// of all.
 template <class V, int threads, int sums_of_tile, int elements, int adders, int flat_splits, int group_splits,
           int most_loads, class T, class Index, class Put>
 __device__ __forceinline__ void put_tile_of_splits(
@@ -277,10 +277,10 @@ __device__ __forceinline__ void put_tile_of_splits(
     if (last_of(counter, last_count))
         add_up(last_sums, last_count, put);
 }
-constexpr int most_loads = 10;  // of splits' sums, that a thread has on their way at once
 
-// Matrices of 8 rows of 16 bytes from shared memory into a warp's registers: PTX's ldmatrix. Lane 8 w + i says where row
-// i of matrix w begins, one or more matrices in one load: a lane gets one word of each. The host's own are in
+// ldmatrix.cuh
+// Matrices of 8 rows of 16 bytes from shared memory into a warp's registers: PTX's ldmatrix. Lane 8 w + i says where
+// row i of matrix w begins, one or more matrices in one load: a lane gets one word of each. The host's own are in
 // ldmatrix_on_host.h.
 #ifndef TSM2_HOST
 // Lane 4 g + t gets the t-th word of row g.
@@ -324,9 +324,11 @@ __device__ __forceinline__ unsigned movmatrix_trans(unsigned bits)
     return transposed;
 }
 #endif
-// The tensor core's products of f32 matrices, sum += a b, spread over a warp, from factors that are rounded to TF32's 11
-// significant bits; or, by three products (3xTF32), nearly as exact as in f32. Factors are the bits of floats. The host's
-// own of what is an instruction are in mma_on_host.h.
+
+// mma_tf32.cuh
+// The tensor core's products of f32 matrices, sum += a b, spread over a warp, from factors that are rounded to TF32's
+// 11 significant bits; or, by three products (3xTF32), nearly as exact as in f32. Factors are the bits of floats. The
+// host's own of what is an instruction are in mma_on_host.h.
 #ifndef TSM2_HOST
 // What rounding to TF32 keeps of a float.
 __device__ __forceinline__ unsigned tf32_big(unsigned bits)
@@ -336,9 +338,9 @@ __device__ __forceinline__ unsigned tf32_big(unsigned bits)
     return big;
 }
 
-// 16 x 8 by 8 x 8, of rounded factors. With g = lane / 4 and t = lane % 4, a lane holds column t of rows g (a0) and
-// g + 8 (a1) of the first, column t + 4 of the same rows (a2, a3), rows t (b0) and t + 4 (b1) of column g of the second,
-// and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
+// 16 x 8 by 8 x 8, of rounded factors. With g = lane / 4 and t = lane % 4, a lane holds column t of rows g (a0) and g
+// + 8 (a1) of the first, column t + 4 of the same rows (a2, a3), rows t (b0) and t + 4 (b1) of column g of the
+// second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
 __device__ __forceinline__ void mma_m16n8k8_tf32(
     float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
 {
@@ -370,14 +372,18 @@ __device__ __forceinline__ void mma_m16n8k8_f32(
     mma_m16n8k8_tf32(sum, a[0], a[1], a[2], a[3], b[0], b[1]);
 }
 
-// As many elements, `stride` apart, as these bits have room for; zeros from number `inside` on.
-template <class Bits>
-__device__ __forceinline__ Bits gathered(const scalar *__restrict__ from, index_t stride, index_t inside)
+// words.cuh
+// Registers that hold neighbours as memory has them: 16-bit elements, two by two, and those of 32 bits.
+
+// As many elements as `Bits` has room for; zeros from number `inside` on.
+template <class Bits, class T, class Index>
+__device__ __forceinline__ Bits gathered(const T *__restrict__ from, Index inside)
 {
-    union { unsigned element[sizeof(Bits) / sizeof(unsigned)]; Bits bits; } both;
+    using element_t = typename Word<sizeof(T)>::type;
+    union { element_t element[sizeof(Bits) / sizeof(T)]; Bits bits; } both;
     #pragma unroll
-    for (int e = 0; e < int(sizeof(Bits) / sizeof(unsigned)); ++e)
-        both.element[e] = e < inside ? *reinterpret_cast<const unsigned *>(from + e * stride) : 0;
+    for (int e = 0; e < int(sizeof(Bits) / sizeof(T)); ++e)
+        both.element[e] = e < inside ? *reinterpret_cast<const element_t *>(from + e) : 0;
     return both.bits;
 }
 
@@ -387,6 +393,39 @@ __device__ __forceinline__ unsigned word(const Bits &bits, int w)
 {
     return reinterpret_cast<const unsigned *>(&bits)[w];
 }
+
+// The lower, and the upper, 16 bits of two words: PTX's prmt.
+__device__ __forceinline__ unsigned lower_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x5410);
+}
+__device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x7632);
+}
+
+// This kernel.
+
+using sum_vector = Vector<sum_t, sum_width, float4>;
+using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
+
+// The warps of a tile lie side by side; the others take other k.
+constexpr int team_rows = tile_rows / (16 * strips);
+constexpr int team = 32 * team_rows * (tile_columns / (8 * octets));
+constexpr int depth = 2 * width;                    // of k, of one product of the tensor core
+constexpr int sums_of_tile = threads / team;        // that a block's teams leave to be added up
+constexpr int chunk_step = sums_of_tile * depth;    // of k, that the teams multiply at a time
+constexpr int tile_elements = tile_rows * tile_columns;
+
+// C is read only where beta asks for it.
+__device__ __forceinline__ void store_C(
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
+{
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
+}
+
+constexpr int most_loads = 10;  // of splits' sums, that a thread has on their way at once
 
 // How an operand lies in shared memory: as it does in global memory, in runs of neighbours, which are lines along k or
 // products across it, `pitch` elements from one to the next. The threads take pieces of 16 bytes of the runs in turns.
@@ -445,7 +484,7 @@ struct Operand {
     __device__ __forceinline__ void fetch(bits_t (&to)[rounds], index_t l, index_t k) const
     {
         for_each_piece(l, k, [&](int i, const scalar *from, int, index_t inside) {
-            to[i] = whole ? __ldcs(reinterpret_cast<const bits_t *>(from)) : gathered<bits_t>(from, 1, inside);
+            to[i] = whole ? __ldcs(reinterpret_cast<const bits_t *>(from)) : gathered<bits_t>(from, inside);
         });
     }
     __device__ __forceinline__ void put(scalar *place, const bits_t (&from)[rounds]) const

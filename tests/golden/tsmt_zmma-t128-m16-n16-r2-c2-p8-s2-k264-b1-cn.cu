@@ -82,7 +82,7 @@ template <class Real> __device__ __forceinline__ Complex<Real> __shfl_xor_sync(
 using scalar = complex128;  // of A, B and C
 using sum_t = complex128;  // of sums of products, alpha and beta
 
-constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // in memory
+constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // how A, B and C lie in memory
 
 constexpr int threads = 128;       // of a block
 constexpr int tile_rows = 16;     // of C, of a block
@@ -95,13 +95,19 @@ constexpr int min_blocks = 1;    // that a multiprocessor must hold, which bound
 
 constexpr int depths = step / 8;        // products of the tensor core along a load
 constexpr int width = 16 / sizeof(scalar);  // of a vector
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+
+// What kernels share, header by header.
+
+// word.cuh
 // CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+
+// vector.cuh
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
@@ -123,33 +129,12 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
     union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
-using vector = Vector<scalar, width, double2>;
-using bits_t = vector::bits_t;  // of the loads and stores
 
-// The warps of a tile share what they load through the L1; the others take other k.
-constexpr int team_rows = tile_rows / (8 * strips);
-constexpr int team = team_rows * (tile_columns / (8 * octets));
-constexpr int sums_of_tile = threads / 32 / team;  // that a block's warps leave to be added up
-constexpr int chunk = sums_of_tile * step;         // of k, that a block computes at a time
-constexpr int tile_elements = tile_rows * tile_columns;
-
-template <bool holds> struct Flag { static constexpr bool value = holds; };
-
-// C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
-{
-    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
-    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
-}
-
-// The end of a kernel whose blocks split k: the sums that a block's warps have left in shared memory into the workspace,
-// and from there, by the last block to come, into C.
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
-// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
-// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
-// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
-// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+// atomics.cuh
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a
+// barrier is in memory before one of its threads counts in acquire and release order; what other blocks wrote before
+// they counted can be read after the block's next barrier. One thread's operation serves the block, and is weaker
+// than __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or make it 0 where it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -181,6 +166,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
     return now;
 }
 #endif
+
+// split_k.cuh
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
@@ -195,9 +184,10 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 // At how many places of C a thread adds up sums at once, where it has so many.
 constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
-// places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
+// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
+// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
+// offsets of one.
 template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
     V (&sum)[places], const T *from, At at, long long stride, int count, int most)
@@ -256,7 +246,10 @@ __device__ __forceinline__ void add_up_splits(
         }
     }
 }
+
+// tile_sums.cuh
 // The sums of a tile that a block's warps have left in shared memory, before they met at a barrier.
+
 // act(e) for those of `count` elements of a tile that are this thread's.
 template <int threads, class Act>
 __device__ __forceinline__ void for_each_of_thread(int count, Act act)
@@ -286,9 +279,14 @@ __device__ __forceinline__ void put_tile(const T *left, Put put)
 {
     for_each_of_thread<threads>(elements, [&](int e) { put(e, sum_of_block<sums, elements>(left, e)); });
 }
-// keep(e, sum) for each of so many `elements` of a tile, of `count` sums of it, one behind the other from `from` on. At
-// `left` is room for `adders` sums: adders, which are some threads each, take every adders-th sum; then theirs are added
-// up. There are as many as the block has threads for, a vector each, or fewer.
+
+// tile_of_splits.cuh
+// The end of a kernel whose blocks split k: the sums that a block's warps have left in shared memory into the
+// workspace, and from there, by the last block to come, into C.
+
+// keep(e, sum) for each of so many `elements` of a tile, of `count` sums of it, one behind the other from `from` on.
+// At `left` is room for `adders` sums: adders, which are some threads each, take every adders-th sum; then theirs are
+// added up. There are as many as the block has threads for, a vector each, or fewer.
 template <class V, int threads, int elements, int adders, int most_loads, class T, class Keep>
 __device__ __forceinline__ void add_up_tile(T *left, const T *from, int count, Keep keep)
 {
@@ -316,8 +314,9 @@ __device__ __forceinline__ void add_up_tile(T *left, const T *from, int count, K
     });
 }
 
-// put(e, sum) for each element of a tile that `splits` blocks share, by the last of them to come: as put_tile, of all their
-// sums. Of more than `flat_splits` the sums of groups are added up by the last of each, and theirs by the last of all.
+// put(e, sum) for each element of a tile that `splits` blocks share, by the last of them to come: as put_tile, of all
+// their sums. Of more than `flat_splits` the sums of groups are added up by the last of each, and theirs by the last
+// of all.
 template <class V, int threads, int sums_of_tile, int elements, int adders, int flat_splits, int group_splits,
           int most_loads, class T, class Index, class Put>
 __device__ __forceinline__ void put_tile_of_splits(
@@ -348,8 +347,8 @@ __device__ __forceinline__ void put_tile_of_splits(
     if (last_of(counter, last_count))
         add_up(last_sums, last_count, put);
 }
-constexpr int most_loads = 10;  // of splits' sums, that a thread has on their way at once
 
+// mma_f64.cuh
 // The tensor core's products of f64 matrices, sum += a b, spread over a warp: PTX's mma.sync, by its shapes. In all,
 // g = lane / 4 and t = lane % 4. The host's own are in mma_on_host.h.
 #ifndef TSM2_HOST
@@ -385,34 +384,68 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
     }
 }
 #endif
-// Which rows and columns the tensor core's are is free, as long as A, B and C agree. Of C its rows g are the real parts
-// of 8 rows, and its rows g + 8 the imaginary ones. Of 4 products along k its columns of A and rows of B, t and t + 4,
-// are the real and the imaginary parts of B. So a lane has one element of B, as it lies in memory, and one of A as
-// a matrix of real numbers, here column by column:
-//     re  im
-//     im -re   (as if B were conjugated; for a conjugated A the sum is)
+
+// mma_complex.cuh
+// Products of complex numbers by the f64 tensor cores for real ones. Which rows and columns the tensor core's are is
+// free, as long as A, B and C agree. Of C its rows g are the real parts of 8 rows, and its rows g + 8 the imaginary
+// ones. Of 4 products along k its columns of A and rows of B, t and t + 4, are the real and the imaginary parts of B.
+// So a lane has one element of B, as it lies in memory, and one of A as a matrix of real numbers:
+//     re -im                                               re  im
+//     im  re   or, where A or B alone is conjugated,       im -re   as if B were.
+// Where A is conjugated, the sum is the conjugate of C.
 __device__ __forceinline__ double flipped(double x, unsigned long long bits)
 {
     return __longlong_as_double(__double_as_longlong(x) ^ bits);
 }
 
-// A copy must look like a new number: of one number in two places the compiler would copy all four for every product. So
-// bits are flipped that are 0, which the compiler does not know. A sum with 0 would do too, in the tensor cores' time.
+// The matrix, column by column. A copy must look like a new number: of one number in two places the compiler would copy
+// all four for every product. So bits are flipped that are 0, which the compiler does not know. A sum with 0 would do
+// too, in the tensor cores' time.
+template <bool one_conjugated>
 __device__ __forceinline__ void as_matrix(double *a, double re, double im)
 {
     const unsigned long long none = threadIdx.z | (unsigned long long)threadIdx.z << 32, sign = none ^ 1ull << 63;
     a[0] = re;
     a[1] = im;
-    a[2] = flipped(im, none);
-    a[3] = flipped(re, sign);
+    a[2] = flipped(im, one_conjugated ? none : sign);
+    a[3] = flipped(re, one_conjugated ? sign : none);
 }
 
 // A lane's sums: the real parts in row g, columns 2 t and 2 t + 1, then the imaginary ones; here in column 2 t + e.
-__device__ __forceinline__ scalar complex_sum(const double (&sum)[4], int e)
+template <class T, bool conjugated_a>
+__device__ __forceinline__ T complex_sum(const double (&sum)[4], int e)
 {
-    return scalar(sum[e], -sum[2 + e]);
+    if constexpr (conjugated_a)
+        return T(sum[e], -sum[2 + e]);
+    else
+        return T(sum[e], sum[2 + e]);
 }
 
+// This kernel.
+
+using vector = Vector<scalar, width, double2>;
+using bits_t = vector::bits_t;  // of the loads and stores
+
+// The warps of a tile share what they load through the L1; the others take other k.
+constexpr int team_rows = tile_rows / (8 * strips);
+constexpr int team = team_rows * (tile_columns / (8 * octets));
+constexpr int sums_of_tile = threads / 32 / team;  // that a block's warps leave to be added up
+constexpr int chunk = sums_of_tile * step;         // of k, that a block computes at a time
+constexpr int tile_elements = tile_rows * tile_columns;
+
+template <bool holds> struct Flag { static constexpr bool value = holds; };
+
+// C is read only where beta asks for it.
+__device__ __forceinline__ void store_C(
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
+{
+    scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
+}
+
+constexpr int most_loads = 10;  // of splits' sums, that a thread has on their way at once
+
+constexpr bool conjugated_a = true, conjugated_b = false;
 
 // A lane's part of a product: a row of A or a column of B, for two products along k, four apart.
 struct pair { scalar of[2]; };
@@ -497,7 +530,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmt_zmma(
                             for (int i = 0; i < strips; ++i) {
                                 const scalar x = a[s][d][i].of[half];
                                 double left_factor[4];
-                                as_matrix(left_factor, x.re, x.im);
+                                as_matrix<conjugated_a != conjugated_b>(left_factor, x.re, x.im);
                                 #pragma unroll
                                 for (int o = 0; o < octets; ++o) {
                                     const scalar y = b[s][d][o].of[half];
@@ -528,7 +561,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmt_zmma(
         for (int o = 0; o < octets; ++o) {
             #pragma unroll
             for (int e = 0; e < 2; ++e)
-                mine[(column + 8 * o + 2 * t + e) * tile_rows + row + 8 * s + g] = complex_sum(sum[s][o], e);
+                mine[(column + 8 * o + 2 * t + e) * tile_rows + row + 8 * s + g] =
+                    complex_sum<scalar, conjugated_a>(sum[s][o], e);
         }
     }
     __syncthreads();

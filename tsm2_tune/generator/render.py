@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import DTYPES, Problem
 
 SUPPORT_THREADS = 256  # of a block of the tuner's own kernels
@@ -26,7 +26,6 @@ REFERENCE_BLOCKS_PER_SM = 2  # of those that compute the reference, which bounds
 # line, and in other texts the literals of their languages, which are one line of ASCII.
 OF_KERNELS = re.compile(r"[\w .,:;'()+*%-]*", re.ASCII)
 OF_LITERALS = re.compile(r"[ -~]*")
-_HEADER = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
 _LITERAL_OR_COMMENT = re.compile(
     r"""("(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*') | //(?:\\\n|[^\n])* | /\*.*?\*/""", re.DOTALL | re.VERBOSE
 )
@@ -91,25 +90,6 @@ def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -
     """
     _refuse_others(values, allowed, template)
     return environment().get_template(template).render(values)
-
-
-def with_headers(text: str) -> str:
-    """The CUDA text with each device header that it includes, and those that these include, once in its place."""
-    included = set[str]()
-
-    def text_of(found: re.Match[str]) -> str:
-        if found[1] in included:
-            return ""
-        included.add(found[1])
-        return _HEADER.sub(text_of, header(found[1]))
-
-    return _HEADER.sub(text_of, text)
-
-
-@cache
-def header(name: str) -> str:
-    """The text of a device header, without the line that keeps compilers from including it twice."""
-    return (files("tsm2_tune") / "kernels" / name).read_text(encoding="utf-8").replace("#pragma once\n", "", 1)
 
 
 def render(problem: Problem, config: KernelConfig) -> KernelSource:

@@ -1,6 +1,6 @@
 #pragma once
-// Matrices of 8 rows of 16 bytes from shared memory into a warp's registers: PTX's ldmatrix. Lane 8 w + i says where row
-// i of matrix w begins, one or more matrices in one load: a lane gets one word of each. The host's own are in
+// Matrices of 8 rows of 16 bytes from shared memory into a warp's registers: PTX's ldmatrix. Lane 8 w + i says where
+// row i of matrix w begins, one or more matrices in one load: a lane gets one word of each. The host's own are in
 // ldmatrix_on_host.h.
 #ifndef TSM2_HOST
 // Lane 4 g + t gets the t-th word of row g.

@@ -1,9 +1,11 @@
 #pragma once
 // How all blocks that have a part of a tile share the work of adding up.
 #include "atomics.cuh"
-// The blocks that have a part of a tile, at its counter: how many have come, how many did not wait for the last of them,
-// and how many slices of the tile have been asked for. Who comes last makes the slices free. A block is gone when it did
-// not wait, or when there was no slice left for it; the last to go makes the counter 0, as the next launch expects it.
+
+// The blocks that have a part of a tile, at its counter: how many have come, how many did not wait for the last of
+// them, and how many slices of the tile have been asked for. Who comes last makes the slices free. A block is gone
+// when it did not wait, or when there was no slice left for it; the last to go makes the counter 0, as the next
+// launch expects it.
 struct Meeting {
     unsigned *const counter;
     const unsigned parts, slices;

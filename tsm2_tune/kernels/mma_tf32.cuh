@@ -1,7 +1,7 @@
 #pragma once
-// The tensor core's products of f32 matrices, sum += a b, spread over a warp, from factors that are rounded to TF32's 11
-// significant bits; or, by three products (3xTF32), nearly as exact as in f32. Factors are the bits of floats. The host's
-// own of what is an instruction are in mma_on_host.h.
+// The tensor core's products of f32 matrices, sum += a b, spread over a warp, from factors that are rounded to TF32's
+// 11 significant bits; or, by three products (3xTF32), nearly as exact as in f32. Factors are the bits of floats. The
+// host's own of what is an instruction are in mma_on_host.h.
 #ifndef TSM2_HOST
 // What rounding to TF32 keeps of a float.
 __device__ __forceinline__ unsigned tf32_big(unsigned bits)
@@ -11,9 +11,9 @@ __device__ __forceinline__ unsigned tf32_big(unsigned bits)
     return big;
 }
 
-// 16 x 8 by 8 x 8, of rounded factors. With g = lane / 4 and t = lane % 4, a lane holds column t of rows g (a0) and
-// g + 8 (a1) of the first, column t + 4 of the same rows (a2, a3), rows t (b0) and t + 4 (b1) of column g of the second,
-// and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
+// 16 x 8 by 8 x 8, of rounded factors. With g = lane / 4 and t = lane % 4, a lane holds column t of rows g (a0) and g
+// + 8 (a1) of the first, column t + 4 of the same rows (a2, a3), rows t (b0) and t + 4 (b1) of column g of the
+// second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
 __device__ __forceinline__ void mma_m16n8k8_tf32(
     float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
 {

@@ -2,6 +2,7 @@
 // Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
 #include "atomics.cuh"
 #include "vector.cuh"
+
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
@@ -16,9 +17,10 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 // At how many places of C a thread adds up sums at once, where it has so many.
 constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
-// places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
+// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
+// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
+// offsets of one.
 template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
     V (&sum)[places], const T *from, At at, long long stride, int count, int most)

@@ -1,11 +1,12 @@
 #pragma once
-// The end of a kernel whose blocks split k: the sums that a block's warps have left in shared memory into the workspace,
-// and from there, by the last block to come, into C.
+// The end of a kernel whose blocks split k: the sums that a block's warps have left in shared memory into the
+// workspace, and from there, by the last block to come, into C.
 #include "split_k.cuh"
 #include "tile_sums.cuh"
-// keep(e, sum) for each of so many `elements` of a tile, of `count` sums of it, one behind the other from `from` on. At
-// `left` is room for `adders` sums: adders, which are some threads each, take every adders-th sum; then theirs are added
-// up. There are as many as the block has threads for, a vector each, or fewer.
+
+// keep(e, sum) for each of so many `elements` of a tile, of `count` sums of it, one behind the other from `from` on.
+// At `left` is room for `adders` sums: adders, which are some threads each, take every adders-th sum; then theirs are
+// added up. There are as many as the block has threads for, a vector each, or fewer.
 template <class V, int threads, int elements, int adders, int most_loads, class T, class Keep>
 __device__ __forceinline__ void add_up_tile(T *left, const T *from, int count, Keep keep)
 {
@@ -33,8 +34,9 @@ __device__ __forceinline__ void add_up_tile(T *left, const T *from, int count, K
     });
 }
 
-// put(e, sum) for each element of a tile that `splits` blocks share, by the last of them to come: as put_tile, of all their
-// sums. Of more than `flat_splits` the sums of groups are added up by the last of each, and theirs by the last of all.
+// put(e, sum) for each element of a tile that `splits` blocks share, by the last of them to come: as put_tile, of all
+// their sums. Of more than `flat_splits` the sums of groups are added up by the last of each, and theirs by the last
+// of all.
 template <class V, int threads, int sums_of_tile, int elements, int adders, int flat_splits, int group_splits,
           int most_loads, class T, class Index, class Put>
 __device__ __forceinline__ void put_tile_of_splits(

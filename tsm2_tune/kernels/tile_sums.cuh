@@ -1,5 +1,6 @@
 #pragma once
 // The sums of a tile that a block's warps have left in shared memory, before they met at a barrier.
+
 // act(e) for those of `count` elements of a tile that are this thread's.
 template <int threads, class Act>
 __device__ __forceinline__ void for_each_of_thread(int count, Act act)
