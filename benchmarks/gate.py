@@ -2,6 +2,7 @@
 
     python -m benchmarks.gate record --output kernels.jsonl.xz     # with the version before
     python -m benchmarks.gate compare kernels.jsonl.xz            # with the one after: status 1 where any differs
+    python -m benchmarks.gate compare kernels.jsonl.xz --family tsmr,staged
 
 The kernels are the winners that the result files of an H200 have, and those of `tests/right_on_host.txt`, in which
 every line of every template is in each of its types. They are compiled for an H200, which needs nvcc and no GPU.
@@ -159,14 +160,17 @@ def record(output: str, only: str) -> None:
 
 @main.command(cls=Command)
 @click.argument("before", metavar="FILE")
+@click.option("--family", default="", metavar="NAMES", help="Only kernels of these families, such as tsmr,staged.")
 @click.pass_context
-def compare(ctx: click.Context, before: str) -> None:
+def compare(ctx: click.Context, before: str, family: str) -> None:
     """Compile the kernels of FILE anew, and tell which are others."""
     with lzma.open(before, "rt", encoding="utf-8") as file:
         by = json.loads(next(file))
         if by != compiler():
             raise InputError(f"{before} was compiled by {' '.join(by)}, here is {' '.join(compiler())}: install that")
         old = [Recorded.of_line(line) for line in file]
+    if family:
+        old = [one for one in old if one.configuration.partition("-")[0] in family.split(",")]
     same = texts = 0
     for was, now in zip(old, all_recorded([(one.configuration, one.problem) for one in old]), strict=True):
         name = f"{was.configuration} {was.problem}"

@@ -33,7 +33,7 @@ ALIKE = (
     "static unsigned alike = 0; static index_t shape = 0; if (threadIdx.x == 0 && blockIdx.x == 0)"
     " { alike = shape == m + n + k ? alike + 1 : 0; shape = m + n + k; }"
 )
-WAIT = 'asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory");'
+WAIT = 'asm volatile("cp.async.wait_group %0;" :: "n"(groups_left) : "memory");'
 
 TAILS = (
     case(
@@ -332,12 +332,19 @@ WIDTH = (
         "B[int(l + (first + c) * ldb)]",
         found=ON_GPU,
     ),
-    case("width", "offsets in C of 32 bits", GEMM, "C[i + j * ldc]", "C[int(i + j * ldc)]", found=ON_GPU),
+    case(
+        "width",
+        "offsets in C of 32 bits",
+        GEMM,
+        "C[c_along_n ? i * ldc + j : i + j * ldc]",
+        "C[int(i + j * ldc)]",
+        found=ON_GPU,
+    ),
     case(
         "width",
         "offsets in C of 32 unsigned bits in vectors",
         STAGED,
-        "store_vector(C + i + j * ldc,",
+        "store_vector(c_along_n ? C + i * ldc + j : C + i + j * ldc,",
         "store_vector(C + unsigned(i + j * ldc),",
         found=ON_GPU,
     ),
@@ -348,8 +355,8 @@ ORDER = (
         "order",
         "no barrier before a block's sums are counted",
         GRAM,
-        "__syncthreads();\n    if (threadIdx.x == 0)\n        before = count_up",
-        "if (threadIdx.x == 0)\n        before = count_up",
+        "__syncthreads();\n    if (threadIdx.x == 0)\n        before = atomic_inc_acq_rel",
+        "if (threadIdx.x == 0)\n        before = atomic_inc_acq_rel",
         dtype="f64",
         op="tx",
         found=FULL,

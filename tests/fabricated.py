@@ -16,6 +16,7 @@ from typing import Any
 
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, environment, render
 from tsm2_tune.generator.roofline import Ceilings
@@ -132,10 +133,10 @@ def handmade(problem: Problem, splits: int = 3) -> KernelSource:
     """A plain kernel for the problem's op and dtype that splits k, with tiles of 32 rows and 4 columns."""
     a, b, c = (along != beside for along, beside in zip(problem.contiguous, ("k", "n", "n"), strict=True))
     dtype, (conjugate_a, conjugate_b) = problem.dtype, problem.conjugated
-    numbers: Any = environment().get_template("numbers.cu.jinja").module
+    parts: Any = environment().get_template("parts.cu.jinja").module
     text = HANDMADE.format(
         splits=splits,
-        definition=numbers.definition(dtype),
+        definition=parts.number_header(dtype),
         c_type=dtype.c_type,
         sum_type=dtype.sum.c_type,
         conjugate_a="conjugate" if conjugate_a else "sum_t",
@@ -145,7 +146,7 @@ def handmade(problem: Problem, splits: int = 3) -> KernelSource:
         at_c="i + j * ldc" if c else "j + i * ldc",
     )
     launch = Launch(threads=32, rows_per_block=32, smem_bytes=0, columns_per_block=4, splits=splits)
-    return KernelSource("handmade", text, ("INDEX_BITS=32",), launch, problem.dtype_name)
+    return KernelSource("handmade", with_headers(text), ("INDEX_BITS=32",), launch, problem.dtype_name)
 
 
 def trial(

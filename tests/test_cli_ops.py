@@ -185,14 +185,9 @@ def test_no_source_is_printed_that_would_be_wrong(configuration: str, dtypes: tu
 
 def test_the_source_of_a_complex_kernel_conjugates() -> None:
     text = run(
-        "source",
-        ("tsmt:threads=128,block=16x16,thread=8x4x2,stages=1,splits=264"),
-        "--dtype",
-        "c64",
-        "--op",
-        "cn",
+        "source", "tsmt:threads=128,block=16x16,thread=8x4x2,stages=1,splits=264", "--dtype", "c64", "--op", "cn"
     ).output
-    assert "struct __align__(8) complex64" in text
+    assert "using scalar = complex64;" in text
     assert "sum[c * rows + r] += conjugate(a[r][q]) * b[c][q];" in text
 
 

@@ -12,8 +12,8 @@ from tests.conftest import ONCE, compiled
 from tests.fabricated import handmade
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.headers import header
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, MATHS, PLUS_TIMES, Problem
-from tsm2_tune.generator.render import environment
 from tsm2_tune.generator.roofline import gflops_by_dtype
 from tsm2_tune.tuner.checks import CHECKS, Exactness, error_coefficient, exactness
 from tsm2_tune.tuner.compiler import Toolchain
@@ -107,7 +107,6 @@ extern "C" __global__ void k(const float *from, {name} *to, float *back, int cou
 @pytest.mark.host
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
 def test_numbers_of_16_bits_are_rounded_to_the_nearest_even(toolchain: Toolchain, name: str) -> None:
-    numbers = environment().get_template("numbers.cu.jinja").module
     bits = np.arange(2**16, dtype=np.uint32)
     exact = (bits << 16).view(np.float32) if name == "bfloat16" else bits.astype(np.uint16).view(np.float16)
     finite = np.unique(exact[np.isfinite(exact)].astype(np.float64))
@@ -116,7 +115,7 @@ def test_numbers_of_16_bits_are_rounded_to_the_nearest_even(toolchain: Toolchain
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 65519.9, 65520.0, 3.39e38, 1e-45], np.float32)
     values = np.concatenate([np.float32(finite), np.float32(between), near, special])
     found, back = np.empty(values.size, np.uint16), np.empty(values.size, np.float32)
-    text = getattr(numbers, name)() + CONVERSIONS.format(name=name)
+    text = header(f"{name}.cuh") + CONVERSIONS.format(name=name)
     run_on_host(text, "k", (), (values, found, back, np.int32(values.size)), blocks=1, threads=32)
 
     is_number = ~np.isnan(values)

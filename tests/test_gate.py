@@ -67,6 +67,15 @@ def test_a_kernel_that_is_the_same_is_told_to_be(before: Path, monkeypatch: pyte
 
 
 @needs_nvcc
+def test_the_families_that_are_asked_for_are_compared(before: Path) -> None:
+    said = [CliRunner().invoke(gate.main, ["compare", str(before), "--family", one]) for one in ("tsm2", "tsmr,ism2")]
+    assert [one.output.splitlines()[-1][:24] for one in said] == [
+        "0 of 0 kernels are the s",
+        "1 of 1 kernels are the s",
+    ]
+
+
+@needs_nvcc
 def test_comments_and_names_may_change(before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status, lines = compared(before, monkeypatch, lambda text: f"// new\n{text.replace('alpha', 'alpha_')}")
     assert (status, lines) == (0, ["1 of 1 kernels are the same, 0 of them by the letter"])

@@ -83,7 +83,7 @@ BUGS = (
     Bug("the last tile of columns moved too far", stencil(), ": n - n_blk;", ": n - n_blk - 1;"),
     Bug("products past the last", stencil(), "(i < last && q < k)", "i < last", shape=(9, 9, 37)),
     Bug("a row of the grid for another", stencil(), "threadIdx.x / m_dim", "threadIdx.x / m_dim / 2"),
-    Bug("the reading grid across memory", stencil(), "y = threadIdx.x / dim;", "y = threadIdx.x / dim_across;"),
+    Bug("the reading grid across memory", stencil(), "return threadIdx.x / dim;", "return threadIdx.x / dim_across;"),
     Bug("parts exchanged in reading", stencil(), "bits.x, bits.y", "bits.y, bits.x", dtype="c64"),
 )
 
@@ -92,9 +92,9 @@ AHEAD_BUGS = (
     Bug("copied over what is read", COPIES, "stage(stripes + next,", "stage(stripes + current,"),
     Bug("no zeros past the ends", COPIES, "*to = scalar(0);", ";"),
     Bug("lines for products", stencil(buffers=2), "by_line ? line * pitch", "!by_line ? line * pitch"),
-    Bug("tiles not aligned", PIECES_OF_TWO, "aligned(A + row, lda)", "aligned(A, lda)"),
+    Bug("tiles not aligned", PIECES_OF_TWO, "aligned(a_along_k ? A : A + row, lda)", "aligned(A, lda)"),
     Bug("pointers of copies not aligned", COPIES, "(reinterpret_cast<unsigned long long>(first) | ", "("),
-    Bug("a stripe of B further on", COPIES, "from_b += k_blk;", "from_b += k_blk + 1;"),
+    Bug("a stripe of B further on", COPIES, "from_b += b_along_k ? k_blk", "from_b += b_along_k ? k_blk + 1"),
     Bug("the tile's first row left out of the copy's", COPIES, "own(A, lda, row)", "own(A, lda, own_row)"),
     Bug(
         "this thread's elements at the edge, but for the last",
@@ -102,7 +102,7 @@ AHEAD_BUGS = (
         "k_blk / threads; ++at",
         "k_blk / threads - 1; ++at",
     ),
-    Bug("A aligned where B is", PIECES_OF_TWO, "aligned_a = aligned(A + row, lda)", "aligned_a = aligned(B, ldb)"),
+    Bug("A aligned where B is", PIECES_OF_TWO, "aligned(a_along_k ? A : A + row, lda)", "aligned(B, ldb)"),
 )
 
 

@@ -141,7 +141,7 @@ def test_a_kernel_is_right_with_other_splits(
 # They show with no problem where the kernel is started as its configuration says.
 OTHER_LAUNCHES = (
     Bug("sums of the configuration's splits", TSMR, "stride, splits, splits)", "stride, 3, 3)"),
-    Bug("one split that finds itself not the last", TSMR, "count_up(counter, count - 1)", "count_up(counter, 2)"),
+    Bug("one split that finds itself not the last", TSMR, "_acq_rel(counter, count - 1)", "_acq_rel(counter, 2)"),
     Bug("the groups' sums elsewhere", TSMT, "last_sums += splits *", "last_sums += 16 *", op="tn"),
     Bug("no groups of many splits", TSMT, "last_count = groups", "last_count = 1", op="tn"),
     Bug("as many blocks as the configuration has", STAGED, "work.tail_blocks = splits - panel_blocks",

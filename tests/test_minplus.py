@@ -62,10 +62,14 @@ def test_no_other_family_takes_the_semiring_for_its_own() -> None:
 
 
 COPIES = lengths(vector=2, load=2, buffers=2)
-LESS = "length < least ? length : least"
 BUGS = (
     Bug("a large number for infinity", lengths(), "infinity = INFINITY", "infinity = 3e38"),
-    Bug("NaN spreads", lengths(), LESS, "least <= length ? least : length"),
+    Bug(
+        "NaN spreads",
+        lengths(),
+        "= lesser(least[r][c], length);",
+        "= least[r][c] <= length ? least[r][c] : length;",
+    ),
     Bug("signs of B not looked at", lengths(), "bits |= __float_as_int(b", "__float_as_int(b"),
     Bug(
         "bits without a sign",

@@ -41,7 +41,7 @@ STREAMING_BUGS = (
 )  # fmt: skip
 
 PRODUCT_BUGS = (
-    bug("two columns of A exchanged", ONE, "(c0, c1, 0x5410)", "(c1, c0, 0x5410)"),
+    bug("two columns of A exchanged", ONE, "lower_halves(c0, c1)", "lower_halves(c1, c0)"),
     bug("octets of B exchanged", ONE, "octet = octet_of(c),", "octet = octet_of(c) ^ 1,"),
     bug("a row of B too many", ONE, "left = first + c < n ? end - l", "left = first + c < n ? end - l + 1"),
     bug("a column of a row-major B too many", TILES, "l < end ? n - (first + c)", "l < end ? n - (first + c) + 1",
@@ -59,7 +59,7 @@ STORING_BUGS = (
 
 TF32_BUGS = (
     bug("f32: pieces of A exchanged", TF32, "part[r / piece_rows]", "part[1 - r / piece_rows]", dtype="tf32"),
-    bug("f32: what is kept taken for the rest", TF32, "rest_of(b), rest_of(b_next)", "kept, kept_next",
+    bug("f32: what is kept taken for the rest", TF32, "tf32_small(b0), tf32_small(b1)", "b[0], b[1]",
         dtype="3xtf32"),
 )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Verification on the host rejects bugs in the kernel whose operands Hopper's tensor cores read in shared memory.
 
-What the host does not run, the descriptors of the operands and the instruction itself, only a GPU can find wrong.
+What the host does not run, the instruction and how a descriptor is packed, only a GPU can find wrong.
 """
 
 from __future__ import annotations
@@ -32,11 +32,16 @@ COPY_BUGS = (
     bug("zeros not put past k", SMALL, "product >= k ? 0 : along_k ? k - product", "along_k ? wide"),
 )  # fmt: skip
 
+DESCRIPTOR_BUGS = (
+    bug("products of the first half of a row alone", SMALL, "* row + at % row);", "* row);"),
+    bug("rows of another length", SMALL, "wgmma_descriptor<row_bytes>", "wgmma_descriptor<row_bytes ^ 192>"),
+)  # fmt: skip
+
 SUM_BUGS = (
     bug("chunks that no part has", PARTS, "(long long)chunks * part / parts", "part * (chunks / parts)"),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("planted", [*RING_BUGS, *COPY_BUGS, *SUM_BUGS], ids=lambda one: one.name)
+@pytest.mark.parametrize("planted", [*RING_BUGS, *COPY_BUGS, *DESCRIPTOR_BUGS, *SUM_BUGS], ids=lambda one: one.name)
 def test_a_planted_bug_is_rejected(try_kernel: TryKernel, planted: Bug) -> None:
     assert_rejected(try_kernel, planted, SHAPE, probes=True)

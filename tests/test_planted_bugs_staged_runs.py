@@ -37,8 +37,8 @@ RUN_BUGS = (
     panelled("a tile of which others have some taken for the block's", "alone = item_end - item_begin == work.chunks",
         "alone = item_end - item_begin == work.span_chunks"),
     mma("the sums of the tile before kept", MMA_LARGE, "sums_t sum = {};", "sums_t sum;"),
-    staged("the first to come adds up", GROUPS, "stays = all_came(add<true>(came)) ||",
-        "stays = add<true>(came) == 1 ||"),
+    staged("the first to come adds up", GROUPS, "all_came(atomic_add_acq_rel(counter, came) + came) ||",
+        "atomic_add_acq_rel(counter, came) == 0 ||"),
     staged("the counter put back too early", GROUPS, "slices_asked - slices : 0)", "slices_asked - slices + 1 : 0)"),
 )  # fmt: skip
 

@@ -36,7 +36,7 @@ ADDRESS = "(reinterpret_cast<unsigned long long>(X) | ld * sizeof(scalar))"
 
 SPLITTING_BUGS = (
     tsmt("as many members in the last group", UNEVEN, MEMBERS, "group_splits"),
-    tsmt("tiles that share sums", FLAT, "partials + tile_of_C *", "partials + 0 *"),
+    tsmt("tiles that share sums", FLAT, "partials + tile *", "partials + 0 *"),
     tsmt("sums read past the workspace", UNEVEN, "if (first + s < count)", "if (true)"),
 )  # fmt: skip
 
@@ -58,8 +58,9 @@ ALIGNED_BUGS = (
 )  # fmt: skip
 
 ADDING_BUGS = (
-    tsmt("alpha for each split too", FLAT, "e, total_of_block(e)); });",
-        "e, alpha * total_of_block(e)); });"),
+    tsmt("alpha for each split too", FLAT, "put_tile_of_splits<vector",
+        "for (int e = threadIdx.x; e < sums_of_tile * tile_elements; e += threads)\n"
+        "left[e] *= alpha;\n__syncthreads();\nput_tile_of_splits<vector"),
 )  # fmt: skip
 
 FRAGMENT_BUGS = (

@@ -9,11 +9,12 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import DTYPES, Problem
 
 SUPPORT_THREADS = 256  # of a block of the tuner's own kernels
@@ -68,7 +69,7 @@ def code(text: str) -> str:
 @cache
 def environment() -> Environment:
     return Environment(
-        loader=ChoiceLoader([PackageLoader("tsm2_tune"), PackageLoader("tsm2_tune", "kernels")]),
+        loader=PackageLoader("tsm2_tune"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -111,7 +112,7 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
     )
     return KernelSource(
         kernel=config.family,
-        text=text,
+        text=with_headers(text),
         defines=index_defines(problem.index_bits),
         launch=family.launch(config, problem),
         dtype_name=problem.dtype_name,
@@ -126,7 +127,7 @@ def support_source() -> str:
         "reference_blocks_per_sm": REFERENCE_BLOCKS_PER_SM,
         "sparse_terms": SPARSE_TERMS,
     }
-    return filled("support.cu.jinja", values, OF_KERNELS)
+    return with_headers(filled("support.cu.jinja", values, OF_KERNELS))
 
 
 def _refuse_others(value: Any, allowed: re.Pattern[str], template: str) -> None:

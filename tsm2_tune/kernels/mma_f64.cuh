@@ -1,3 +1,4 @@
+#pragma once
 // The tensor core's products of f64 matrices, sum += a b, spread over a warp: PTX's mma.sync, by its shapes. In all,
 // g = lane / 4 and t = lane % 4. The host's own are in mma_on_host.h.
 #ifndef TSM2_HOST

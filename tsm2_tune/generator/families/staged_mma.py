@@ -227,8 +227,13 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
         return config.octets % 2 == 0 and not self.singles(config, problem) and not moved_apart
 
     def context(self, config: StagedMmaConfig, problem: Problem) -> dict[str, Any]:
-        own = {"singles": self.singles(config, problem), "paired": self.paired(config, problem)}
-        return {**super().context(config, problem), **own}
+        return {
+            **super().context(config, problem),
+            "singles": self.singles(config, problem),
+            "paired": self.paired(config, problem),
+            "arrives_early": bool(config.ahead),
+            "loads_before_copies": False,
+        }
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name == "f64" and super().supports(problem)

@@ -178,6 +178,7 @@ class Tsmr(Family[TsmrConfig]):
             "about": "A streams through registers, B through shared memory",
             "kernel": self.name,
             "vector_bits": "float4",
+            "one_tile": config.has_splits,  # of rows, of a block
             "most_loads": most_loads(self.resources(config, problem).registers),
             "storage": problem.storage,
             "a_along_k": False,

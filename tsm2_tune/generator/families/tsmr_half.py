@@ -260,7 +260,7 @@ class TsmrHalf(Family[HalfConfig]):
         return {
             "about": "A streams into the tensor cores' fragments, B through shared memory",
             "kernel": self.name,
-            "sum_prefix": "sum_",
+            "one_tile": False,
             "store_bits": VECTORS[min(lane_run * element_bytes, VECTOR_BYTES)],
             "most_loads": most_loads(self.resources(config, problem).registers),
             "storage": problem.storage,

@@ -197,6 +197,7 @@ class TsmrMma(Family[TsmrMmaConfig]):
             "about": "A streams into the tensor cores' fragments, B through shared memory",
             "kernel": self.name,
             "vector_bits": "double2",
+            "one_tile": config.has_splits,  # of rows, of a block
             "most_loads": most_loads(self.resources(config, problem).registers),
             "storage": problem.storage,
             "a_along_k": problem.contiguous[0] == "k",

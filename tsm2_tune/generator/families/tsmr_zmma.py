@@ -188,6 +188,7 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
             "kernel": self.name,
             "vector_bits": "float4" if width == 2 else "double2",
             "width": width,
+            "one_tile": config.has_splits,  # of rows, of a block
             "most_loads": most_loads(self.resources(config, problem).registers),
             "storage": problem.storage,
             "a_along_k": a_along_k,

@@ -9,6 +9,8 @@
 
 #include <math.h>
 
+#include "atomics_on_host.h"
+#include "chains_on_host.h"
 #include "copies.h"
 #include "launch.h"
 
@@ -80,7 +82,9 @@ inline void meet_lanes(int line = __builtin_LINE())
 
 }  // namespace tsm2_host
 
+#include "ldmatrix_on_host.h"
 #include "mma_on_host.h"
+#include "wgmma_on_host.h"
 
 // One thread of the operating system runs every block: writes are seen in the order they are made.
 inline void __threadfence_block() {}
@@ -162,6 +166,15 @@ template <class T> inline void __stcg(T *to, T value)
 template <class T> inline void __stcs(T *to, T value) { __stcg(to, value); }
 template <class T> inline void __stwt(T *to, T value) { __stcg(to, value); }
 
+// A vector into shared memory, as kernels/shared_store.cuh has it.
+template <class T, class Bits> inline void st_shared(T *to, Bits bits)
+{
+    *tsm2_host::aligned(reinterpret_cast<Bits *>(to)) = bits;
+}
+
+// A value that the compiler may know, as kernels/opaque.cuh has it.
+inline int opaque(int value) { return value; }
+
 // Atomics: each returns what was there before.
 template <class T> struct tsm2_host_same { using type = T; };  // T is deduced from the pointer alone
 template <class T> using tsm2_host_value = typename tsm2_host_same<T>::type;
@@ -214,6 +227,9 @@ inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }
 inline double max(double a, double b) { return fmax(a, b); }
 
+// As kernels/minimum.cuh has it: fmin would be a call.
+template <class T> inline T lesser(T least, T length) { return length < least ? length : least; }
+
 // Arithmetic that must be rounded where it stands: the empty asm keeps the compiler from fusing it.
 #if defined(__x86_64__)
 #define TSM2_HOST_ROUNDED(value) asm("" : "+x"(value))
@@ -255,6 +271,8 @@ TSM2_HOST_BITS(__int_as_float, int, float)
 TSM2_HOST_BITS(__uint_as_float, unsigned, float)
 TSM2_HOST_BITS(__double_as_longlong, double, long long)
 TSM2_HOST_BITS(__longlong_as_double, long long, double)
+
+#include "float16_on_host.h"
 
 // Four of the eight bytes of (high, low), each chosen by the lowest three bits of one hexadecimal digit.
 inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector)

@@ -1,4 +1,5 @@
-// What a GPU's tensor cores compute, as kernels/mma_f64.cuh has it: lanes of a warp exchange what they hold.
+// What a GPU's tensor cores compute, as kernels/mma_f64.cuh, mma_16bit.cuh and mma_tf32.cuh have it: lanes of a warp
+// exchange what they hold.
 #pragma once
 
 #include "block.h"
@@ -27,6 +28,43 @@ inline void multiply_lanes(double (&sum)[2 * rows], const double (&a)[of_a], con
     meet_lanes(-line);
 }
 
+// The same of floats, in the order in which a lane holds them: of the first `of_a` / 2 elements of row g, then as many
+// of row g + 8; of the second `of_a` / 2. `together` of them are neighbours along k.
+template <int of_a, int together>
+inline void multiply_lanes(float (&sum)[4], const float (&a)[of_a], const float (&b)[of_a / 2], int line)
+{
+    static float lanes[most_threads][of_a + of_a / 2];
+    memcpy(lanes[threadIdx.x], a, sizeof a);
+    memcpy(lanes[threadIdx.x] + of_a, b, sizeof b);
+    meet_lanes(line);
+    const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
+    for (int e = 0; e < 4; ++e) {
+        const int column = lane % 4 * 2 + e % 2;
+        for (int l = 0; l < 2 * of_a; ++l) {
+            const int t = l / together % 4, at = l / (4 * together) * together + l % together;
+            const float factor = lanes[first + lane / 4 * 4 + t][e / 2 * (of_a / 2) + at];
+            sum[e] = fmaf(factor, lanes[first + column * 4 + t][of_a + at], sum[e]);
+        }
+    }
+    meet_lanes(-line);
+}
+
+template <class T> inline float lower_half(unsigned bits)
+{
+    T element;
+    memcpy(&element, &bits, sizeof element);
+    return float(element);
+}
+template <class T> inline float upper_half(unsigned bits) { return lower_half<T>(bits >> 16); }
+
+inline float as_tf32(unsigned bits)
+{
+    bits &= 0xFFFFE000u;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 }  // namespace tsm2_host
 
 inline void mma_m16n8k8(
@@ -43,4 +81,35 @@ inline void mma_m8n8k4_twice(
     double (&sum)[2], const double (&a)[2], const double (&b)[2], int line = __builtin_LINE())
 {
     tsm2_host::multiply_lanes<2, 2, 1>(sum, a, b, line);
+}
+
+template <class T>
+inline void mma_m16n8k16(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
+                         int line = __builtin_LINE())
+{
+    using namespace tsm2_host;
+    const float a[8] = {lower_half<T>(a0), upper_half<T>(a0), lower_half<T>(a2), upper_half<T>(a2),
+                        lower_half<T>(a1), upper_half<T>(a1), lower_half<T>(a3), upper_half<T>(a3)};
+    const float b[4] = {lower_half<T>(b0), upper_half<T>(b0), lower_half<T>(b1), upper_half<T>(b1)};
+    multiply_lanes<8, 2>(sum, a, b, line);
+}
+template <class T>
+inline void mma_m16n8k8(float (&sum)[4], unsigned a0, unsigned a1, unsigned b0, int line = __builtin_LINE())
+{
+    using namespace tsm2_host;
+    const float a[4] = {lower_half<T>(a0), upper_half<T>(a0), lower_half<T>(a1), upper_half<T>(a1)};
+    const float b[2] = {lower_half<T>(b0), upper_half<T>(b0)};
+    multiply_lanes<4, 2>(sum, a, b, line);
+}
+inline void mma_m16n8k8_tf32(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                             unsigned b1, int line = __builtin_LINE())
+{
+    using namespace tsm2_host;
+    const float a[4] = {as_tf32(a0), as_tf32(a2), as_tf32(a1), as_tf32(a3)}, b[2] = {as_tf32(b0), as_tf32(b1)};
+    multiply_lanes<4, 1>(sum, a, b, line);
+}
+
+inline unsigned tf32_big(unsigned bits)
+{
+    return (bits & 0x7F800000u) == 0x7F800000u ? bits : (bits + 0x1000u) & 0xFFFFE000u;
 }

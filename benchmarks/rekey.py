@@ -1,0 +1,188 @@
+"""New digests for the pretuned trials of kernels whose text changed, and whose machine code did not.
+
+    python -m benchmarks.rekey --before COMMIT
+
+A trial in `tsm2_tune/pretuned/` counts as long as its kernel's code is the one that was measured. After a change of
+templates or headers, this renders each trial's kernel as COMMIT did and as this version does, and compiles both for
+an H200, which needs nvcc and no GPU. Where instructions, registers, spills, shared memory and launch are the same,
+the trial gets the digest of the new text. The others stay as they are, and are told with the reason: status 1.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from benchmarks.gate import HOPPER, LIMIT_SECONDS, Compiled, Subject, difference, of_binary
+from tsm2_tune import pretuned
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.cuda import cuda_toolchain
+from tsm2_tune.tuner.importing.text import LINES
+from tsm2_tune.tuner.trial import Binary
+from tsm2_tune.tuner.tune import cores
+from tsm2_tune.usage import Command
+
+ROOT = Path(__file__).parents[1]
+MEMBERS = ("trial", *LINES["trial"])
+PROBLEM, CONFIG, SOURCE = (MEMBERS.index(name) for name in ("problem", "config", "source"))
+# What another version runs: a kernel's source for each line of its input, or null.
+RENDERING = """
+import dataclasses, json, sys
+from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+for line in sys.stdin:
+    spelt, problem = json.loads(line)
+    config = config_spelt(spelt)
+    print(json.dumps(config and dataclasses.asdict(render(Problem.parse(problem), config))))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rekeyed:
+    """What becomes of a trial: its new digest, or why it keeps the old one."""
+
+    digest: str | None
+    reason: str = ""
+
+
+@contextmanager
+def checked_out(commit: str) -> Iterator[Path]:
+    """A folder with the files of the commit. InputError where git knows none."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "before"
+        added = subprocess.run(
+            ["git", "worktree", "add", "--detach", str(tree), commit], cwd=ROOT, capture_output=True, text=True
+        )
+        if added.returncode:
+            raise InputError(f"git has no {commit}: {added.stderr.strip()}")
+        try:
+            yield tree
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT, check=True)
+
+
+def rendered_in(tree: Path, subjects: list[Subject]) -> dict[Subject, KernelSource | None]:
+    """Each kernel as the version in the folder makes it; None where it makes none."""
+    lines = "".join(f"{json.dumps(one)}\n" for one in subjects)
+    said = subprocess.run(
+        [sys.executable, "-c", RENDERING], cwd=tree, env={"PYTHONPATH": str(tree)}, input=lines, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    return {
+        subject: source_of(json.loads(line)) for subject, line in zip(subjects, said.stdout.splitlines(), strict=True)
+    }
+
+
+def source_of(values: Mapping[str, object] | None) -> KernelSource | None:
+    """The source whose members these are."""
+    if values is None:
+        return None
+    made = dict(values) | {"launch": Launch(**values["launch"]), "defines": tuple(values["defines"])}  # type: ignore
+    return KernelSource(**made)  # type: ignore[arg-type]
+
+
+def rendered_now(subject: Subject) -> KernelSource | None:
+    spelt, problem = subject
+    config = config_spelt(spelt)
+    return None if config is None else render(Problem.parse(problem), config)
+
+
+def rekeyed(known: str, before: KernelSource | None, now: KernelSource | None, toolchain: Toolchain) -> Rekeyed:
+    """What becomes of a trial whose text had this digest, by its kernel's source before and now."""
+    if now is None:
+        return Rekeyed(None, "this version makes no such kernel")
+    if now.digest.startswith(known):
+        return Rekeyed(known)
+    if before is None or not before.digest.startswith(known):
+        return Rekeyed(None, "what was measured is not what that commit makes")
+    if before.launch != now.launch or before.kernel != now.kernel or before.defines != now.defines:
+        return Rekeyed(None, "it is started in another way")
+    was, becomes = compiled(before, toolchain), compiled(now, toolchain)
+    if was != becomes:
+        return Rekeyed(None, difference(was, becomes))
+    return Rekeyed(now.digest[: len(known)])
+
+
+def compiled(source: KernelSource, toolchain: Toolchain) -> Compiled:
+    """What the compiler makes of it. InputError where it refuses."""
+    binary = compile_text(
+        source.text, kernel=source.kernel, defines=source.defines, toolchain=toolchain, limit_seconds=LIMIT_SECONDS
+    )
+    if not isinstance(binary, Binary):
+        raise InputError(f"{source.kernel} does not compile: {binary.detail}")
+    return of_binary(binary, source.launch.smem_bytes)
+
+
+def all_rekeyed(
+    trials: Mapping[Subject, str], before: Mapping[Subject, KernelSource | None]
+) -> dict[Subject, Rekeyed]:
+    """What becomes of each trial, by its digest and its kernel's source before."""
+    toolchain = cuda_toolchain(HOPPER)
+
+    def of(subject: Subject) -> Rekeyed:
+        return rekeyed(trials[subject], before[subject], rendered_now(subject), toolchain)
+
+    with ThreadPoolExecutor(cores()) as compilers:
+        return dict(zip(trials, compilers.map(of, trials), strict=True))
+
+
+def trials_in(text: str) -> dict[Subject, str]:
+    """By configuration and problem, the digest of each trial in a text of trials."""
+    lines = [json.loads(line) for line in text.splitlines()[1:]]
+    return {(line[CONFIG], line[PROBLEM]): line[SOURCE] for line in lines if line[0] == "trial"}
+
+
+def with_digests(text: str, becomes: Mapping[Subject, Rekeyed]) -> str:
+    """The text with the new digest of each trial that has one."""
+
+    def changed(line: str) -> str:
+        members = json.loads(line)
+        found = becomes[members[CONFIG], members[PROBLEM]].digest if members[0] == "trial" else None
+        return line if found is None else line.replace(f'"{members[SOURCE]}"', f'"{found}"', 1)
+
+    head, *lines = text.splitlines()
+    return "".join(f"{line}\n" for line in (head, *map(changed, lines)))
+
+
+@click.command(cls=Command)
+@click.option("--before", required=True, metavar="COMMIT", help="Whose kernels the trials are of.")
+@click.pass_context
+def main(ctx: click.Context, before: str) -> None:
+    """Write the new digests into the texts of trials that the package brings."""
+    paths = sorted(Path(str(pretuned.FOLDER)).glob(f"*{pretuned.SUFFIX}"))
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    left = 0
+    with checked_out(before) as tree:
+        subjects = sorted({subject for text in texts.values() for subject in trials_in(text)})
+        old = rendered_in(tree, subjects)
+    for path, text in texts.items():
+        trials = trials_in(text)
+        becomes = all_rekeyed(trials, old)
+        path.write_text(with_digests(text, becomes), encoding="utf-8")
+        for (spelt, problem), one in becomes.items():
+            if one.digest is None:
+                click.echo(f"{path.stem}: {spelt} {problem}: {one.reason}")
+        kinds = Counter("left" if one.digest is None else one.digest == trials[key] for key, one in becomes.items())
+        click.echo(f"{path.stem}: {kinds[False]} trials rekeyed, {kinds[True]} as they were, {kinds['left']} left")
+        left += kinds["left"]
+    ctx.exit(left > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The templates and the device headers: how they are put together, and that headers are ordinary C++."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import tsm2_tune
+from tests.cases import SOURCES
+from tsm2_tune.generator.headers import header, with_headers
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.compiler import Toolchain
+
+PACKAGE = Path(tsm2_tune.__file__).parent
+TEMPLATES = {path.name: path.read_text() for path in (PACKAGE / "templates").glob("*.cu.jinja")}
+HEADERS = sorted(path.name for path in (PACKAGE / "kernels").glob("*.cuh"))
+EXTENDS = re.compile(r'{% extends "([^"]+)" %}')
+
+
+def test_a_template_extends_one_that_extends_none() -> None:
+    parents = {name: found[1] for name, text in TEMPLATES.items() if (found := EXTENDS.search(text))}
+    assert parents
+    assert set(parents.values()).isdisjoint(parents)
+
+
+def test_templates_have_no_default_values_and_no_branch_for_the_host() -> None:
+    for name, text in TEMPLATES.items():
+        assert not re.search(r"\|\s*default|is (not )?defined|TSM2_HOST", text), name
+
+
+def test_a_header_stands_once_in_a_text_behind_those_that_it_needs() -> None:
+    text = with_headers('int a;\n#include "split_k.cuh"\nint b;\n#include "vector.cuh"\nint c;\n')
+    places = [text.index(header(name)) for name in ("word.cuh", "vector.cuh", "split_k.cuh")]
+    assert places == sorted(places)
+    assert [text.count(header(name)) for name in ("word.cuh", "vector.cuh", "split_k.cuh")] == [1, 1, 1]
+    assert text.index("int a;") < places[0] < text.index("int b;") < text.index("int c;")
+    assert "#include" not in text
+
+
+def test_every_header_is_in_a_kernel() -> None:
+    texts = "".join(render(problem, config).text for config, problem in SOURCES)
+    assert [name for name in HEADERS if header(name) not in texts] == ["chains.cuh"]  # of the tuner's own kernels
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_header_stands_alone(name: str, toolchain: Toolchain, tmp_path: Path) -> None:
+    """With what it includes, as an editor opens it: here before the host's compiler."""
+    text = tmp_path / "alone.cpp"
+    text.write_text(toolchain.wrap(with_headers(f'#include "{name}"\n')))
+    command = [toolchain.compiler, "-std=c++17", "-fsyntax-only", "-Wno-unknown-pragmas", str(text)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,0 +1,42 @@
+"""The device headers of `tsm2_tune/kernels/` in a CUDA text, each once: a kernel is one text."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+ELEMENT_TYPES = ("complex.cuh", "bfloat16.cuh", "float16.cuh")  # before the constants, some of which need them
+BEGIN, END = "\n// What kernels share, header by header.\n", "// This kernel.\n\n"
+_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
+_FOLDER = files("tsm2_tune") / "kernels"
+
+
+def with_headers(text: str) -> str:
+    """The text with the headers that it includes, and those that these include.
+
+    All stand together, where the first of them is included; only the type of the elements stands in its own place.
+    """
+    text = _INCLUDE.sub(lambda found: header(found[1]) if found[1] in ELEMENT_TYPES else found[0], text)
+    shared = "\n".join((BEGIN, *(f"// {name}\n{header(name)}" for name in _needed(text)), END))
+    places = iter((shared,))
+    text = _INCLUDE.sub(lambda found: next(places, ""), text)
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def header(name: str) -> str:
+    """The header's own text, without those that it includes."""
+    return _INCLUDE.sub("", _read(name).removeprefix("#pragma once\n"))
+
+
+def _needed(text: str) -> dict[str, None]:
+    """The names of the headers that the text needs, those first that others need."""
+    known = dict[str, None]()
+    for name in _INCLUDE.findall(text):
+        known |= _needed(_read(name)) | {name: None}
+    return known
+
+
+@cache
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")

@@ -1,0 +1,42 @@
+#pragma once
+// Neighbours in C, which is read only where beta asks for it, and written once.
+#include "vector.cuh"
+template <class V>
+__device__ __forceinline__ void store_vector(
+    typename V::element_t *at_C, typename V::element_t alpha, V sum, typename V::element_t beta)
+{
+    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    #pragma unroll
+    for (int e = 0; e < V::width; ++e)
+        sum.element[e] = alpha * sum.element[e];
+    if (beta != 0) {
+        const V before = vector_of<V>(__ldcs(to));
+        #pragma unroll
+        for (int e = 0; e < V::width; ++e)
+            sum.element[e] += beta * before.element[e];
+    }
+    __stcs(to, bits_of(sum));
+}
+
+// The same of `count` sums of another type than C's.
+template <int count, class T, class Sum>
+__device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum)[count], Sum alpha, Sum beta)
+{
+    using V = Vector<T, count>;
+    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    Sum total[count];
+    #pragma unroll
+    for (int e = 0; e < count; ++e)
+        total[e] = alpha * sum[e];
+    if (beta != 0) {
+        const V before = vector_of<V>(__ldcs(to));
+        #pragma unroll
+        for (int e = 0; e < count; ++e)
+            total[e] += beta * Sum(before.element[e]);
+    }
+    V result;
+    #pragma unroll
+    for (int e = 0; e < count; ++e)
+        result.element[e] = T(total[e]);
+    __stcs(to, bits_of(result));
+}

@@ -1,0 +1,95 @@
+#pragma once
+// Hopper's products of matrices that lie in shared memory, sum += a b, by the four warps of a warpgroup, while their
+// threads go on: PTX's wgmma.mma_async. The host's own are in wgmma_on_host.h.
+#include "is_bfloat16.cuh"
+#ifndef TSM2_HOST
+// Before the tensor cores read what this thread wrote to shared memory, or what it copied there and awaited.
+__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Before the first product, after the last, and until they are done but for so many groups.
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int groups_left>
+__device__ __forceinline__ void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(groups_left) : "memory");
+}
+
+// Where an operand begins that lies in rows of 64 or 128 bytes, one behind the other, of which each eight, or four,
+// have their pieces of 16 bytes in the orders that the tensor cores know; and how far it is to the next 8 rows.
+template <int row_bytes, class T>
+__device__ __forceinline__ unsigned long long wgmma_descriptor(const T *begin)
+{
+    static_assert(row_bytes == 64 || row_bytes == 128);
+    constexpr unsigned long long order = 128 / row_bytes, to_next = 8 * row_bytes / 16;  // units of 16 bytes
+    const unsigned address = unsigned(__cvta_generic_to_shared(begin));
+    return address / 16 | to_next << 16 | to_next << 32 | order << 62;
+}
+
+// 64 x 16 by 16 x 32, or x 64, of bfloat16 or float16. An operand's rows in shared memory are its lines along k, or
+// across it. Of the 64 rows of the sum warp w has 16 w ..., of which lane 4 g + t has columns 2 t and 2 t + 1 of each
+// octet: of row g in elements 0 and 1 of a vector, of row g + 8 in 2 and 3.
+template <class T, bool a_along_k, bool b_along_k, class Vector>
+__device__ __forceinline__ void wgmma_m64k16(Vector (&sum)[4], unsigned long long a, unsigned long long b)
+{
+    if constexpr (is_bfloat16<T>)
+        asm volatile(
+            "{ .reg .pred add; setp.eq.b32 add, 0, 0;"
+            " wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+            " %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+            " }, %16, %17, add, 1, 1, %18, %19; }"
+            : "+f"(sum[0].element[0]), "+f"(sum[0].element[1]), "+f"(sum[0].element[2]), "+f"(sum[0].element[3]),
+              "+f"(sum[1].element[0]), "+f"(sum[1].element[1]), "+f"(sum[1].element[2]), "+f"(sum[1].element[3]),
+              "+f"(sum[2].element[0]), "+f"(sum[2].element[1]), "+f"(sum[2].element[2]), "+f"(sum[2].element[3]),
+              "+f"(sum[3].element[0]), "+f"(sum[3].element[1]), "+f"(sum[3].element[2]), "+f"(sum[3].element[3])
+            : "l"(a), "l"(b), "n"(!a_along_k), "n"(!b_along_k) : "memory");
+    else
+        asm volatile(
+            "{ .reg .pred add; setp.eq.b32 add, 0, 0;"
+            " wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+            " %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+            " }, %16, %17, add, 1, 1, %18, %19; }"
+            : "+f"(sum[0].element[0]), "+f"(sum[0].element[1]), "+f"(sum[0].element[2]), "+f"(sum[0].element[3]),
+              "+f"(sum[1].element[0]), "+f"(sum[1].element[1]), "+f"(sum[1].element[2]), "+f"(sum[1].element[3]),
+              "+f"(sum[2].element[0]), "+f"(sum[2].element[1]), "+f"(sum[2].element[2]), "+f"(sum[2].element[3]),
+              "+f"(sum[3].element[0]), "+f"(sum[3].element[1]), "+f"(sum[3].element[2]), "+f"(sum[3].element[3])
+            : "l"(a), "l"(b), "n"(!a_along_k), "n"(!b_along_k) : "memory");
+}
+
+template <class T, bool a_along_k, bool b_along_k, class Vector>
+__device__ __forceinline__ void wgmma_m64k16(Vector (&sum)[8], unsigned long long a, unsigned long long b)
+{
+    if constexpr (is_bfloat16<T>)
+        asm volatile(
+            "{ .reg .pred add; setp.eq.b32 add, 0, 0;"
+            " wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+            " %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+            " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+            " }, %32, %33, add, 1, 1, %34, %35; }"
+            : "+f"(sum[0].element[0]), "+f"(sum[0].element[1]), "+f"(sum[0].element[2]), "+f"(sum[0].element[3]),
+              "+f"(sum[1].element[0]), "+f"(sum[1].element[1]), "+f"(sum[1].element[2]), "+f"(sum[1].element[3]),
+              "+f"(sum[2].element[0]), "+f"(sum[2].element[1]), "+f"(sum[2].element[2]), "+f"(sum[2].element[3]),
+              "+f"(sum[3].element[0]), "+f"(sum[3].element[1]), "+f"(sum[3].element[2]), "+f"(sum[3].element[3]),
+              "+f"(sum[4].element[0]), "+f"(sum[4].element[1]), "+f"(sum[4].element[2]), "+f"(sum[4].element[3]),
+              "+f"(sum[5].element[0]), "+f"(sum[5].element[1]), "+f"(sum[5].element[2]), "+f"(sum[5].element[3]),
+              "+f"(sum[6].element[0]), "+f"(sum[6].element[1]), "+f"(sum[6].element[2]), "+f"(sum[6].element[3]),
+              "+f"(sum[7].element[0]), "+f"(sum[7].element[1]), "+f"(sum[7].element[2]), "+f"(sum[7].element[3])
+            : "l"(a), "l"(b), "n"(!a_along_k), "n"(!b_along_k) : "memory");
+    else
+        asm volatile(
+            "{ .reg .pred add; setp.eq.b32 add, 0, 0;"
+            " wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+            " %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+            " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+            " }, %32, %33, add, 1, 1, %34, %35; }"
+            : "+f"(sum[0].element[0]), "+f"(sum[0].element[1]), "+f"(sum[0].element[2]), "+f"(sum[0].element[3]),
+              "+f"(sum[1].element[0]), "+f"(sum[1].element[1]), "+f"(sum[1].element[2]), "+f"(sum[1].element[3]),
+              "+f"(sum[2].element[0]), "+f"(sum[2].element[1]), "+f"(sum[2].element[2]), "+f"(sum[2].element[3]),
+              "+f"(sum[3].element[0]), "+f"(sum[3].element[1]), "+f"(sum[3].element[2]), "+f"(sum[3].element[3]),
+              "+f"(sum[4].element[0]), "+f"(sum[4].element[1]), "+f"(sum[4].element[2]), "+f"(sum[4].element[3]),
+              "+f"(sum[5].element[0]), "+f"(sum[5].element[1]), "+f"(sum[5].element[2]), "+f"(sum[5].element[3]),
+              "+f"(sum[6].element[0]), "+f"(sum[6].element[1]), "+f"(sum[6].element[2]), "+f"(sum[6].element[3]),
+              "+f"(sum[7].element[0]), "+f"(sum[7].element[1]), "+f"(sum[7].element[2]), "+f"(sum[7].element[3])
+            : "l"(a), "l"(b), "n"(!a_along_k), "n"(!b_along_k) : "memory");
+}
+#endif

@@ -1,0 +1,65 @@
+// What a GPU's lanes load of matrices in shared memory, and exchange, as kernels/ldmatrix.cuh has it.
+#pragma once
+
+#include "block.h"
+
+#include <string.h>
+
+namespace tsm2_host {
+
+// Words of `count` matrices, of which each lane says where a row begins.
+template <bool transposed, int count> inline void load_matrices(unsigned (&to)[count], const void *row, int line)
+{
+    static const char *rows[most_threads];
+    rows[threadIdx.x] = static_cast<const char *>(row);
+    meet_lanes(line);
+    const int lane = threadIdx.x % 32, first = threadIdx.x - lane, g = lane / 4, t = lane % 4;
+    for (int w = 0; w < count; ++w) {
+        unsigned short halves[2];
+        for (int half = 0; half < 2; ++half) {
+            const char *of_row = rows[first + 8 * w + (transposed ? 2 * t + half : g)];
+            memcpy(&halves[half], of_row + 2 * (transposed ? g : 2 * t + half), 2);
+        }
+        to[w] = halves[0] | unsigned(halves[1]) << 16;
+    }
+    meet_lanes(-line);
+}
+
+}  // namespace tsm2_host
+
+inline void ldmatrix(uint4 &to, const void *row, int line = __builtin_LINE())
+{
+    unsigned words[4];
+    tsm2_host::load_matrices<false>(words, row, line);
+    to = {words[0], words[1], words[2], words[3]};
+}
+inline void ldmatrix_trans(unsigned &to, const void *row, int line = __builtin_LINE())
+{
+    unsigned words[1];
+    tsm2_host::load_matrices<true>(words, row, line);
+    to = words[0];
+}
+inline void ldmatrix_trans(uint2 &to, const void *row, int line = __builtin_LINE())
+{
+    unsigned words[2];
+    tsm2_host::load_matrices<true>(words, row, line);
+    to = {words[0], words[1]};
+}
+inline void ldmatrix_trans(uint4 &to, const void *row, int line = __builtin_LINE())
+{
+    unsigned words[4];
+    tsm2_host::load_matrices<true>(words, row, line);
+    to = {words[0], words[1], words[2], words[3]};
+}
+
+inline unsigned movmatrix_trans(unsigned bits, int line = __builtin_LINE())
+{
+    static unsigned words[tsm2_host::most_threads];
+    words[threadIdx.x] = bits;
+    tsm2_host::meet_lanes(line);
+    const int lane = threadIdx.x % 32, first = threadIdx.x - lane + lane % 4 * 8 + lane / 8;
+    const int half = lane / 4 % 2 * 16;
+    const unsigned transposed = (words[first] >> half & 0xFFFF) | (words[first + 4] >> half & 0xFFFF) << 16;
+    tsm2_host::meet_lanes(-line);
+    return transposed;
+}
