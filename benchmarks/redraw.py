@@ -24,6 +24,7 @@ from benchmarks.result_file import read
 from benchmarks.table import provenance, table
 from benchmarks.unseen_file import read_unseen
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.usage import Command
 
 ROOT = Path(__file__).parents[1]
@@ -46,6 +47,7 @@ NAMES = (
     "results", "versus_cublas", "gemv", "general", "minplus", "unseen", "kernels-in-python", "programs",
 )  # fmt: skip
 PAGES = (ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in NAMES))
+CODE = re.compile("`([^`]+)`")
 REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 
@@ -72,7 +74,13 @@ def all_drawn() -> dict[str, str]:
     parts |= {"published": f"{table(beside)}\n\n{provenance(beside)} Every kernel in it was verified."}
     parts |= {"calls": call_tables.table(call_tables.read_calls(CALLS))}
     parts |= {"programs": program_tables.table(*of_programs(), PROGRAMS_CARDS)}
-    return parts | minplus_tables.tables(minplus)
+    return {name: CODE.sub(_respelt, text) for name, text in (parts | minplus_tables.tables(minplus)).items()}
+
+
+def _respelt(code: re.Match[str]) -> str:
+    """A configuration as this version spells it, whichever version was measured; other code as it is."""
+    config = config_spelt(code[1])
+    return code[0] if config is None else f"`{config.text}`"
 
 
 def of_programs() -> tuple[dict[str, Any], dict[str, Any]]:
