@@ -30,7 +30,7 @@ ALLOWED = {
     "trials": {"tuner", "display", "options", "selection", "command_options", "usage"},
     "standin": {"errors", "generator", "runtime", "tuner", "pretuned", "standin"},
     "recording": {"generator", "tuner", "standin", "options"},
-    "programs": {"errors", "tuner", "standin", "display", "command_options", "options", "recording", "usage"},
+    "programs": {"errors", "tuner", "standin", "options", "display", "command_options", "recording", "usage"},
     "planning": {"errors", "generator", "tuner", "options", "command_options", "reports"},
 }
 

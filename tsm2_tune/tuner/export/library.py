@@ -80,7 +80,7 @@ def export_library(
     rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     if rows and not any(row.compute_capability for row in rows):
         raise InputError(
-            f"nothing to export: {store.path} has winners of the host alone of what was asked for, and a library"
+            f"nothing to export: {store.path} has only winners of the host for what was asked, and a library"
             " holds a GPU's kernels: tune on a GPU, or export --format module"
         )
     found = among(_usable(rows, tell))
