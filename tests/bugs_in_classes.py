@@ -47,7 +47,7 @@ GEMV = spelt("gemv:threads=128,lanes=1,rows=4,vector=4,prefetch=8,splits=3")
 GEMV_ROWS = spelt("gemv:threads=128,lanes=128,rows=4,vector=2,prefetch=2")
 MINPLUS = spelt("minplus:block=64x32x16,threads=8x8,threads_a=16x4,threads_b=4x16,vector=4,read=nc,load=4")
 MINPLUS_F64 = spelt("minplus:block=64x32x16,threads=8x8,threads_a=32x2,threads_b=8x8,vector=2,read=nc,load=2")
-LADDER = spelt("ladder-coarse1d-m64-n64-k8-r8-c1")
+LADDER = spelt("ladder:step=coarse1d,block=64x64x8,thread=8x1")
 
 STORE = "element = scalar(beta == 0 ?"  # store_C's one statement
 KERNEL = "sum_t beta, scalar *__restrict__ C, index_t ldc)\n{"  # where a kernel's body begins

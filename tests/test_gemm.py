@@ -83,7 +83,7 @@ BUGS = (
     Bug("the last tile of columns moved too far", stencil(), ": n - n_blk;", ": n - n_blk - 1;"),
     Bug("products past the last", stencil(), "(i < last && q < k)", "i < last", shape=(9, 9, 37)),
     Bug("a row of the grid for another", stencil(), "threadIdx.x / m_dim", "threadIdx.x / m_dim / 2"),
-    Bug("the reading grid across memory", stencil(), "return threadIdx.x / dim;", "return threadIdx.x / dim_across;"),
+    Bug("the reading grid across memory", stencil(), "y = threadIdx.x / dim;", "y = threadIdx.x / dim_across;"),
     Bug("parts exchanged in reading", stencil(), "bits.x, bits.y", "bits.y, bits.x", dtype="c64"),
 )
 

@@ -51,7 +51,7 @@ FIXED = (
     (SPLIT, "arithmetic", "*", "+", Judged.KILLED),
     (SPLIT, "copy", "cp_async_fence", "", Judged.KILLED),
     (SPLIT, "barrier", "__syncthreads()", "", Judged.KILLED),
-    (SPLIT, "state", "", "static ", Judged.KILLED),
+    (SIMPLE, "state", "", "static ", Judged.KILLED),
 )
 
 

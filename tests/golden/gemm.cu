@@ -88,7 +88,7 @@ struct Stripe {
     template <class Take>
     static __device__ __forceinline__ void each_piece(Take take)
     {
-        const int x = Stripe::x(), y = Stripe::y();
+        const int x = threadIdx.x % dim * wide, y = threadIdx.x / dim;
         #pragma unroll
         for (int v = 0; v < across; v += dim_across) {
             #pragma unroll

@@ -134,7 +134,7 @@ ARGUMENTS = (
         r"^if \(threadIdx\.x == 1\)",
         lambda mutant: (
             lines_about(mutant, -1, 0) == ["__syncthreads();"]
-            and lines_about(mutant, 1, 3) == ["before = count_up(counter, count - 1);", "__syncthreads();"]
+            and lines_about(mutant, 1, 3) == ["before = atomic_inc_acq_rel(counter, count - 1);", "__syncthreads();"]
         ),
     ),
     Argument(
@@ -356,7 +356,7 @@ ARGUMENTS = (
         ("barrier",),
         r"^__syncthreads\(\);$",
         "",
-        lambda mutant: "adders = 1," in mutant.text and "static constexpr int width = 1" in mutant.text,
+        lambda mutant: "adders = 1;" in mutant.text and "static constexpr int width = 1" in mutant.text,
     ),
     Argument(
         "all threads have an element in each turn: their number divides that of the elements",

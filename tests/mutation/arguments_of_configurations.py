@@ -117,7 +117,8 @@ OF_CONFIGURATIONS = (
         r"^elements\.element\[e\] = i < m && l < end \? piece\[e\] : scalar\(0\);",
         r"\(m & 0x\w+\)",
         lambda mutant: (
-            "const bool vectors = m >= tile_rows && aligned(A + top, lda, vector);" in mutant.text
+            "a_along_k = false" in mutant.text
+            and "aligned(a_along_k ? A : A + top, lda, vector)" in mutant.text
             and constant(mutant, "vector") == 1
             and constant(mutant, "tile_rows") <= MOST_MASKED
         ),

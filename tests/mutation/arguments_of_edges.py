@@ -63,7 +63,7 @@ OF_EDGES = (
         lambda mutant: (
             "next.a[p] = {};" in mutant.text
             and "elements.element[e] = i < m && l < end ? piece[e] : scalar(0);" in mutant.text
-            and re.search(r"&& k % vector == 0;|height = vector, width = 1;", mutant.text) is not None
+            and re.search(r"a_along_k = true|height = vector, width = 1;", mutant.text) is not None
         ),
     ),
     Argument(

@@ -103,7 +103,7 @@ OF_TYPES = (
     Argument(
         "both branches load one element at a time",
         (),
-        r"^if \(aligned\(B, ldb, pack_of_B \* sizeof\(scalar\)\) && n % pack_of_B == 0\)$",
+        r"^if \(aligned\(B, ldb, pack_of_B \* sizeof\(scalar\)\) && \(b_along_n \? n : k\) % pack_of_B == 0\)$",
         r"^if \((?!.*pack_of_B / )",  # nor a remainder by 0
         has_packs_of_one,
     ),
@@ -126,7 +126,7 @@ OF_TYPES = (
     Argument(
         "where vectors have one element, only what zeros multiply and what nobody stores is made of a number",
         ("constant",),
-        r"^__device__ __forceinline__ complex\d+\((float|double) re, (float|double) im = 0\)",
+        r"^__device__ __forceinline__ Complex\(Real re, Real im = 0\)",
         r"im = (1|\(-1\))\)",
         lambda mutant: mutant.subject.config.family == "tsmm_held" and has_one_element(mutant),
     ),

@@ -168,7 +168,7 @@ def kept_sums(mutant: Mutant) -> int:
 def has_packs_of_one(mutant: Mutant) -> bool:
     """Whether of B one element is loaded at a time, in both branches."""
     most = 16 // mutant.subject.problem.dtype.element_bytes
-    is_kept = "constexpr int pack_of_B = pack_of_elements(kept);" in mutant.text
+    is_kept = "b_along_n = true" in mutant.text
     return is_kept and (most == 1 or kept_sums(mutant) % 2 == 1)
 
 

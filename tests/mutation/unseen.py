@@ -26,7 +26,7 @@ def unseen(mutant: Mutant) -> str:
     """Why a host cannot see what a GPU may; "" where it could."""
     if mutant.before == "__syncwarp();  // every lane has read its own" and "mma.sync" in mutant.text:
         return "on a host products wait for every lane of the warp, which has read what it needs then"
-    if mutant.before == "await_products();":
+    if mutant.before == "wgmma_wait<0>();":
         return "a host's products are done when they are begun"
     if mutant.edit.operator == "narrower" and re.search(r"\* \((int|unsigned)\)\(?ld[abc]\b", mutant.after):
         return "offsets past 2**31 elements, which the full verification tries on a GPU alone"

@@ -72,8 +72,6 @@ _KERNEL = re.compile(
 _STATIC_SHARED = re.compile(
     r"(?<!extern )(?<!static )\b__shared__\b(?P<variable>[^;,=]*?\b(?P<name>\w+)(?:\[[^;,=]*)?;)?"
 )
-# Threads exchange there what instructions of a GPU exchange.
-_HOST_ALONE = re.compile(r"^#ifdef TSM2_HOST$.*?^#(?:else|endif)$", re.MULTILINE | re.DOTALL)
 
 
 def host_text(text: str) -> str:
@@ -87,10 +85,9 @@ def host_text(text: str) -> str:
         f"TSM2_HOST_KERNEL({', '.join(filter(None, (found['name'], found['before'] or found['after'])))})"
         for found in _KERNEL.finditer(code)
     ]
-    alone = [found.span() for found in _HOST_ALONE.finditer(text)]
 
     def made_static(found: re.Match[str]) -> str:
-        if found["name"] is None or any(start <= found.start() < end for start, end in alone):
+        if found["name"] is None:
             return f"static {found[0]}"
         return f"static {found[0]} tsm2_host::know_shared({found['name']});"
 
