@@ -152,7 +152,9 @@ def main(output: Path) -> None:
     require_folder(output)
     rows = [Measured(card, problem, fastest(times)) for (card, problem), times in recorded().items()]
     rows.sort(key=lambda one: (one.problem.dtype_name, one.problem.op, one.problem, one.card))
-    head = "# Made by python -m benchmarks.measured: the card, the problem, and its fastest kernels with microseconds.\n"
+    head = (
+        "# Made by python -m benchmarks.measured: the card, the problem, and its fastest kernels with microseconds.\n"
+    )
     output.write_text(head + "".join(f"{one.line}\n" for one in rows), encoding="utf-8")
     click.echo(f"wrote {output}: {len(rows)} problems")
 

@@ -9,7 +9,6 @@ from typing import Any
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.measured import kernels
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import (
     LEAST_SHARE,
@@ -29,20 +28,18 @@ MEASURED_SMS = 132  # of the cards that were measured
 def adapted(family: Family[Any], config: KernelConfig, problem: Problem, limits: DeviceLimits) -> list[KernelConfig]:
     """The configuration with tiles no larger than the problem, each way to divide its work, best first.
 
-    Nothing where no such kernel is known to be fast.
+    Nothing where the family has no such kernel.
     """
     useful = (rule.covering for rule in family.rules if rule.covering is not None)
     largest = {one.tunable: one.largest_useful(problem) for one in useful}
     smaller = {name: most for name, most in largest.items() if getattr(config, name) > most}
     cut = replace(config, **smaller)
-    if smaller and cut.kernel_text not in kernels(problem.dtype_name):
+    if smaller and not family.has(cut, problem):
         return []
     return list(dict.fromkeys(divided(family, cut, problem, limits)))
 
 
-def divided(
-    family: Family[Any], config: Any, problem: Problem, limits: DeviceLimits
-) -> Sequence[KernelConfig]:
+def divided(family: Family[Any], config: Any, problem: Problem, limits: DeviceLimits) -> Sequence[KernelConfig]:
     """The kernel with each number of splits or row tiles that is worth a try, best first."""
     if "row_tiles" in config.launch_tunables:
         short = problem.k < 2 * LEAST_SHARE
@@ -53,8 +50,7 @@ def divided(
     if "splits" not in config.launch_tunables:
         return [config]
     blocks = min(config.splits // MEASURED_SMS, MOST_BLOCKS)
-    fewer = range(blocks, 0, -1)
-    wide = [replace(config, splits=wide_splits(limits, count)) for count in fewer] or [config]
+    wide = [replace(config, splits=wide_splits(limits, count)) for count in range(blocks, 0, -1)] or [config]
     if isinstance(family, StagingFamily):
         return filling(wide, problem, limits)
     if problem.k <= SMALL_K and max(problem.m, problem.n) <= LARGEST_THIN:

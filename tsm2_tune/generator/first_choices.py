@@ -59,9 +59,7 @@ def first_choices(
     return tuple(sorted(times, key=times.__getitem__)[:MOST_CHOICES])
 
 
-def _proposed(
-    family: Family[Any], problem: Problem, limits: DeviceLimits
-) -> list[tuple[KernelConfig, float]]:
+def _proposed(family: Family[Any], problem: Problem, limits: DeviceLimits) -> list[tuple[KernelConfig, float]]:
     return _kept(family, family.proposals(problem, limits), problem, limits)
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from math import hypot, log
+from pathlib import Path
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.candidate import Candidate
@@ -23,7 +22,7 @@ from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 
-FILE: Traversable = files("tsm2_tune") / "pretuned" / "first_choices.txt"
+FILE = Path(__file__).parents[1] / "pretuned" / "first_choices.txt"
 # Whose kernels compute the same: elements as wide, or TF32 in registers, where the family gives f32's accuracy.
 ALIKE = {"bf16": ("f16",), "f16": ("bf16",), "tf32": ("f32",), "3xtf32": ("f32",)}
 
@@ -74,7 +73,7 @@ def read_line(line: str) -> Measured:
 
 
 @cache
-def lines_of(file: Traversable) -> dict[str, tuple[tuple[int, str], ...]]:
+def lines_of(file: Path) -> dict[str, tuple[tuple[int, str], ...]]:
     """A type -> its lines, with their numbers. A file that is missing has none: a search goes by the model alone."""
     try:
         text = file.read_text(encoding="utf-8")
@@ -90,7 +89,7 @@ def lines_of(file: Traversable) -> dict[str, tuple[tuple[int, str], ...]]:
 
 
 @cache
-def measured(dtype_name: str, file: Traversable = FILE) -> tuple[Measured, ...]:
+def measured(dtype_name: str, file: Path = FILE) -> tuple[Measured, ...]:
     """The problems of a type and of those alike, in the file's order. InputError for a line that is none."""
     found = []
     for name in (dtype_name, *ALIKE.get(dtype_name, ())):
@@ -103,12 +102,6 @@ def measured(dtype_name: str, file: Traversable = FILE) -> tuple[Measured, ...]:
                     " install tsm2-tune anew"
                 ) from None
     return tuple(found)
-
-
-@cache
-def kernels(dtype_name: str) -> frozenset[str]:
-    """The kernels that were among the fastest for any problem of the type, as `kernel_text` spells them."""
-    return frozenset(choice.config.kernel_text for one in measured(dtype_name) for choice in one.choices)
 
 
 @cache
