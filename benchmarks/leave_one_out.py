@@ -167,7 +167,8 @@ def pairs_to_time(
     count = 0
     for problem in filter(None, chain.from_iterable(zip_longest(*groups.values()))):
         fastest = min(times[problem], key=times[problem].__getitem__)
-        every = sorted({config for choices in lists for config in choices[problem]} | {fastest})
+        chosen = {config for choices in lists for config in choices[problem]}
+        every = sorted(chosen | {fastest}, key=lambda config: config.text)
         random.Random(0).shuffle(every)
         count += len(every)
         if count > most:

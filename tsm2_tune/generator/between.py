@@ -13,10 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.first_choices import first_choices
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.order import FAR_BEHIND
 from tsm2_tune.generator.problem import Problem
 
 KERNELS_OF_A_SHAPE = 2
@@ -70,4 +74,7 @@ def _first_choices(problem: Problem, limits: DeviceLimits) -> list[KernelConfig]
     kernels: dict[str, KernelConfig] = {}
     for config in first_choices(families, problem, limits):
         kernels.setdefault(config.kernel_text, config)
-    return list(kernels.values())[:KERNELS_OF_A_SHAPE]
+    chosen = list(kernels.values())[:KERNELS_OF_A_SHAPE]
+    candidates = (Candidate(FAMILIES[one.family], one, problem, limits, Guidelines()) for one in chosen)
+    times_us = [float(expected_us(one)) for one in candidates]
+    return [config for config, us in zip(chosen, times_us, strict=True) if us <= FAR_BEHIND * times_us[0]]

@@ -38,13 +38,14 @@ def first_choices(
 ) -> tuple[KernelConfig, ...]:
     """Configurations of these families, best first, that their rules and the hardware's keep.
 
-    What was measured for the problem `without` is not asked.
+    Those come first that were measured for the problem itself. What was measured for `without` is not asked.
     """
     supporting = {family.name: family for family in families if family.supports(problem)}
     own = {name: _proposed(family, problem, limits) for name, family in supporting.items() if family.proposes}
     times: dict[KernelConfig, float] = {}
     made: dict[KernelConfig, list[tuple[KernelConfig, float]]] = {}
-    for away, one, choice in _neighbours(supporting, problem, without):
+    near = _neighbours(supporting, problem, without)
+    for away, one, choice in near:
         factor = 1.0
         if limits.compute_capability in MEASURED_ARCHITECTURES:
             factor = times_the_model(one, choice) * exp(UNCERTAIN * away)
@@ -56,7 +57,8 @@ def first_choices(
         _count(times, own.get(config.family) or made.get(config, []), factor)
     for proposed in own.values():
         _count(times, proposed, exp(UNCERTAIN * UNKNOWN))
-    return tuple(sorted(times, key=times.__getitem__)[:MOST_CHOICES])
+    here = [choice.config for _, one, choice in near if one.problem == problem and choice.config in times]
+    return tuple(dict.fromkeys((*here, *sorted(times, key=times.__getitem__))))[:MOST_CHOICES]
 
 
 def _proposed(family: Family[Any], problem: Problem, limits: DeviceLimits) -> list[tuple[KernelConfig, float]]:

@@ -13,8 +13,11 @@ from typing import ClassVar
 
 from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.gram import GRAM_RULES, GRAM_TUNABLES, TILE, GramBaseConfig, GramFamily
+from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.split_k import WIDE_SPLITS
+from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
+from tsm2_tune.generator.tiles import covering
 
 LINES = (8, 4)  # columns of X in a group
 STEPS = (1, 2, 4)
@@ -24,6 +27,18 @@ RINGS = (
     (128, 128, 128, 3, 1), (128, 128, 64, 3, 1), (128, 128, 32, 3, 1), (128, 32, 16, 3, 1), (128, 128, 64, 3, 2),
 )  # fmt: skip
 MIN_BLOCKS = (1, 3)
+# Rings to try first for a tile, each with blocks on a multiprocessor. What is on its way must hide the memory's
+# latency, and is of one matrix only: more or larger places than for a product of two.
+FIRST: dict[int, tuple[tuple[int, int, int, int, int, int], ...]] = {
+    16: (
+        (128, 128, 128, 3, 1, 3), (128, 128, 256, 2, 0, 3), (128, 128, 128, 2, 0, 3), (128, 128, 128, 3, 1, 2),
+    ),
+    32: ((128, 128, 64, 3, 1, 3), (128, 128, 128, 2, 0, 3), (128, 128, 64, 2, 0, 3), (128, 128, 128, 3, 1, 2)),
+    64: (
+        (128, 32, 16, 3, 1, 3), (128, 128, 64, 3, 1, 3), (128, 128, 32, 2, 0, 3), (128, 128, 64, 2, 0, 2),
+        (128, 128, 32, 3, 1, 3), (128, 32, 16, 2, 0, 2),
+    ),
+}  # fmt: skip
 WARP_THREADS = 32
 
 
@@ -89,6 +104,29 @@ class Gram(GramFamily[GramConfig]):
         if problem.contiguous[0] == "k":
             return config.chunk + vector
         return config.tile + (vector if config.tile >= 32 else 0)
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GramConfig, ...]:
+        """Every product of C in one tile. None where it has more, or where TSMT or the tensor cores do better."""
+        if not 8 < problem.m <= TILE[-1] or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits, problem)):
+            return ()
+        tile = covering(TILE, problem.m)
+        lines = LINES[0] if problem.dtype.registers == 1 else LINES[1]
+        along_k = problem.contiguous[0] == "k"  # where a read has products that are neighbours
+        most = max(16 // problem.dtype.element_bytes, 1)  # that fit a vector
+
+        def step_and_blocks(through: int) -> tuple[int, int]:
+            """Where half a vector's products leave registers for a third block, they are faster."""
+            if not along_k:
+                return 1, 3
+            return (max(most // 2, 1), 3) if through > 0 and tile < TILE[-1] else (most, 2)
+
+        every = (
+            GramConfig(threads, sharers, tile, chunk, stages, through, splits, 1, lines, step)
+            for threads, sharers, chunk, stages, through, blocks in FIRST[tile]
+            for step, most_blocks in (step_and_blocks(through),)
+            for splits in (wide_splits(limits, min(blocks, most_blocks)),)
+        )
+        return tuple(config for config in dict.fromkeys(every) if self.fills_ring(config))
 
 
 FAMILY = Gram()

@@ -13,15 +13,32 @@ from typing import ClassVar
 
 from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.gram import GRAM_RULES, GRAM_TUNABLES, TILE, GramBaseConfig, GramFamily
+from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.split_k import WIDE_SPLITS
-from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
+from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
+from tsm2_tune.generator.tiles import covering
 
 # Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
 RINGS = (
     (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 32, 32, 2, 0), (128, 32, 16, 2, 0),
     (128, 128, 64, 3, 1), (128, 128, 32, 3, 1), (128, 32, 16, 3, 1), (128, 128, 32, 4, 2),
 )  # fmt: skip
+# Rings to try first for a tile, each with blocks on a multiprocessor and warps that share the sums: as in `gram`.
+FIRST: dict[int, tuple[tuple[int, int, int, int, int, int, int], ...]] = {
+    16: (
+        (128, 128, 128, 2, 0, 4, 1), (128, 128, 64, 3, 1, 4, 1), (128, 128, 128, 2, 0, 3, 1),
+        (128, 128, 64, 2, 0, 4, 1),
+    ),
+    32: (
+        (128, 128, 64, 3, 1, 3, 1), (128, 128, 64, 2, 0, 3, 1), (128, 128, 64, 2, 0, 4, 1),
+        (128, 128, 32, 3, 1, 4, 1),
+    ),
+    64: (
+        (128, 32, 16, 3, 1, 2, 1), (128, 128, 64, 3, 1, 2, 1), (128, 128, 32, 3, 1, 3, 2), (128, 128, 32, 2, 0, 2, 1),
+        (128, 128, 32, 3, 1, 2, 1), (128, 128, 64, 2, 0, 2, 2), (128, 32, 16, 2, 0, 2, 1), (128, 128, 32, 4, 2, 3, 2),
+    ),
+}  # fmt: skip
 WARPS = (1, 2)
 STRIP_ROWS, OCTET_COLUMNS, DEPTH, WARP_THREADS = 16, 8, 8, 32
 
@@ -69,6 +86,16 @@ class GramMma(GramFamily[GramMmaConfig]):
         if problem.contiguous[0] == "k":
             return config.chunk + 8 if config.chunk % 16 == 0 else config.chunk
         return config.tile + 16 // problem.dtype.element_bytes
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GramMmaConfig, ...]:
+        """Every product of C in one tile; none where it has more."""
+        if not OCTET_COLUMNS < problem.m <= TILE[-1] or not has_f64_tensor_cores(limits, problem):
+            return ()
+        tile = covering(TILE, problem.m)
+        return tuple(
+            GramMmaConfig(threads, sharers, tile, chunk, stages, through, wide_splits(limits, blocks), 1, warps)
+            for threads, sharers, chunk, stages, through, blocks, warps in FIRST[tile]
+        )
 
 
 FAMILY = GramMma()

@@ -15,13 +15,14 @@ from tsm2_tune.generator.architecture import HOST
 from tsm2_tune.generator.candidate import tunable
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family, Tunable
-from tsm2_tune.generator.families.tsmr_half_ring import MANY_COLUMNS
+from tsm2_tune.generator.families.tsmr_half_ring import FEW_COLUMNS, MANY_COLUMNS
+from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule, covering_rule
-from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.tensor_cores import WITH_WARPGROUP_PRODUCTS
-from tsm2_tune.generator.tiles import tile_traffic
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_traffic
 
 COLUMNS = (32, 64)  # of a tile
 # Threads and rows of a tile. 320 rows are 64 tiles of 20480, of which 132 multiprocessors take two parts each.
@@ -31,6 +32,17 @@ STAGES = (2, 3, 4, 6)
 STRIP_ROWS = 64
 PERIOD_BYTES = 1024  # after which the order of pieces in shared memory repeats
 FRAGMENT_REGISTERS = 40  # of addresses and descriptors
+# What won on an H200: threads, rows, stages and blocks on a multiprocessor. Where A is large, those first that leave
+# the fewest multiprocessors idle; of a row-major A, first what copies two lines of memory of a row, side by side.
+# Where k is one chunk: A along k, and not.
+LARGE = ((640, 320, 4, 1), (512, 512, 3, 1), (256, 256, 4, 1), (256, 128, 4, 2))
+LONG_CHUNK, LARGE_ROW_MAJOR = 128, (640, 320, 2, 1)
+SHORT: dict[bool, tuple[tuple[int, int, int, int], ...]] = {
+    True: ((128, 64, 3, 4), (128, 64, 4, 3)),
+    False: ((256, 128, 4, 2), (256, 128, 3, 2)),
+}
+LEAST_BUSY = 0.7  # of the multiprocessors
+LARGE_CHUNK, LEAST_DEPTH = 64, 33  # products along k; of fewer other kernels write C as fast
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -170,6 +182,29 @@ class StagedHalf(Family[StagedHalfConfig]):
             (STRIP_ROWS, columns * turns, chunk - 8),
             (rows * turns + 8, columns, chunk),
         )
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedHalfConfig, ...]:
+        """Tiles as high as the ring allows where A is large; several blocks where each tile is one chunk."""
+        if problem.n <= FEW_COLUMNS or problem.k < LEAST_DEPTH or problem.m <= LARGEST_THIN:  # TSMT has a small C
+            return ()
+        columns = covering(COLUMNS, problem.n)
+        short, row_major = problem.k <= LARGE_CHUNK, problem.contiguous[0] == "k"
+        shapes = [(LARGE_CHUNK, *shape) for shape in (SHORT[row_major] if short else LARGE)]
+        if row_major and not short:
+            shapes.insert(0, (LONG_CHUNK, *LARGE_ROW_MAJOR))
+        configs = [
+            StagedHalfConfig(threads, rows, columns, chunk, stages, wide_splits(limits, blocks))
+            for chunk, threads, rows, stages, blocks in shapes
+        ]
+        busy = {config: self._busy(config, problem) for config in configs}
+        chosen = [config for config in configs if busy[config] >= LEAST_BUSY] or configs[-1:]
+        return tuple(chosen if short else sorted(chosen, key=lambda config: -busy[config]))
+
+    def _busy(self, config: StagedHalfConfig, problem: Problem) -> float:
+        """The share of the blocks' time in which they have work, in parts as the template makes them."""
+        tiles = self.launch(config, problem).tiles(problem.m, problem.n)
+        items = tiles * max(config.splits // tiles, 1)
+        return items / (-(-items // config.splits) * config.splits)
 
     def context(self, config: StagedHalfConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous

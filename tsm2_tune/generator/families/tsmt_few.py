@@ -7,7 +7,7 @@ along k of each column, or across it, where X is no wider than its columns, of a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
 from typing import Any, ClassVar
@@ -15,14 +15,18 @@ from typing import Any, ClassVar
 from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
 from tsm2_tune.generator.split_k import (
+    SMALL_K,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
     flat_splits,
     mostly_busy,
+    splits_of_few_chunks,
+    wide_splits,
 )
 from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules, tile_traffic
@@ -34,6 +38,16 @@ LOADS = (
     (128, 8, 2, 1), (256, 4, 2, 1), (256, 8, 1, 1), (256, 8, 2, 1), (512, 4, 2, 1), (512, 8, 1, 1), (512, 8, 2, 1),
     (1024, 4, 1, 1),
 )  # fmt: skip
+# What won on an H200 for so many rows or columns at most, where an operand lies along k and where none does: threads,
+# piece, stages, blocks that a multiprocessor must hold, and those that it gets.
+WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int], ...]] = {
+    (2, True): ((256, 8, 1, 1, 3), (256, 8, 2, 1, 4), (512, 8, 2, 1, 2), (512, 8, 1, 1, 2)),
+    (2, False): ((256, 8, 2, 1, 4), (512, 8, 2, 1, 1), (256, 4, 2, 1, 4), (512, 4, 2, 1, 2)),
+    (4, True): ((256, 8, 1, 1, 2), (128, 8, 1, 1, 4), (512, 8, 1, 1, 1), (128, 8, 2, 1, 4)),
+    (4, False): ((1024, 4, 1, 1, 1), (128, 8, 2, 1, 4), (512, 4, 2, 1, 1), (256, 4, 2, 1, 2)),
+    (8, True): ((128, 8, 1, 1, 2), (128, 4, 1, 4, 4), (128, 8, 2, 1, 2), (128, 4, 2, 1, 3)),
+    (8, False): ((128, 4, 1, 4, 4), (128, 4, 1, 3, 3), (128, 4, 2, 1, 3), (128, 2, 2, 4, 4)),
+}
 WARP_THREADS, VECTOR_BYTES, SUM_VECTOR = 32, 16, 4
 MOST_ADDERS = 64  # groups of a block's threads that add up splits, a vector each: one round of loads for most splits
 VECTORS = {4: "unsigned", 8: "uint2", 16: "uint4"}  # CUDA's type of so many bytes
@@ -177,6 +191,30 @@ class TsmtFew(Family[TsmtFewConfig]):
             (2 * rows, columns, chunk(config)),
             (rows, 2 * columns, chunk(config)),
         )
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtFewConfig, ...]:
+        """What won on an H200 for as many columns, and operands lying so."""
+        largest = max(problem.m, problem.n)
+        if largest > TILE[-1]:
+            return ()
+        winners = WINNERS[next(lines for lines in (2, 4, 8) if lines >= largest), "k" in problem.contiguous[:2]]
+        chosen = [
+            TsmtFewConfig(threads, problem.m, problem.n, piece, stages, splits, min_blocks)
+            for threads, piece, stages, min_blocks, blocks in winners
+            for splits in self._splits(problem, limits, chunk=threads * piece, blocks=blocks)
+        ]
+        return tuple(dict.fromkeys(self._bounded(config, problem, limits) for config in chosen))
+
+    def _bounded(self, config: TsmtFewConfig, problem: Problem, limits: DeviceLimits) -> TsmtFewConfig:
+        """Without a bound on registers that fewer columns would keep anyway."""
+        bound = limits.registers_per_sm // (config.threads * config.min_blocks)
+        return config if bound <= 2 * self.resources(config, problem).registers else replace(config, min_blocks=1)
+
+    @staticmethod
+    def _splits(problem: Problem, limits: DeviceLimits, *, chunk: int, blocks: int) -> list[int]:
+        if problem.k > SMALL_K:
+            return [wide_splits(limits, blocks)]
+        return splits_of_few_chunks(problem.k, chunk=chunk, stages=1, limits=limits)[:2]
 
     def context(self, config: TsmtFewConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
