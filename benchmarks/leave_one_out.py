@@ -182,7 +182,7 @@ def read_choices(path: Path) -> dict[Problem, Choices]:
         with lzma.open(path, "rt", encoding="utf-8") as lines:
             rows = list(map(json.loads, lines))
         return {Problem.parse(text): tuple(filter(None, map(config_spelt, spelt))) for text, spelt in rows}
-    except (OSError, ValueError, TypeError, lzma.LZMAError) as error:
+    except (OSError, EOFError, ValueError, TypeError, lzma.LZMAError) as error:
         raise InputError(f"{path} has no recorded choices ({error}): name a file of record") from None
 
 
