@@ -15,11 +15,13 @@ from typing import Any, ClassVar
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule, covering_rule
 from tsm2_tune.generator.split_k import MULTIPROCESSORS, WIDE_SPLIT_RULES
-from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
+from tsm2_tune.generator.tiles import covering
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = (256, 384)
@@ -35,7 +37,39 @@ THROUGH = (1, 2)
 SPLITS = (16, 40, 64, *MULTIPROCESSORS)  # a block on each multiprocessor, and few for a few rows
 LEAST_BUSY = 0.55  # of the blocks, that should have rows
 VECTOR_BYTES, BANKS_BYTES, WARP_THREADS, LANES_DOWN = 16, 128, 32, 8
+# What won on an H200 for as many columns, where A lies along m and where along k: threads, strips, chunk, stages,
+# through. Along m, a warp's rows are best 256 bytes of a column of A.
+Choices = tuple[tuple[int, int, int, int, int], ...]
+WINNERS: dict[tuple[str, int], tuple[Choices, Choices]] = {
+    ("f32", 64): (((256, 2, 32, 4, 1), (256, 2, 32, 4, 2)), ((256, 2, 32, 4, 1), (256, 2, 32, 3, 2))),
+    ("f64", 32): (
+        ((256, 2, 16, 4, 2), (256, 2, 32, 2, 2), (256, 2, 16, 3, 2)),
+        ((256, 1, 32, 3, 2), (256, 1, 32, 4, 2), (384, 1, 32, 3, 2)),
+    ),
+    ("f64", 64): (
+        ((256, 2, 16, 4, 1), (256, 2, 16, 3, 2), (256, 2, 16, 4, 2)),
+        ((256, 1, 32, 3, 2), (256, 1, 32, 4, 2)),
+    ),
+    ("c64", 16): (((256, 4, 16, 3, 2), (384, 4, 16, 3, 2)), ((384, 2, 16, 4, 2), (256, 4, 16, 3, 2))),
+    ("c64", 32): (((384, 2, 32, 3, 2), (384, 2, 32, 2, 2)), ((384, 2, 32, 2, 2), (384, 2, 32, 3, 2))),
+    ("c64", 64): (((256, 2, 32, 3, 2), (256, 2, 16, 4, 2)), ((256, 2, 32, 3, 2), (256, 2, 16, 4, 2))),
+    ("c128", 16): (((384, 2, 16, 3, 2),), ((256, 1, 16, 3, 2), (384, 2, 16, 3, 2))),
+    ("c128", 32): (
+        ((256, 2, 32, 2, 2), (256, 2, 16, 4, 2)),
+        ((256, 1, 32, 3, 2), (384, 1, 32, 2, 2)),
+    ),
+    ("c128", 64): (
+        ((256, 2, 16, 3, 2), (256, 2, 16, 3, 1), (256, 2, 16, 4, 2)),
+        ((256, 2, 16, 4, 2), (256, 2, 16, 3, 1)),
+    ),
+}
 SMALL_ROWS = 160  # of each multiprocessor: all at once
+# The same for up to `FEW` columns of A, however it lies.
+SHORT_WINNERS: dict[tuple[str, int], Choices] = {
+    ("f64", 64): ((256, 2, 8, 4, 1), (256, 1, 8, 4, 1)),
+    ("c128", 8): ((384, 1, 8, 3, 1), (256, 1, 8, 4, 1)),
+}
+FEW = 8  # columns of C, and of A, for which fused multiply-adds do
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -108,6 +142,11 @@ def step(problem: Problem) -> int:
     """Products along k of four lanes: of vectors where A lies along k, else what the tensor core takes at once."""
     run = 1 if problem.dtype.is_complex else 2
     return 4 * (VECTOR_BYTES // problem.dtype.element_bytes if problem.contiguous[0] == "k" else run)
+
+
+def _blocks(limits: DeviceLimits) -> int:
+    """One on each multiprocessor, or nearly."""
+    return max((blocks for blocks in SPLITS if blocks <= limits.sms), default=SPLITS[0])
 
 
 def _whole_vectors(candidate: Candidate) -> bool:
@@ -238,6 +277,44 @@ class TsmmMma(Family[TsmmMmaConfig]):
             (2 * rows + 8, config.columns, config.depth - 4),
             (2 * rows, config.columns + 1, config.depth - 3),
         )
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmMmaConfig, ...]:
+        """What won on an H200, a block on each multiprocessor; none where other families did as well or better."""
+        if not has_f64_tensor_cores(limits, problem):
+            return ()
+        if problem.m <= SMALL_ROWS * limits.sms:
+            return self._proposals_of_small(problem, limits)
+        columns, depth = covering(COLUMNS, problem.n), covering(DEPTH, problem.k)
+        choices: Choices = ()
+        if problem.k <= FEW:
+            choices = SHORT_WINNERS.get((problem.dtype_name, columns), ())
+        elif problem.n > FEW:
+            choices = WINNERS.get((problem.dtype_name, columns), ((), ()))[problem.contiguous[0] == "k"]
+        blocks = _blocks(limits)
+        configs = (
+            TsmmMmaConfig(threads, strips, columns, depth, min(chunk, depth), stages, through, blocks)
+            for threads, strips, chunk, stages, through in choices
+        )
+        return tuple(dict.fromkeys(configs))
+
+    def _proposals_of_small(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmMmaConfig, ...]:
+        """All rows at once: as many warps as a multiprocessor's rows need, or several for each of its strips.
+
+        The ring has room for all of a row of A, or nearly.
+        """
+        columns = covering(COLUMNS, max(problem.n, least_columns(problem)))
+        depth = covering(DEPTH, max(problem.k, step(problem)))
+        doubles = problem.dtype.component.element_bytes == 8
+        chunk, strips = (min(depth, 16), 1) if doubles else (min(depth, 32), 2)
+        blocks = _blocks(limits)
+        one = TsmmMmaConfig(THREADS[0], strips, columns, depth, chunk, depth // chunk + 1, 1, blocks)
+        warps = -(-problem.m // (_warp_rows(one, problem) * blocks))
+        found = []
+        for teams in (2, 4, 1) if doubles else (4, 2, 1):
+            fitting = [t for t, w in BLOCKS_OF_SMALL if w == teams and t // WARP_THREADS // w >= warps]
+            if fitting and columns // teams >= least_columns(problem):
+                found.append(replace(one, threads=min(fitting), teams=teams))
+        return tuple(found)
 
     def context(self, config: TsmmMmaConfig, problem: Problem) -> dict[str, Any]:
         return {
