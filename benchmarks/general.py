@@ -88,12 +88,8 @@ def problems(*, quick: bool) -> Iterator[tuple[str, Problem]]:
 
 def tried_first(table: str, problem: Problem, limits: DeviceLimits) -> tuple[KernelConfig, ...]:
     """Of the stencil for its table, else of the staged families, best first."""
-    return tuple(
-        config
-        for name in (("gemm",) if table == STENCIL else STAGED)
-        if FAMILIES[name].supports(problem)
-        for config in first_choices(FAMILIES[name], problem, limits)
-    )
+    families = (FAMILIES[name] for name in (("gemm",) if table == STENCIL else STAGED))
+    return first_choices(families, problem, limits)
 
 
 class Stopwatch:
@@ -218,7 +214,7 @@ def measure_variants(
     for dtype, op in product(FMA_DTYPES, PAPER_OPS) if count else ():
         problem = Problem(VARIANTS_SIZE, VARIANTS_SIZE, VARIANTS_SIZE, dtype, op)
         kept = search_space(problem, limits, families=["gemm"]).kept
-        first = first_choices(FAMILIES["gemm"], problem, limits)
+        first = first_choices([FAMILIES["gemm"]], problem, limits)
         places = random.Random(0).sample(range(len(kept)), min(count, len(kept)))
         configs = tuple(dict.fromkeys((*first, *(kept[place].config for place in places))))
         stopwatch.compile_ahead(problem, configs)

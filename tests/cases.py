@@ -77,7 +77,7 @@ GENERAL = [
     for problem in (Problem(*shape, dtype, "".join(ops)),)
     for name in ("staged_mma", "staged_smma", "staged_zmma")
     if family_named(name).supports(problem)
-    for config in first_choices(family_named(name), problem, PROFILES["h200"])[:1]
+    for config in first_choices([family_named(name)], problem, PROFILES["h200"])[:1]
 ]
 PAST_INT = with_problems("past 31 bits")
 PAST_UNSIGNED = with_problems("past 32 bits")

@@ -91,7 +91,7 @@ def test_sums_of_splits_cost_time() -> None:
 
 def test_tensor_cores_have_their_own_rate() -> None:
     problem = Problem(64, 64, 10**7, "bf16", "tn")
-    config = first_choices(family_named("tsmt_half"), problem, H200)[0]
+    config = first_choices([family_named("tsmt_half")], problem, H200)[0]
     assert expected_us(candidate(config, problem)) < 1.3 * START_US + data_sheet(H200).memory_us(problem) * 1.1
 
 

@@ -26,7 +26,6 @@ from tsm2_tune.generator.tables import places
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 8, 20480, "f32")
-MOST_PREFERRED = 64  # of a family
 CARDS = {**PROFILES, "of 128 multiprocessors": replace(H200, sms=128, compute_capability=(8, 9))}
 OPS = ("nn", "ttt", "tn", "ntt", "cn", "jtt", "tx", "nxt", "cx", "jxt")
 WIDTHS = (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64)
@@ -62,15 +61,10 @@ def problems(family: Any) -> Iterator[Problem]:
 
 def one_by_one(space: SearchSpace, times_us: dict[str, float], seed: int) -> list[str]:
     """The order of a search, of candidates each for itself, whose times by the model these are."""
-    first = [one.config.text for one in ordered(space, seed)[: len(FAMILIES) * MOST_PREFERRED]]
-    preferred = set()
-    for name in space.families:
-        configs = [
-            c.text for c in first_choices(family_named(name), space.problem, space.limits) if c.text in times_us
-        ]
-        if configs and times_us[configs[0]] <= FAR_BEHIND * min(times_us.values()):
-            preferred.update(configs)
-    first = [text for text in first if text in preferred]
+    choices = first_choices(map(family_named, space.families), space.problem, space.limits)
+    within_us = FAR_BEHIND * min(times_us.values())
+    first = [one.text for one in choices if times_us.get(one.text, within_us + 1) <= within_us]
+    preferred = set(first)
     rest = [text for text in times_us if text not in preferred]
     Random(seed).shuffle(rest)
     return [*first, *sorted(rest, key=times_us.__getitem__)]
@@ -102,14 +96,14 @@ def test_a_space_of_nearly_a_million_is_ordered_in_a_few_seconds() -> None:
     assert len(found) == len(space.kept) > 900_000
     times_us = [expected_us(one) for one in found[20::50_000]]
     assert times_us == sorted(times_us)
-    preferred = first_choices(family_named("gemm"), space.problem, H200)
-    assert tuple(one.config for one in found[: len(preferred)]) == preferred
+    preferred = first_choices([family_named("gemm")], space.problem, H200)
+    assert tuple(one.config for one in found[: len(preferred)]) == preferred != ()
 
 
 @pytest.mark.parametrize("m", [10240, 15360, 20480, 25600, 30720])
 def test_every_multiprocessor_has_as_many_blocks(m: int) -> None:
     problem = replace(R, m=m, k=m)
-    first = first_choices(family_named("tsmr"), problem, H200)[0]
+    first = first_choices([family_named("tsmr")], problem, H200)[0]
     blocks = family_named("tsmr").launch(first, problem).blocks(problem.m, problem.n)
     most = -(-blocks // H200.sms)
     assert blocks > 0.93 * most * H200.sms
@@ -117,16 +111,15 @@ def test_every_multiprocessor_has_as_many_blocks(m: int) -> None:
 
 def test_shares_of_a_short_k_are_whole_prefetches() -> None:
     problem = Problem(15360, 4, 1920, "f32")
-    for config in first_choices(family_named("tsmr"), problem, H200)[:5]:
+    for config in first_choices([family_named("tsmr")], problem, H200)[:5]:
         share = -(-problem.k // (config.splits * config.prefetch)) * config.prefetch
         assert share * config.splits < 1.1 * problem.k, config.text
 
 
-def test_families_that_the_model_calls_hopeless_come_last() -> None:
+def test_families_that_won_nowhere_near_come_last() -> None:
     tried = [candidate.config.family for candidate in ordered(search_space(R, H200), 0)]
-    hopeful = len(first_choices(family_named("tsmr"), R, H200))
     assert "tsm2" in tried
-    assert "tsm2" not in tried[: hopeful // 2]
+    assert "tsm2" not in tried[:10]
 
 
 @pytest.mark.parametrize("op", ["tn", "tx"])
@@ -134,7 +127,7 @@ def test_a_family_of_one_tile_waits_whatever_it_prefers(op: str) -> None:
     """X^T X of 100 columns: one tile would leave 131 multiprocessors idle."""
     problem = Problem(100, 100, 10**6, "f32", op)
     space = search_space(problem, H200)
-    assert first_choices(family_named("gemm"), problem, H200)
+    assert first_choices([family_named("gemm")], problem, H200)
     found = ordered(space, 0)
     least_us = min(map(expected_us, space.kept))
     assert all(expected_us(one) <= 1.1 * least_us for one in found[:100])
@@ -144,15 +137,10 @@ def test_a_family_of_one_tile_waits_whatever_it_prefers(op: str) -> None:
 
 
 def test_a_small_c_is_not_for_the_families_of_a_large_one() -> None:
+    every = [family for family in FAMILIES.values() if not family.only_by_name]
     for name, dtype, op in (("tsmr", "f32", "ntt"), ("tsmr_mma", "f64", "tn"), ("tsmr_zmma", "c128", "cn")):
-        assert not first_choices(family_named(name), Problem(16, 16, 10**7, dtype, op), H200)
-
-
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_a_wide_c_of_a_narrow_a_is_computed_in_groups_of_columns(dtype: str) -> None:
-    found = first_choices(family_named("tsmm_held"), Problem(10**7, 64, 8, dtype), H200)
-    assert [config.across for config in found] == [64] * len(found) != []
-    assert not first_choices(family_named("tsmm_held"), Problem(10**7, 64, 64, dtype), H200)
+        tried = first_choices(every, Problem(16, 16, 10**7, dtype, op), H200)
+        assert name not in [config.family for config in tried[:10]] != []
 
 
 @pytest.mark.parametrize(
@@ -164,7 +152,7 @@ def test_tall_rows_that_are_no_whole_vectors_pass_shared_memory(m: int, n: int, 
     problem = Problem(m, n, k, dtype, "ttt")
     found = ordered(search_space(problem, H200), 0)
     assert "tsmm_ring" in [candidate.config.family for candidate in found[:3]]
-    assert not first_choices(family_named("tsmm_ring"), replace(problem, n=16, k=16), H200)
+    assert not first_choices([family_named("tsmm_ring")], replace(problem, n=16, k=16), H200)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "c64"])
@@ -173,23 +161,23 @@ def test_a_row_major_a_that_is_not_aligned_has_first_choices(dtype: str, columns
     """Their narrow loads are in the space, and what the rules keep."""
     problem = Problem(9973, columns, 9973, dtype, "tn")
     kept = {candidate.config for candidate in search_space(problem, H200, families=["tsmr_rows"]).kept}
-    assert any(config in kept for config in first_choices(family_named("tsmr_rows"), problem, H200))
+    assert any(config in kept for config in first_choices([family_named("tsmr_rows")], problem, H200))
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_first_choices_are_in_the_space(family: Any) -> None:
     """On every card: a search takes them from the space, and would lose others without a word."""
     for problem, card in zip(problems(family), cycle(CARDS), strict=False):
-        wanted = {*family.proposals(problem, H200), *first_choices(family, problem, CARDS[card])}
+        wanted = {*family.proposals(problem, H200), *first_choices([family], problem, CARDS[card])}
         outside = {config for config in wanted if not family.has(config, problem)}
         assert not outside, f"{problem.text} on the H200 or {card}: {min(outside).text}"
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
-def test_first_choices_suit_their_shape(family: Any) -> None:
+def test_proposals_suit_their_shape(family: Any) -> None:
     """Rules may take some of them; all of them only where the product is for other families."""
     for problem in problems(family):
-        if not first_choices(family, problem, H200) and (proposals := family.proposals(problem, H200)):
+        if (proposals := family.proposals(problem, H200)) and not first_choices([family], problem, H200):
             candidates = [Candidate(family, config, problem, H200, Guidelines()) for config in proposals]
             broken = {rule.name for c in candidates for rule in rules_of(family) if not rule.keeps(c)}
             assert broken & SUITED_TO_OTHERS, f"{problem.text}: {min(broken)}"
@@ -204,9 +192,7 @@ def test_nothing_that_is_preferred_is_dropped() -> None:
     ):
         for card in (older, "h200"):
             space = search_space(problem, PROFILES[card], guidelines=Guidelines(0, 0, 0))
-            preferred = {
-                c for name in space.families for c in first_choices(family_named(name), problem, PROFILES[card])
-            }
+            preferred = set(first_choices(map(family_named, space.families), problem, PROFILES[card]))
             assert set(places(space.kept, preferred)) == preferred
 
 
@@ -223,29 +209,13 @@ def test_nothing_that_is_preferred_is_dropped() -> None:
         ("tsmr_mma", "10000000x64x8:f64"),
         ("tsmr_rows", "20480x4x20480:c128:ttt"),
         ("tsmr_rows", "15360x4x1920:f32:ttt"),
-        ("tsmt", "8x8x10000000:c128:tx"),
     ],
 )
 def test_a_family_has_first_choices(name: str, text: str) -> None:
-    assert first_choices(family_named(name), Problem.parse(text), H200)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "splits"),
-    [
-        ("staged_mma", "64x64x10000:f64:tn", 132),
-        ("staged_mma", "32x32x10000:f64:ntt", 132),
-        ("staged_mma", "32x32x100000:f64:tn", 264),
-        ("staged_mma", "32x32x1000:f64:tn", 20),
-        ("staged_smma", "64x64x10000:f32:ntt", 132),
-        ("staged_smma", "64x64x100000:f32:ntt", 264),
-    ],
-)
-def test_there_are_no_more_blocks_than_a_small_k_has_work_for(name: str, text: str, splits: int) -> None:
-    assert first_choices(family_named(name), Problem.parse(text), H200)[0].splits == splits
+    assert first_choices([family_named(name)], Problem.parse(text), H200)
 
 
 @pytest.mark.parametrize("device", ["a100", "of 128 multiprocessors"])
 def test_a_card_that_holds_fewer_blocks_gets_fewer(device: str) -> None:
-    assert first_choices(family_named("staged"), Problem(16, 16, 10**7, "f64", "tn"), CARDS[device])
-    assert first_choices(family_named("gram"), Problem(16, 16, 10**7, "c128", "nxt"), CARDS[device])
+    assert first_choices([family_named("staged")], Problem(16, 16, 10**7, "f32", "tn"), CARDS[device])
+    assert first_choices([family_named("gram")], Problem(16, 16, 10**7, "c64", "nxt"), CARDS[device])

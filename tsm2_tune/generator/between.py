@@ -60,7 +60,7 @@ def _logs(shapes: Collection[Problem]) -> np.ndarray[Any, Any]:
 def kernels_between(tuned: Collection[Problem], limits: DeviceLimits) -> dict[str, dict[Problem, KernelConfig]]:
     """A kernel's text -> the shapes between the tuned ones that it is for, and how it is started there.
 
-    Of each shape what a search tries first of the families whose first choices are expected to be fastest.
+    Of each shape the first choices of a search, of kernels that differ.
     """
     found: dict[str, dict[Problem, KernelConfig]] = {}
     for problem in shapes_between(tuned):
@@ -70,8 +70,11 @@ def kernels_between(tuned: Collection[Problem], limits: DeviceLimits) -> dict[st
 
 
 def _first_choices(problem: Problem, limits: DeviceLimits) -> list[KernelConfig]:
-    families = (one for one in FAMILIES.values() if not one.only_by_name and one.supports(problem))
-    preferred = ((family, first_choices(family, problem, limits)) for family in families)
-    candidates = (Candidate(family, own[0], problem, limits, Guidelines()) for family, own in preferred if own)
-    timed = sorted((float(expected_us(one)), one.config.text, one.config) for one in candidates)
-    return [config for us, _, config in timed[:KERNELS_OF_A_SHAPE] if us <= FAR_BEHIND * timed[0][0]]
+    families = [one for one in FAMILIES.values() if not one.only_by_name]
+    kernels: dict[str, KernelConfig] = {}
+    for config in first_choices(families, problem, limits):
+        kernels.setdefault(config.kernel_text, config)
+    chosen = list(kernels.values())[:KERNELS_OF_A_SHAPE]
+    candidates = (Candidate(FAMILIES[one.family], one, problem, limits, Guidelines()) for one in chosen)
+    times_us = [float(expected_us(one)) for one in candidates]
+    return [config for config, us in zip(chosen, times_us, strict=True) if us <= FAR_BEHIND * times_us[0]]

@@ -1,35 +1,109 @@
-"""Which configurations of a family a search tries first."""
+"""Which configurations a search tries first: what was fastest for the nearest problems that were measured.
+
+Of each such configuration the time is expected that it takes here: what the model says, times what it took there over
+what the model says of there, and the more the farther away that is. Families that make their first choices by a
+formula propose these, and the nearest problems say only how their times are to the model's.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
+from math import exp
+from typing import Any
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.dividing import adapted
+from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.measured import Choice, Measured, distance, measured, times_the_model
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import HARDWARE_RULES
 from tsm2_tune.generator.split_k import ONE_WAVE, in_one_wave
 
-C = TypeVar("C", bound=KernelConfig)
+NEIGHBOURS = 24  # measured problems that are asked
+MOST_CHOICES = 32
+MOST_DIVISIONS = 3  # of a kernel
+UNCERTAIN = 0.2  # per distance
+LATER = 0.2  # of the time, that each further division or proposal counts more: the first choices are to be unlike
+UNKNOWN = 2.0  # distance of what was measured nowhere near
+MEASURED_ARCHITECTURES = {(9, 0)}  # elsewhere the model alone compares families
 
 
-def first_choices(family: Family[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-    """The family's proposals that suit this shape and fit this device: what its own and the hardware's rules keep.
+def first_choices(
+    families: Iterable[Family[Any]], problem: Problem, limits: DeviceLimits, *, without: Problem | None = None
+) -> tuple[KernelConfig, ...]:
+    """Configurations of these families, best first, that their rules and the hardware's keep.
+
+    Those come first that were measured for the problem itself. What was measured for `without` is not asked.
+    """
+    supporting = {family.name: family for family in families if family.supports(problem)}
+    own = {name: _proposed(family, problem, limits) for name, family in supporting.items() if family.proposes}
+    times: dict[KernelConfig, float] = {}
+    made: dict[KernelConfig, list[tuple[KernelConfig, float]]] = {}
+    near = _neighbours(supporting, problem, without)
+    for away, one, choice in near:
+        factor = 1.0
+        if limits.compute_capability in MEASURED_ARCHITECTURES:
+            factor = times_the_model(one, choice) * exp(UNCERTAIN * away)
+        config = choice.config
+        if config.family not in own and config not in made:
+            family = supporting[config.family]
+            every = adapted(family, config, problem, limits)
+            made[config] = _kept(family, every, problem, limits)[:MOST_DIVISIONS]
+        _count(times, own.get(config.family) or made.get(config, []), factor)
+    for proposed in own.values():
+        _count(times, proposed, exp(UNCERTAIN * UNKNOWN))
+    here = [choice.config for _, one, choice in near if one.problem == problem and choice.config in times]
+    return tuple(dict.fromkeys((*here, *sorted(times, key=times.__getitem__))))[:MOST_CHOICES]
+
+
+def _proposed(family: Family[Any], problem: Problem, limits: DeviceLimits) -> list[tuple[KernelConfig, float]]:
+    return _kept(family, family.proposals(problem, limits), problem, limits)
+
+
+def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, float]], factor: float) -> None:
+    """Keep the least times: all of a kernel's divisions count from the first one's."""
+    for place, (config, _) in enumerate(kept):
+        us = kept[0][1] * factor * (1 + LATER * place)
+        times[config] = min(us, times.get(config, us))
+
+
+def _neighbours(
+    families: dict[str, Family[Any]], problem: Problem, without: Problem | None
+) -> list[tuple[float, Measured, Choice]]:
+    """The choices of these families for the nearest problems, by distance."""
+    near = (
+        (distance(problem, one.problem), place, one, choices)
+        for place, one in enumerate(measured(problem.dtype_name))
+        if one.problem.is_gram == problem.is_gram and not _is_same(one.problem, without)
+        if (choices := [choice for choice in one.choices if choice.config.family in families])
+    )
+    return [(away, one, choice) for away, _, one, choices in nsmallest(NEIGHBOURS, near) for choice in choices]
+
+
+def _is_same(one: Problem, other: Problem | None) -> bool:
+    """Whether they are one product, of whatever type of the same kind."""
+    return other is not None and (one.m, one.n, one.k, one.op) == (other.m, other.n, other.k, other.op)
+
+
+def _kept(
+    family: Family[Any], configs: Sequence[KernelConfig], problem: Problem, limits: DeviceLimits
+) -> list[tuple[KernelConfig, float]]:
+    """Those that the rules keep, with the model's times.
 
     Where that is none of them, since the device holds fewer blocks, the same with as many as it holds.
     """
     rules = (*family.rules, *HARDWARE_RULES)
 
-    def keeps(config: C) -> bool:
-        candidate = Candidate(family, config, problem, limits, Guidelines())
-        return all(rule.keeps(candidate) for rule in rules)
+    def kept(configs: Iterable[KernelConfig]) -> list[tuple[KernelConfig, float]]:
+        candidates = (Candidate(family, config, problem, limits, Guidelines()) for config in configs)
+        return [(one.config, float(expected_us(one))) for one in candidates if all(rule.keeps(one) for rule in rules)]
 
-    proposals = family.proposals(problem, limits)
-    kept = tuple(filter(keeps, proposals))
-    if kept or ONE_WAVE not in family.rules:
-        return kept
-    fewer = dict.fromkeys(in_one_wave(family, config, problem, limits) for config in proposals)
-    return tuple(filter(keeps, fewer))
+    found = kept(configs)
+    if found or ONE_WAVE not in family.rules:
+        return found
+    return kept(dict.fromkeys(in_one_wave(family, config, problem, limits) for config in configs))

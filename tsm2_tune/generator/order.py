@@ -1,10 +1,9 @@
-"""The order in which a search tries candidates: first choices of the families, then by expected time."""
+"""The order in which a search tries candidates: first choices, then by expected time."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
@@ -21,20 +20,16 @@ FAR_BEHIND = 2.0  # times as long as the fastest candidate of all: no first choi
 
 
 def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
-    """The kept candidates: what the families prefer, then the others by expected time; ties by the seed.
+    """The kept candidates: first choices, then the others by expected time; ties by the seed.
 
-    The families take turns, that first whose first choice is expected to be fastest. One whose first choice is far
-    behind what any candidate is expected to take is preferred for nothing: its candidates stand among the others.
+    A first choice that is far behind what any candidate is expected to take stands among the others.
     """
-    preferred = [first_choices(family_named(name), space.problem, space.limits) for name in space.families]
-    at = places(space.kept, frozenset(chain.from_iterable(preferred)))
+    preferred = first_choices(map(family_named, space.families), space.problem, space.limits)
+    at = places(space.kept, frozenset(preferred))
     times_us = expected_times_us(space.kept)
     alone = len(space.families) == 1  # whatever it prefers is all that is asked for
     far_us = np.inf if alone else FAR_BEHIND * float(times_us.min(initial=np.inf))
-    choices = [[at[config] for config in configs if config in at] for configs in preferred]
-    worth_it = (choice for choice in choices if choice and times_us[choice[0]] <= far_us)
-    turns = zip_longest(*sorted(worth_it, key=lambda choice: float(times_us[choice[0]])))
-    first = list(dict.fromkeys(place for turn in turns for place in turn if place is not None))
+    first = [at[config] for config in preferred if config in at and times_us[at[config]] <= far_us]
     rest = np.delete(np.arange(len(space.kept)), first).tolist()
     random.Random(seed).shuffle(rest)
     by_time = np.array(rest, int)[np.argsort(times_us[rest], kind="stable")]

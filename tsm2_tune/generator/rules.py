@@ -15,6 +15,23 @@ REGISTERS_SPARED = 1.15  # of the estimate to what the compiler can do with, bef
 
 
 @dataclass(frozen=True, slots=True)
+class Covering:
+    """Options of a tunable, of which the smallest one that covers an extent is the largest useful one."""
+
+    tunable: str
+    options: tuple[int, ...]
+    extent: Callable[[Problem], int]
+
+    def largest_useful(self, problem: Problem) -> int:
+        return _covering(self.options, self.extent(problem))
+
+
+@lru_cache  # of candidates by the hundred thousand, most are of one problem
+def _covering(options: tuple[int, ...], wanted: int) -> int:
+    return min((option for option in options if option >= wanted), default=max(options))
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A reason to drop: `keeps` is false for a configuration that the rule drops."""
 
@@ -22,6 +39,7 @@ class Rule:
     kind: RuleKind
     because: str
     keeps: Callable[[Candidate], bool]
+    covering: Covering | None = None  # what it says of a tunable
 
 
 def covering_rule(
@@ -29,14 +47,12 @@ def covering_rule(
 ) -> Rule:
     """A shape rule: drop a value of the tunable where a smaller one of its options already covers the extent."""
 
-    @lru_cache  # of candidates by the hundred thousand, most are of one problem
-    def largest_useful(wanted: int) -> int:
-        return min((option for option in options if option >= wanted), default=max(options))
+    covering = Covering(tunable, options, extent)
 
     def keeps(candidate: Candidate) -> bool:
-        return int(getattr(candidate.config, tunable)) <= largest_useful(extent(candidate.problem))
+        return int(getattr(candidate.config, tunable)) <= covering.largest_useful(candidate.problem)
 
-    return Rule(name, "shape", because, keeps)
+    return Rule(name, "shape", because, keeps, covering)
 
 
 def columns_within_n(options: tuple[int, ...]) -> Rule:

@@ -139,9 +139,6 @@ def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tup
     return tuple(dict.fromkeys(map(fewer, configs)))
 
 
-PAST_THE_EDGES = 1.1  # times as many products as the least of others, that a tile may compute past the ends of C
-
-
 class StagingFamily(Family[C]):
     """What the staged families have in common."""
 
@@ -206,29 +203,6 @@ class StagingFamily(Family[C]):
         share = -(-tiles * chunks // config.splits)
         few_idle = config.splits - config.splits // 8 <= tiles <= config.splits
         return few_idle and (chunks - share) * config.chunk <= self._most_over(config, problem)
-
-    def for_general(self, configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-        """The configurations for a C that is skinny neither way, with no more blocks than k has work for.
-
-        Those come first that give every block a whole tile, then those whose blocks have so much of a tile that sums
-        may meet, then those of small tiles; and those last whose tiles reach far past the ends of C.
-        """
-        every = filling(configs, problem, limits)
-
-        def computed(config: C) -> int:
-            tiles = self.launch(config, problem).tiles(problem.m, problem.n)
-            return tiles * config.tile_rows * config.tile_columns
-
-        most = PAST_THE_EDGES * min(map(computed, every), default=0)
-
-        def place(config: C) -> tuple[bool, bool, int]:
-            tile = config.tile_rows * config.tile_columns
-            share = computed(config) // tile * problem.k // config.splits
-            small_share = share < self._most_over(config, problem)
-            whole = self.has_whole_tiles(config, problem)
-            return computed(config) > most, not whole, tile if small_share else 0
-
-        return tuple(sorted(every, key=place))
 
     def _most_over(self, config: C, problem: Problem) -> int:
         """The same, of k. A complex product is at least three or four real ones."""

@@ -136,8 +136,13 @@ class Family(ABC, Generic[C]):
         return problem.op == "nn" and problem.dtype_name in self.dtypes
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-        """Configurations of the space that a model, or what won elsewhere, wants tried first, best first."""
+        """Configurations of the space that a formula wants tried first, best first."""
         return ()
+
+    @property
+    def proposes(self) -> bool:
+        """Whether it has a formula for its first choices; else they are what was fastest for other problems."""
+        return type(self).proposals is not Family.proposals
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
         """Names the template sees besides the tunables."""

@@ -13,19 +13,15 @@ from itertools import product
 from typing import Annotated, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate, tunable
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
-from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.split_k import WIDE_SPLITS
 from tsm2_tune.generator.staging import (
     WARP_THREADS,
     StagingConfig,
     StagingFamily,
-    filling,
     staging_rules,
 )
-from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
-from tsm2_tune.generator.tiles import covering
 from tsm2_tune.generator.tunables import Tunable
 
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
@@ -38,30 +34,6 @@ RINGS = (
     (128, 128, 32, 3, 2), (128, 128, 64, 4, 2),
 )  # fmt: skip
 MIN_BLOCKS = (1, 3)
-TILE_ELEMENTS = (16 * 16, 32 * 32, 64 * 64)
-# What won on an H200, and its neighbours, for tiles of at most as many elements, where an operand lies along k and
-# where none does: the ring, blocks on a multiprocessor, as many as the bound or 1, columns of a thread, and step.
-# Without the bound, where fewer blocks fit, some of them would wait for the others to end.
-WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int, int, int, int], ...]] = {
-    (16 * 16, True): (
-        (128, 128, 128, 2, 0, 3, 3, 8, 4), (128, 128, 128, 2, 0, 3, 3, 8, 2), (128, 128, 128, 2, 0, 2, 1, 8, 4),
-    ),
-    (16 * 16, False): (
-        (128, 128, 128, 2, 0, 3, 3, 8, 1), (128, 128, 128, 4, 1, 1, 1, 8, 1), (128, 128, 128, 2, 0, 2, 1, 8, 1),
-    ),
-    (32 * 32, True): (
-        (128, 128, 64, 2, 0, 3, 3, 8, 4), (128, 128, 64, 4, 2, 3, 3, 8, 4), (128, 128, 64, 2, 0, 3, 3, 8, 2),
-    ),
-    (32 * 32, False): (
-        (128, 128, 64, 2, 0, 3, 3, 8, 1), (128, 128, 64, 2, 0, 2, 1, 8, 1), (128, 32, 16, 3, 1, 2, 1, 8, 1),
-    ),
-    (64 * 64, True): (
-        (128, 128, 32, 2, 1, 3, 3, 8, 4), (128, 128, 32, 3, 1, 3, 3, 8, 4), (128, 128, 32, 2, 1, 2, 1, 16, 4),
-    ),
-    (64 * 64, False): (
-        (128, 32, 16, 2, 0, 2, 1, 16, 1), (128, 32, 16, 2, 1, 2, 1, 16, 2), (128, 32, 16, 3, 1, 2, 1, 16, 2),
-    ),
-}  # fmt: skip
 VECTOR_BYTES = 16
 PHASE_BYTES = 128  # of shared memory, that a warp's threads read at the same time
 
@@ -146,41 +118,6 @@ class Staged(StagingFamily[StagedConfig]):
             along_k if along_a == "k" else config.tile_rows,
             along_k if along_b == "k" else config.tile_columns,
         )
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedConfig, ...]:
-        """Every product of C in one tile; what won on an H200 for a C as large, and operands lying so, first.
-
-        None where TSMT or the tensor cores do better.
-        """
-        double = problem.dtype_name == "f64"  # its sums leave few registers, and no bound on them to keep
-        tile_rows = covering(TILE, problem.m)
-        tile_columns = covering(TILE, problem.n)
-        large = double or tile_rows * tile_columns > 32 * 32  # for the tensor cores
-        if max(problem.m, problem.n) <= 8 or (large and has_f64_tensor_cores(limits, problem)):
-            return ()
-        most = 1 if double else VECTOR_BYTES // problem.dtype.element_bytes  # products along k in one read
-        elements = tile_rows * tile_columns
-        configs = (
-            StagedConfig(
-                threads,
-                sharers,
-                tile_rows,
-                tile_columns,
-                chunk,
-                stages,
-                through,
-                splits=wide_splits(limits, blocks),
-                min_blocks=1 if double else min_blocks,
-                rows=min(tile_rows, 8),
-                columns=min(tile_columns, columns),
-                step=min(step, most, chunk * elements // (min(tile_rows, 8) * min(tile_columns, columns) * sharers)),
-            )
-            for threads, sharers, chunk, stages, through, blocks, min_blocks, columns, step in WINNERS[
-                covering(TILE_ELEMENTS, elements),
-                "k" in problem.contiguous[:2],
-            ]
-        )
-        return filling(configs, problem, limits)
 
 
 FAMILY = Staged()

@@ -6,28 +6,25 @@ chunks of all tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, product
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
-from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.split_k import WIDE_SPLITS
 from tsm2_tune.generator.staging import (
     BLOCKS_FOR_ALL,
     WIDE_TILES_FOR_WIDE_RESULTS,
     StagingConfig,
     StagingFamily,
-    filling,
     staging_rules,
 )
-from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering, is_general
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
+from tsm2_tune.generator.tiles import is_general
 from tsm2_tune.generator.tunables import Tunable
 
 ROWS, COLUMNS = (16, 32, 48, 64), (16, 24, 32, 48, 64)  # of C, of a block
-TILE_ELEMENTS = (16 * 16, 32 * 32, 64 * 64)
 WARP_TILES = ((1, 2), (1, 3), (2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (4, 4))  # strips of 16 rows, octets of columns
 # Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
 RINGS = (
@@ -36,22 +33,6 @@ RINGS = (
     (256, 256, 32, 3, 1),
 )  # fmt: skip
 MIN_BLOCKS = (1, 3, 4)
-# What won on an H200 for a C of one tile of at most as many elements, where an operand lies along k and where none
-# does: the chunk, the places of the ring, what is on the way, blocks on a multiprocessor, and whether products are
-# loaded ahead. A block that is alone has twice as many warps.
-WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int], ...]] = {
-    (16 * 16, True): ((64, 2, 0, 4, 0), (64, 2, 0, 3, 1), (32, 3, 1, 4, 0)),
-    (16 * 16, False): ((64, 2, 0, 4, 0), (32, 3, 1, 4, 0), (64, 2, 0, 3, 1)),
-    (32 * 32, True): ((32, 3, 1, 2, 1), (64, 2, 0, 2, 1), (32, 2, 0, 3, 0)),
-    (32 * 32, False): ((32, 3, 1, 2, 0), (64, 2, 0, 2, 1), (32, 2, 0, 3, 0)),
-    (64 * 64, True): ((32, 4, 1, 1, 1), (32, 3, 1, 1, 1), (32, 2, 0, 2, 0)),
-    (64 * 64, False): ((32, 4, 1, 1, 1), (32, 3, 1, 1, 1), (16, 3, 1, 2, 1)),
-}
-# The same of one tile of so many columns, which are three octets for each warp.
-WINNERS_OF_THREES: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
-    24: ((64, 3, 1, 2, 1), (32, 3, 1, 3, 1), (64, 2, 0, 2, 1)),
-    48: ((32, 4, 1, 1, 1), (32, 3, 1, 2, 1), (16, 4, 1, 2, 1)),
-}
 # Of a C of many rows: threads, rows and columns of a tile, strips and octets of a warp, and the least blocks.
 TALL_TILES = (
     (256, 256, 64, 4, 4, 1), (128, 128, 64, 4, 4, 1), (256, 128, 64, 2, 4, 1), (256, 256, 32, 2, 4, 1),
@@ -67,60 +48,6 @@ TALL_RINGS = (
 )  # fmt: skip
 MORE_ROWS = (128, 256)
 COLUMNS_OF_TALL, LEAST_DEPTH = range(9, 65), 17  # n and k that a C of many rows must have
-# What won on an H200 for n up to so many, where A lies along k and where not: threads and tile, the ring, blocks on a
-# multiprocessor, as many as the bound or 1, and the strips and octets of a warp.
-Winner = tuple[int, int, int, int, int, int, int, int, int, int]
-WINNERS_OF_TALL: dict[tuple[int, bool], tuple[Winner, ...]] = {
-    (16, True): (
-        (128, 128, 16, 32, 2, 0, 2, 1, 2, 2), (128, 64, 16, 32, 2, 1, 4, 4, 1, 2),
-        (128, 128, 16, 32, 2, 1, 2, 1, 2, 2),
-    ),
-    (24, True): (
-        (256, 128, 24, 32, 4, 1, 1, 1, 1, 3), (128, 128, 24, 32, 2, 1, 2, 1, 2, 3),
-        (256, 128, 24, 32, 3, 1, 1, 1, 1, 3),
-    ),
-    (32, True): (
-        (128, 64, 32, 32, 3, 1, 2, 1, 2, 2), (256, 128, 32, 32, 4, 1, 1, 1, 2, 2),
-        (128, 64, 32, 32, 2, 0, 2, 1, 2, 2), (128, 128, 32, 32, 2, 1, 2, 1, 2, 4),
-    ),
-    (48, True): (
-        (256, 128, 48, 32, 3, 1, 1, 1, 2, 3), (128, 128, 48, 16, 3, 1, 2, 1, 4, 3),
-        (256, 256, 48, 16, 4, 1, 1, 1, 4, 3),
-    ),
-    (64, True): (
-        (256, 256, 64, 16, 4, 1, 1, 1, 4, 4), (128, 64, 64, 16, 4, 1, 2, 1, 2, 4),
-        (128, 128, 64, 32, 2, 2, 2, 1, 4, 4), (256, 256, 64, 32, 2, 1, 1, 1, 4, 4),
-        (128, 128, 64, 16, 3, 1, 2, 1, 4, 4), (256, 128, 64, 16, 6, 1, 1, 1, 2, 4),
-    ),
-    (16, False): ((256, 256, 16, 16, 5, 1, 1, 1, 2, 2), (128, 128, 16, 16, 4, 1, 2, 1, 2, 2)),
-    (24, False): (
-        (128, 128, 24, 16, 3, 1, 2, 1, 2, 3), (256, 256, 24, 16, 5, 1, 1, 1, 2, 3),
-        (256, 256, 24, 16, 4, 1, 1, 1, 2, 3), (128, 64, 24, 16, 4, 1, 2, 1, 1, 3),
-    ),
-    (32, False): (
-        (128, 128, 32, 16, 3, 1, 2, 1, 2, 4), (256, 256, 32, 16, 5, 1, 1, 1, 2, 4),
-        (128, 64, 32, 16, 4, 1, 2, 1, 2, 2), (128, 64, 32, 32, 2, 0, 2, 1, 2, 2),
-        (256, 128, 32, 16, 3, 1, 2, 2, 2, 2),
-    ),
-    (48, False): (
-        (256, 256, 48, 16, 4, 1, 1, 1, 4, 3), (256, 256, 48, 16, 3, 1, 1, 1, 4, 3),
-        (128, 128, 48, 16, 3, 1, 2, 1, 4, 3), (128, 64, 48, 16, 4, 1, 2, 1, 2, 3),
-    ),
-    (64, False): (
-        (256, 256, 64, 16, 3, 1, 1, 1, 4, 4), (256, 256, 64, 16, 4, 1, 1, 1, 4, 4),
-        (128, 128, 64, 16, 3, 1, 2, 1, 4, 4),
-        (256, 128, 64, 16, 6, 1, 1, 1, 2, 4),
-    ),
-}  # fmt: skip
-# The same of a C that is skinny neither way: of many tiles, then of few, as many as there are blocks.
-WINNERS_OF_GENERAL: tuple[Winner, ...] = (
-    (256, 128, 128, 32, 2, 1, 1, 1, 4, 4), (256, 128, 128, 16, 3, 1, 1, 1, 4, 4),
-    (256, 128, 128, 16, 4, 1, 1, 1, 4, 4), (256, 256, 64, 16, 3, 1, 1, 1, 4, 4),
-    (128, 128, 64, 16, 3, 1, 2, 1, 4, 4), (128, 64, 128, 16, 3, 1, 2, 1, 4, 4),
-    (256, 128, 64, 16, 6, 1, 1, 1, 2, 4), (128, 64, 64, 16, 4, 1, 2, 1, 2, 4),
-    (128, 64, 32, 32, 4, 1, 1, 1, 2, 2), (128, 32, 32, 32, 3, 1, 2, 1, 2, 2), (256, 64, 64, 32, 4, 1, 1, 1, 2, 2),
-    (128, 16, 32, 32, 3, 1, 1, 1, 1, 2), (128, 32, 16, 32, 3, 1, 1, 1, 1, 2),
-)  # fmt: skip
 STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS, DEPTH = 16, 8, 32, 8
 
 
@@ -241,60 +168,6 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
     def largest(self, problem: Problem) -> int:
         tall = problem.n in COLUMNS_OF_TALL and problem.k >= LEAST_DEPTH
         return INT32_MAX if tall or is_general(problem) else super().largest(problem)
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
-        """Every product of C in one tile; of many rows as many as B's way to a multiprocessor is worth."""
-        if max(problem.m, problem.n) <= OCTET_COLUMNS or not has_f64_tensor_cores(limits, problem):
-            return ()
-        if is_general(problem):
-            return self.for_general(self._configs(WINNERS_OF_GENERAL, limits), problem, limits)
-        if max(problem.m, problem.n) > LARGEST_THIN:
-            best = WINNERS_OF_TALL[covering(COLUMNS, problem.n), problem.contiguous[0] == "k"]
-            tall = self._configs(best, limits)
-            return tuple(sorted(tall, key=lambda config: not self.has_whole_tiles(config, problem)))
-        tile_rows = covering(ROWS, problem.m)
-        tile_columns = covering(COLUMNS, problem.n)
-        elements = tile_rows * tile_columns
-        strips = 3 if tile_rows == 48 else min(2, tile_rows // STRIP_ROWS)
-        octets = 4 if elements > 32 * 32 and tile_columns > STRIP_ROWS and strips < 3 else 2
-        winners = WINNERS[covering(TILE_ELEMENTS, elements), "k" in problem.contiguous[:2]]
-        if tile_columns in WINNERS_OF_THREES:
-            octets, winners = 3, WINNERS_OF_THREES[tile_columns]
-        configs = (
-            StagedMmaConfig(
-                threads=128 if blocks > 1 else 256,
-                sharers=128 if blocks > 1 else 256,
-                tile_rows=tile_rows,
-                tile_columns=tile_columns,
-                chunk=chunk,
-                stages=stages,
-                through=through,
-                splits=wide_splits(limits, blocks),
-                min_blocks=blocks if blocks in MIN_BLOCKS else 1,  # or some wait for the others to end
-                strips=strips,
-                octets=octets if blocks > 1 or octets == 3 else 2,
-                ahead=ahead,
-            )
-            for chunk, stages, through, blocks, ahead in winners
-        )
-        return filling(configs, problem, limits)
-
-    def _configs(self, winners: Iterable[Winner], limits: DeviceLimits) -> Iterator[StagedMmaConfig]:
-        for threads, tile_rows, tile_columns, chunk, stages, through, blocks, min_blocks, strips, octets in winners:
-            yield StagedMmaConfig(
-                threads,
-                threads,
-                tile_rows,
-                tile_columns,
-                chunk,
-                stages,
-                through,
-                splits=wide_splits(limits, blocks),
-                min_blocks=min_blocks,
-                strips=strips,
-                octets=octets,
-                ahead=1,
-            )
 
 
 FAMILY = StagedMma()

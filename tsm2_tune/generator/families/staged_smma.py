@@ -23,12 +23,11 @@ from tsm2_tune.generator.families.staged_mma import (
     StagedMma,
     StagedMmaConfig,
 )
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
-from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
-from tsm2_tune.generator.staging import BLOCKS_FOR_ALL, WIDE_TILES_FOR_WIDE_RESULTS, filling, staging_rules
-from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering, is_general
+from tsm2_tune.generator.split_k import WIDE_SPLITS
+from tsm2_tune.generator.staging import BLOCKS_FOR_ALL, WIDE_TILES_FOR_WIDE_RESULTS, staging_rules
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
+from tsm2_tune.generator.tiles import LARGEST_THIN, is_general
 
 ROWS, COVERED = (16, 32, 64, 128, 256), 64  # of C, of a block; up to COVERED one tile has all
 # Rows and columns of C, of a block, strips and octets of a warp. A lane has rows of two strips: their number is even.
@@ -44,71 +43,7 @@ MIN_BLOCKS = (2, 3, 4)
 WIDE_TILES = (((128, 128, 4, 4), 1), ((128, 128, 2, 8), 1), ((64, 128, 4, 4), 2), ((64, 128, 2, 8), 2))
 THREADS = 128  # of a block, or as many more as share a tile
 COLUMNS_OF_LARGE, LEAST_DEPTH = range(9, 65), 16  # n and k that a C of many rows must have
-# What won on an H200, best first: tile, ring, and blocks on a multiprocessor. Of many rows, for as many columns: of a
-# long k and a column-major A, of a long k and a row-major A, and of a short k.
-Choice = tuple[tuple[int, int, int, int], tuple[int, int, int], int]
-FEW: tuple[Choice, ...] = (
-    ((64, 16, 2, 2), (64, 2, 0), 3), ((64, 16, 2, 2), (64, 2, 1), 3), ((128, 16, 2, 2), (32, 2, 0), 3),
-)  # fmt: skip
-LONG_COLUMN_MAJOR: dict[int, tuple[Choice, ...]] = {
-    16: FEW,
-    24: (((128, 24, 2, 3), (32, 2, 1), 3), ((128, 24, 2, 3), (32, 3, 1), 2), ((64, 24, 2, 3), (32, 3, 1), 4)),
-    32: (
-        ((256, 32, 4, 4), (32, 2, 1), 2), ((64, 32, 2, 2), (32, 3, 1), 4), ((128, 32, 2, 4), (32, 2, 1), 3),
-        ((128, 32, 2, 4), (32, 3, 1), 2), ((128, 32, 2, 4), (16, 3, 1), 3),
-    ),
-    48: (((128, 48, 4, 3), (32, 2, 1), 2), ((128, 48, 2, 6), (32, 2, 1), 2), ((64, 48, 2, 3), (32, 2, 1), 3)),
-    64: (
-        ((128, 64, 2, 8), (32, 2, 1), 2), ((128, 64, 4, 4), (32, 3, 1), 2), ((64, 64, 2, 4), (32, 3, 1), 3),
-        ((128, 64, 4, 4), (32, 2, 1), 2), ((128, 64, 2, 8), (32, 3, 1), 2),
-    ),
-}  # fmt: skip
-LONG_ROW_MAJOR: dict[int, tuple[Choice, ...]] = {
-    16: FEW,
-    24: (((128, 24, 2, 3), (32, 3, 1), 2), ((128, 24, 2, 3), (32, 2, 1), 3), ((64, 24, 2, 3), (64, 2, 1), 3)),
-    32: (
-        ((128, 32, 2, 4), (32, 3, 1), 2), ((128, 32, 2, 4), (32, 2, 1), 3), ((128, 32, 2, 4), (16, 3, 1), 3),
-        ((64, 32, 2, 2), (32, 2, 1), 4),
-    ),
-    48: (((128, 48, 2, 6), (32, 2, 1), 2), ((128, 48, 4, 3), (32, 2, 1), 2), ((128, 48, 2, 6), (32, 3, 1), 2)),
-    64: (
-        ((128, 64, 4, 4), (32, 3, 1), 2), ((128, 64, 2, 8), (32, 2, 1), 2), ((64, 64, 2, 4), (32, 3, 1), 3),
-        ((128, 64, 4, 4), (32, 2, 1), 2), ((128, 64, 2, 8), (32, 3, 1), 2),
-    ),
-}  # fmt: skip
-SHORT: dict[int, tuple[Choice, ...]] = {
-    16: FEW,
-    24: (((64, 24, 2, 3), (32, 2, 1), 4), ((128, 24, 2, 3), (32, 2, 1), 3), ((128, 24, 2, 3), (16, 3, 1), 3)),
-    32: (
-        ((64, 32, 2, 2), (32, 2, 1), 4), ((128, 32, 2, 4), (32, 2, 1), 3), ((128, 32, 2, 4), (16, 3, 1), 3),
-        ((64, 32, 2, 2), (32, 3, 1), 4), ((256, 32, 4, 4), (16, 3, 1), 2),
-    ),
-    48: (((128, 48, 4, 3), (16, 3, 1), 2), ((64, 48, 2, 3), (32, 2, 1), 3)),
-    64: (
-        ((128, 64, 2, 8), (32, 2, 1), 2), ((64, 64, 2, 4), (32, 3, 1), 3), ((128, 64, 4, 4), (32, 2, 1), 2),
-        ((128, 64, 2, 8), (32, 3, 1), 2), ((128, 64, 4, 4), (32, 3, 1), 2),
-    ),
-}  # fmt: skip
-# Of one that is skinny neither way: of many tiles, then of few, as many as there are blocks.
-GENERAL: tuple[Choice, ...] = (
-    ((128, 128, 2, 8), (32, 3, 1), 1), ((128, 64, 4, 4), (32, 3, 1), 2), ((128, 128, 4, 4), (32, 3, 1), 1),
-    ((128, 64, 2, 8), (32, 2, 1), 2), ((64, 128, 4, 4), (32, 3, 1), 2), ((128, 64, 4, 4), (32, 2, 1), 2),
-    ((64, 64, 2, 4), (32, 3, 1), 2), ((64, 32, 2, 2), (32, 3, 1), 2), ((32, 32, 2, 4), (32, 3, 1), 2),
-)  # fmt: skip
-# Of a few rows and columns and a long k, for tiles that cover them. Of a square tile, the last is for operands that
-# lie along k.
-THIN: dict[tuple[int, int], tuple[Choice, ...]] = {
-    (32, 32): (((32, 32, 2, 4), (32, 3, 1), 3), ((32, 32, 2, 4), (64, 2, 0), 3)),
-    (32, 24): (((32, 24, 2, 3), (64, 2, 1), 3), ((32, 24, 2, 3), (32, 3, 1), 3)),
-    (64, 24): (((64, 24, 2, 3), (32, 3, 1), 3), ((64, 24, 2, 3), (32, 2, 1), 3)),
-    (32, 48): (((32, 48, 2, 3), (32, 3, 1), 3), ((32, 48, 2, 3), (32, 2, 1), 3)),
-    (64, 48): (((64, 48, 2, 6), (32, 3, 1), 2), ((64, 48, 2, 3), (32, 3, 1), 3)),
-    (64, 32): (((64, 32, 4, 4), (32, 3, 1), 2), ((64, 32, 4, 4), (32, 2, 0), 2)),
-    (32, 64): (((32, 64, 2, 8), (32, 3, 1), 2), ((32, 64, 2, 8), (32, 2, 0), 2)),
-    (64, 64): (
-        ((64, 64, 2, 4), (32, 3, 1), 2), ((64, 64, 2, 8), (32, 3, 1), 2), ((64, 64, 4, 4), (64, 2, 1), 2),
-    ),
-}  # fmt: skip
+Choice = tuple[tuple[int, int, int, int], tuple[int, int, int], int]  # tile, ring and least blocks
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -182,24 +117,6 @@ class StagedSmma(StagedMma):
     def largest(self, problem: Problem) -> int:
         large = problem.n in COLUMNS_OF_LARGE and problem.k >= LEAST_DEPTH
         return INT32_MAX if large or is_general(problem) else LARGEST_THIN
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
-        """What won on an H200 for as many columns; of a small C, for as large a tile."""
-        if not has_f64_tensor_cores(limits, problem):
-            return ()
-        if is_general(problem):
-            every = (_config(choice, wide_splits(limits, choice[2])) for choice in GENERAL)
-            return self.for_general(every, problem, limits)
-        if problem.m > LARGEST_THIN:
-            long = LONG_ROW_MAJOR if problem.contiguous[0] == "k" else LONG_COLUMN_MAJOR
-            winners = SHORT if problem.k <= LARGEST_THIN else long
-            choices = winners[covering(tuple(winners), problem.n)]
-            return tuple(_config(choice, wide_splits(limits, choice[2])) for choice in choices)
-        tile = covering(ROWS, problem.m), covering(COLUMNS, problem.n)
-        choices = THIN.get(tile, ())
-        if tile[0] == tile[1] and "k" in problem.contiguous[:2]:
-            choices = (*choices[-1:], *choices[:-1])
-        return filling((_config(choice, wide_splits(limits, choice[2])) for choice in choices), problem, limits)
 
     def singles(self, config: StagedMmaConfig, problem: Problem) -> bool:
         return False

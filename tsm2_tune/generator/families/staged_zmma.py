@@ -9,30 +9,27 @@ that. A C of many rows is served too, up to 64 columns wide, and one that is lar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, product
+from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import Resources
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import INT32_MAX, Problem
-from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.split_k import WIDE_SPLITS
 from tsm2_tune.generator.staging import (
     BLOCKS_FOR_ALL,
     WARP_THREADS,
     StagingConfig,
     StagingFamily,
-    filling,
     staging_rules,
 )
-from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering, is_general
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
+from tsm2_tune.generator.tiles import is_general
 from tsm2_tune.generator.tunables import Tunable
 
 TILE, COVERED = (16, 32, 64, 128, 256), 64  # rows of C, of a block; up to COVERED one tile has all
-THIN_TILE = tuple(rows for rows in TILE if rows <= COVERED)
 COLUMNS, THREES = (16, 24, 32, 48, 64), (24, 48)  # of its columns, and those of three octets a warp
 TILES = tuple(product(TILE, COLUMNS))
 WARP_TILES = ((2, 2), (4, 2), (2, 4), (4, 4), (2, 3), (4, 3))  # strips of 8 rows, octets of columns
@@ -47,69 +44,6 @@ COLUMNS_OF_LARGE = range(9, 65)  # that a C of many rows must have
 MOST_AHEAD_OF_COPIES = 8  # strips times octets: with more, the compiler spills what is loaded before copies begin
 LINES, DEPTH = 8, 8  # of a strip or an octet; most products of a read
 REGISTERS_OF_C128 = 4
-# What won on an H200, and its neighbours, by element type and tile of a thin C: the ring, blocks on a multiprocessor
-# and their bound, strips, octets, and whether products are loaded ahead.
-Winner = tuple[int, int, int, int, int, int, int, int, int, int]
-THIN: dict[tuple[str, int], tuple[Winner, ...]] = {
-    ("c64", 16): ((128, 128, 128, 2, 0, 2, 1, 2, 2, 1), (128, 128, 128, 2, 0, 2, 1, 2, 2, 0)),
-    ("c64", 32): ((128, 128, 32, 3, 1, 2, 1, 4, 2, 0), (128, 128, 32, 3, 1, 2, 1, 4, 2, 1)),
-    ("c64", 64): ((256, 256, 64, 2, 1, 1, 1, 4, 2, 1), (256, 256, 32, 2, 1, 1, 1, 4, 2, 1)),
-    ("c128", 16): ((128, 128, 64, 2, 0, 2, 1, 2, 2, 0), (128, 128, 32, 2, 1, 3, 1, 2, 2, 0)),
-    ("c128", 32): ((128, 128, 32, 2, 1, 2, 1, 4, 4, 0), (128, 128, 16, 3, 1, 3, 3, 4, 2, 0)),
-    ("c128", 64): (
-        (256, 256, 16, 3, 1, 1, 0, 2, 4, 1), (256, 256, 8, 4, 1, 1, 0, 2, 4, 1), (256, 256, 16, 3, 1, 1, 1, 4, 4, 1),
-    ),
-}  # fmt: skip
-# The same where it has up to 8 rows or columns and more of the others, or four times as many of these.
-UNEQUAL: dict[str, tuple[Winner, ...]] = {
-    "c64": ((128, 128, 32, 2, 1, 3, 3, 2, 2, 1),),
-    "c128": (
-        (128, 128, 16, 2, 1, 3, 3, 2, 2, 1),
-        (128, 128, 16, 2, 1, 2, 1, 2, 2, 1),
-        (128, 128, 32, 2, 1, 2, 1, 2, 2, 1),
-    ),
-}
-# The same for a C of many rows, by element type and columns of a tile: after its rows.
-LARGE: dict[tuple[str, int], tuple[tuple[int, Winner], ...]] = {
-    ("c64", 16): (
-        (128, (128, 128, 32, 2, 1, 2, 1, 4, 2, 0)), (128, (128, 128, 16, 3, 1, 2, 1, 4, 2, 1)),
-        (128, (128, 128, 16, 4, 1, 2, 1, 4, 2, 1)),
-    ),
-    ("c64", 24): ((64, (128, 128, 32, 2, 1, 2, 1, 2, 3, 1)), (128, (128, 128, 16, 3, 1, 2, 1, 4, 3, 1))),
-    ("c64", 32): ((64, (128, 128, 16, 3, 1, 2, 1, 4, 2, 1)), (64, (128, 128, 32, 2, 1, 2, 1, 4, 2, 0))),
-    ("c64", 48): ((64, (128, 128, 32, 2, 1, 2, 1, 4, 3, 1)), (64, (128, 128, 16, 3, 1, 2, 1, 4, 3, 1))),
-    ("c64", 64): ((64, (256, 256, 64, 2, 1, 1, 1, 4, 2, 1)), (64, (256, 256, 64, 2, 1, 1, 1, 4, 2, 0))),
-    ("c128", 16): (
-        (128, (128, 128, 16, 2, 1, 2, 1, 4, 2, 1)), (128, (128, 128, 8, 4, 1, 2, 1, 4, 2, 1)),
-        (64, (128, 128, 32, 2, 1, 2, 1, 2, 2, 1)),
-    ),
-    ("c128", 24): ((128, (128, 128, 8, 4, 1, 2, 1, 4, 3, 1)), (128, (128, 128, 8, 3, 1, 2, 1, 4, 3, 1))),
-    ("c128", 32): (
-        (256, (256, 256, 8, 4, 1, 1, 1, 4, 4, 1)), (256, (256, 256, 16, 2, 1, 1, 1, 4, 4, 1)),
-        (128, (128, 128, 8, 4, 1, 2, 1, 4, 4, 1)), (128, (256, 256, 16, 3, 1, 1, 1, 4, 2, 1)),
-    ),
-    ("c128", 48): ((128, (256, 256, 16, 3, 1, 1, 1, 4, 3, 1)), (128, (256, 256, 8, 6, 1, 1, 1, 4, 3, 1))),
-    ("c128", 64): (
-        (128, (256, 256, 16, 3, 1, 1, 1, 4, 4, 1)), (128, (256, 256, 8, 6, 1, 1, 1, 4, 4, 1)),
-        (64, (128, 128, 8, 3, 1, 2, 1, 4, 4, 1)),
-    ),
-}  # fmt: skip
-
-# The same for a C that is skinny neither way, after rows and columns of a tile: of many tiles, then of few.
-GENERAL: dict[str, tuple[tuple[int, int, Winner], ...]] = {
-    "c64": (
-        (64, 64, (256, 256, 64, 2, 1, 1, 1, 4, 2, 1)), (64, 64, (256, 256, 32, 2, 1, 1, 1, 4, 2, 1)),
-        (64, 64, (256, 256, 32, 2, 1, 1, 1, 2, 4, 1)), (64, 32, (128, 128, 32, 2, 1, 2, 1, 4, 2, 1)),
-        (64, 32, (128, 128, 16, 3, 1, 2, 1, 4, 2, 1)), (32, 32, (128, 128, 32, 3, 1, 2, 1, 4, 2, 0)),
-    ),
-    "c128": (
-        (128, 64, (256, 256, 16, 3, 1, 1, 1, 4, 4, 1)), (128, 64, (256, 256, 8, 6, 1, 1, 1, 4, 4, 1)),
-        (128, 64, (256, 256, 16, 2, 1, 1, 1, 4, 4, 1)), (64, 64, (128, 128, 8, 3, 1, 2, 1, 4, 4, 1)),
-        (64, 64, (256, 256, 16, 3, 1, 1, 1, 2, 4, 1)), (64, 32, (256, 256, 16, 3, 1, 1, 1, 2, 2, 1)),
-        (32, 32, (128, 128, 16, 3, 1, 2, 1, 2, 2, 1)), (32, 16, (128, 128, 32, 3, 1, 1, 1, 2, 2, 1)),
-        (16, 16, (128, 128, 32, 3, 1, 2, 1, 2, 2, 1)),
-    ),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -246,39 +180,6 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
     def largest(self, problem: Problem) -> int:
         large = problem.n in COLUMNS_OF_LARGE or is_general(problem)
         return INT32_MAX if large else super().largest(problem)
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedZmmaConfig, ...]:
-        """What won on an H200 for a C as large; none where TSMT does better."""
-        fewest, most = sorted((problem.m, problem.n))
-        if fewest <= (LINES if most <= TILE[0] else LINES // 2) or not has_f64_tensor_cores(limits, problem):
-            return ()
-        dtype, columns = problem.dtype_name, covering(COLUMNS, problem.n)
-        if is_general(problem):
-            every = (self._chosen([(m, winner)], n, problem, limits) for m, n, winner in GENERAL[dtype])
-            return self.for_general(chain.from_iterable(every), problem, limits)
-        if most > LARGEST_THIN:
-            return tuple(self._chosen(LARGE[dtype, columns], columns, problem, limits))
-        rows = covering(THIN_TILE, problem.m)
-        unequal = [(rows, winner) for winner in UNEQUAL[dtype]]
-        square = [(rows, winner) for winner in THIN[dtype, covering(TILE, max(rows, columns))]]
-        is_unequal = fewest <= LINES or max(rows, columns) >= 4 * min(rows, columns)
-        chosen = tuple(self._chosen(unequal if is_unequal else square, columns, problem, limits))
-        chosen = chosen or tuple(self._chosen(unequal, columns, problem, limits))  # of fewer warps
-        return filling(chosen, problem, limits)
-
-    def _chosen(
-        self, winners: Iterable[tuple[int, Winner]], columns: int, problem: Problem, limits: DeviceLimits
-    ) -> Iterator[StagedZmmaConfig]:
-        """The winners with so many columns of C in a tile that its rows can be divided among their warps."""
-        for rows, winner in winners:
-            threads, sharers, chunk, stages, through, blocks, bound, strips, octets, ahead = winner
-            warps = sharers * DEPTH // (chunk * WARP_THREADS)
-            tile = warp_tile(rows, columns, strips, octets, least_warps=warps)
-            if tile is not None and chunk <= problem.k:
-                ring, splits = (chunk, stages, through), wide_splits(limits, blocks)
-                config = StagedZmmaConfig(threads, sharers, rows, columns, *ring, splits, bound, *tile, ahead)
-                if self._divides(config):
-                    yield config
 
 
 FAMILY = StagedZmma()

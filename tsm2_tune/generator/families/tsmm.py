@@ -14,11 +14,9 @@ from typing import Annotated, Any, ClassVar
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n, prefetch_within_k
-from tsm2_tune.generator.tiles import covering
 from tsm2_tune.generator.tunables import EvictFirst, Tunable
 from tsm2_tune.runtime.expecting import Division
 
@@ -28,10 +26,6 @@ VECTORS = (1, 2)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH = (1, 2, 4, 8, 16, 32)
 ROW_TILES = (1, 2, 4, 8, 16, 24, 32)
-LONG_RUNS = (32, 24)  # that are nearly one wave of blocks of up to 8 columns of 16 bits, where m is 10^7
-MOST_COLUMNS = 16  # of C, from which on a thread has too many sums in registers
-MOST_COLUMNS_HALF = 8  # of 16-bit floats, which the tensor cores multiply faster then
-SMALL_M = 2**18  # up to which starting the kernel takes longer than reading
 TILE_DEPTH = 64  # rows of B staged at a time: all of them where the product is small
 
 
@@ -139,40 +133,6 @@ class Tsmm(Family[TsmmConfig]):
         passes = -(-problem.n // config.columns)  # over A: one for each group of columns
         elements = problem.m * problem.k * passes + problem.k * problem.n
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmConfig, ...]:
-        """Where the winners on an H200 lay: every column of C at once, 8 columns of A ahead, narrow vectors."""
-        if problem.k > 2 * TILE_DEPTH:  # where A is large, its columns must be on their way all the time
-            return ()
-        most_columns = MOST_COLUMNS if problem.dtype.element_bytes > 2 else MOST_COLUMNS_HALF
-        columns, prefetch = covering(COLUMNS, problem.n), min(8, covering(PREFETCH, problem.k))
-        if problem.n > most_columns and problem.m > SMALL_M:
-            return ()
-        if problem.dtype.is_complex and problem.m > SMALL_M:
-            wide = ((16, 1, 1), (16, 1, 2), (8, 2, 1), (16, 2, 1), (8, 1, 1))
-            return tuple(
-                TsmmConfig(128, vector_bytes, vectors, columns, prefetch, row_tiles)
-                for vector_bytes, vectors, row_tiles in wide
-                if vector_bytes >= problem.dtype.element_bytes
-            )
-        shapes = ((8, 2), (16, 1), (8, 1)) if problem.dtype.element_bytes <= 8 else ((16, 1), (16, 2))
-        few: tuple[TsmmConfig, ...] = ()
-        if problem.dtype.element_bytes == 2:
-            shapes = ((16, 2), (16, 1), (8, 2)) if columns <= 4 else ((8, 1), (16, 1))
-            few = (TsmmConfig(64, 16, 2, columns, prefetch, 1),) if columns <= 4 else ()
-        if problem.m <= SMALL_M:  # one row a thread, so that many start, and all of a row at once
-            element_bytes = problem.dtype.element_bytes
-            few = tuple(
-                TsmmConfig(threads, vector_bytes, 1, columns, ahead, 1)
-                for ahead in dict.fromkeys((min(16, covering(PREFETCH, problem.k)), prefetch))
-                for vector_bytes in sorted({max(element_bytes, 4), min(max(2 * element_bytes, 8), 16)})
-                for threads in (128, 64)
-            )
-        return few + tuple(
-            TsmmConfig(128, vector_bytes, vectors, columns, prefetch, row_tiles)
-            for row_tiles in ((*LONG_RUNS, 2) if problem.dtype.element_bytes == 2 and columns > 4 else (1, 2))
-            for vector_bytes, vectors in shapes
-        )
 
     def context(self, config: TsmmConfig, problem: Problem) -> dict[str, Any]:
         return {

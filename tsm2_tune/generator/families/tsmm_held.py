@@ -15,11 +15,9 @@ from typing import Annotated, Any, ClassVar
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n, covering_rule
-from tsm2_tune.generator.tiles import covering
 from tsm2_tune.generator.tunables import EvictFirst, Tunable
 from tsm2_tune.runtime.expecting import Division
 
@@ -29,13 +27,7 @@ DEPTH = (2, 4, 8, 16)
 COLUMNS = (2, 4, 8, 16)
 ACROSS = (2, 4, 8, 16, 32, 64)
 PACK = 16  # rows: whole vectors of every type
-# Of the winners on an H200, by their m: threads, vectors in units of 4 bytes or of an element, columns, across.
-FEWEST_ROWS = 160  # of each multiprocessor
-FEWEST = ((128, 1, 4, 4), (128, 2, 4, 8), (64, 1, 4, 4), (128, 1, 2, 2), (128, 1, 8, 8), (128, 2, 4, 4))
-SMALL_M = 2**18  # up to which starting the kernel takes longer than writing
-SMALL = ((128, 2, 8, 8), (128, 4, 4, 16), (128, 1, 8, 8), (128, 2, 8, 16), (128, 4, 4, 64))
 LARGE = ((128, 4, 4, 64), (256, 4, 4, 64), (128, 2, 8, 64))
-HELD_WELL = 8  # columns of A, where C is large
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -148,30 +140,6 @@ class TsmmHeld(Family[TsmmHeldConfig]):
             (2 * rows - PACK, config.across, max(config.depth - 1, 1)),
             (2 * rows + 1, config.across, config.depth),
         )
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmHeldConfig, ...]:
-        """What won on an H200: where all is small, one row or two a thread and few columns; else wide vectors."""
-        dtype = problem.dtype
-        if problem.k > DEPTH[-1]:
-            return ()
-        if problem.m > SMALL_M and (
-            problem.k > HELD_WELL or problem.n < max(HELD_WELL, dtype.parts * problem.k) or dtype.element_bytes == 2
-        ):
-            return ()
-        choices = FEWEST if problem.m <= FEWEST_ROWS * limits.sms else SMALL if problem.m <= SMALL_M else LARGE
-        unit, depth = max(VECTOR_BYTES[0], dtype.element_bytes), covering(DEPTH, problem.k)
-        columns_of_c = covering(ACROSS, problem.n)
-        found = (
-            TsmmHeldConfig(
-                threads,
-                min(units * unit, VECTOR_BYTES[-1]),
-                depth,
-                min(columns, columns_of_c),
-                min(across, columns_of_c),
-            )
-            for threads, units, columns, across in choices
-        )
-        return tuple(dict.fromkeys(found))
 
     def context(self, config: TsmmHeldConfig, problem: Problem) -> dict[str, Any]:
         return {"about": "A in registers, C some columns at a time"}

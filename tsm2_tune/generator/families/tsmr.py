@@ -15,14 +15,11 @@ from typing import Annotated, Any, ClassVar
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
-from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITS_ROW_TILES, most_loads, split_traffic, with_splits
+from tsm2_tune.generator.split_k import SPLITS_ROW_TILES, most_loads, split_traffic
 from tsm2_tune.generator.streaming import streaming_rules
-from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
-from tsm2_tune.generator.tiles import LARGEST_THIN
 from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 VECTOR_BYTES = 16
@@ -31,7 +28,6 @@ VECTORS = (1, 2)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16)
 PREFETCH_STAGES = ((4, 2), (8, 2), (8, 4), (8, 8), (16, 2), (16, 4), (16, 8), (32, 8))
 MIN_BLOCKS = (1, 2, 4, 6)
-MOST_COLUMNS = {"f32": 16, "f64": 1, "c64": 8, "c128": 2}  # up to which the f64 tensor cores are no faster
 TILE_DEPTH = 64  # rows of B staged at a time; twice as many stay where that is all
 
 
@@ -148,30 +144,6 @@ class Tsmr(Family[TsmrConfig]):
             (config.threads + 34, config.columns + 1, deep - 1),
             ((2 * config.row_tiles - 1) * rows + width, 2, deep),  # the last tile of rows is part-filled, yet aligned
         )
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrConfig, ...]:
-        """Where the winners on an H200 lay: every column at once, 8 or 16 columns of A ahead, enough splits.
-
-        None of a small C, nor of a tall A, which TSMM has, nor where the tensor cores do better.
-        """
-        most_columns = MOST_COLUMNS[problem.dtype_name] if has_f64_tensor_cores(limits, problem) else problem.n
-        if problem.m <= LARGEST_THIN or problem.k < 2 * LEAST_SHARE or problem.n > most_columns:
-            return ()
-        columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
-        tight = 4 if columns >= 8 and not problem.dtype.is_complex else 1
-        ahead: tuple[tuple[int, int, int, int, int], ...] = (  # threads, vectors, prefetch, stages, min_blocks
-            (128, 1, 8, 4, tight),
-            (64, 1, 16, 4, 6),
-            (128, 1, 8, 2, tight),
-            (64, 1, 16, 2, 6),
-            (128, 1, 8, 8, tight),
-        )
-        if problem.dtype_name == "c128":
-            ahead = (ahead[0], (128, 2, 8, 4, 1), *ahead[1:3])
-        elif columns > 8:  # few rows a block, whose threads load far ahead
-            ahead = ((128, 1, 8, 2, 4), (64, 1, 32, 8, 4), (64, 1, 16, 4, 4), (128, 1, 8, 4, 4))
-        variants = [TsmrConfig(t, v, columns, p, s, 1, 1, least) for t, v, p, s, least in ahead]
-        return with_splits(self, variants, problem, limits)
 
     def context(self, config: TsmrConfig, problem: Problem) -> dict[str, Any]:
         return {

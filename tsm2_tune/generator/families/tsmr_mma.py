@@ -8,21 +8,19 @@ chosen to be neighbours and come in one load. The arithmetic is that of fused mu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
-from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITS_ROW_TILES, most_loads, split_traffic, with_splits
+from tsm2_tune.generator.split_k import SPLITS_ROW_TILES, most_loads, split_traffic
 from tsm2_tune.generator.streaming import streaming_rules
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
-from tsm2_tune.generator.tiles import LARGEST_THIN, is_general
 from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 THREADS = (64, 128, 256)
@@ -32,33 +30,6 @@ PREFETCH_STAGES = ((16, 2), (32, 2), (32, 4), (64, 2), (64, 4))
 MIN_BLOCKS = (1, 2, 3, 4, 6)
 STRIP_ROWS = 16
 WARP_THREADS = 32
-FEW_OF_A = 16  # columns
-
-# Where the winners on an H200 lay, by columns: threads, strips, prefetch, stages, min_blocks.
-Variants = tuple[tuple[int, int, int, int, int], ...]
-VARIANTS: dict[int, Variants] = {
-    8: ((128, 2, 16, 2, 6), (128, 1, 32, 4, 1), (64, 1, 32, 2, 1)),
-    16: ((128, 2, 16, 2, 6), (128, 1, 32, 4, 6), (256, 1, 32, 2, 1), (128, 4, 16, 2, 1), (256, 1, 16, 2, 3)),
-    32: ((128, 2, 32, 4, 3), (128, 2, 32, 2, 3), (128, 1, 32, 4, 4)),
-    64: ((128, 2, 32, 2, 1), (128, 2, 32, 4, 1), (128, 1, 32, 2, 4)),
-}
-# A small B: tall A in tiles of rows.
-SMALL_B_VARIANTS: dict[int, Variants] = VARIANTS | {
-    32: ((128, 2, 16, 2, 3), (128, 1, 32, 4, 1), (128, 1, 32, 4, 4)),
-    64: ((128, 1, 32, 2, 4), (128, 2, 32, 2, 1), (128, 2, 32, 4, 1)),
-}
-# A row-major A: with two products of the tensor core in a group its loads take whole lines of memory, with four two
-# lines side by side.
-ROW_MAJOR_VARIANTS: dict[int, Variants] = {
-    8: ((128, 1, 64, 4, 3), (64, 1, 64, 2, 1), (64, 1, 32, 2, 1)),
-    16: ((128, 1, 32, 2, 6), (128, 1, 32, 4, 6), (256, 1, 16, 2, 3)),
-    32: ((128, 2, 32, 2, 3), (128, 2, 16, 2, 3), (128, 1, 32, 4, 4)),
-    64: ((128, 2, 32, 2, 1), (128, 1, 32, 2, 4)),
-}
-SMALL_B_ROW_MAJOR_VARIANTS: dict[int, Variants] = ROW_MAJOR_VARIANTS | {
-    8: ((64, 1, 32, 2, 1), (128, 2, 16, 2, 6), (128, 1, 32, 2, 6), (256, 2, 16, 2, 3)),
-}
-FEW_OF_A_VARIANTS: Variants = ((128, 1, 16, 2, 3), (256, 1, 16, 2, 1))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -172,25 +143,6 @@ class TsmrMma(Family[TsmrMmaConfig]):
             (42, config.columns + 1, deep - 1),
             ((2 * config.row_tiles - 1) * rows + 2, 2, deep),  # the last tile of rows is part-filled, yet aligned
         )
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrMmaConfig, ...]:
-        """Where the winners on an H200 lay: every column at once, 16 or 32 rows a warp, few splits."""
-        if problem.k <= FEW_OF_A and problem.n <= COLUMNS[0]:  # which TSMM does as well, without padding
-            return ()
-        if problem.m <= LARGEST_THIN or is_general(problem):  # for the staged families
-            return ()
-        columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
-        small_b = problem.k < 2 * LEAST_SHARE
-        if problem.contiguous[0] == "k":
-            variants = (SMALL_B_ROW_MAJOR_VARIANTS if small_b else ROW_MAJOR_VARIANTS)[columns]
-        else:
-            variants = (SMALL_B_VARIANTS if small_b else VARIANTS)[columns]
-        if problem.k <= FEW_OF_A and columns == COLUMNS[-1]:  # there is no more of A to load ahead
-            variants = FEW_OF_A_VARIANTS
-        chosen = [TsmrMmaConfig(t, strips, columns, p, s, 1, 1, least) for t, strips, p, s, least in variants]
-        if small_b:
-            return tuple(replace(config, row_tiles=row_tiles) for row_tiles in (4, 8, 2) for config in chosen)
-        return with_splits(self, chosen, problem, limits)
 
     def context(self, config: TsmrMmaConfig, problem: Problem) -> dict[str, Any]:
         return {

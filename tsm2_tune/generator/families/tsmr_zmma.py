@@ -9,21 +9,19 @@ precision.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
-from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITS_ROW_TILES, most_loads, split_traffic, with_splits
+from tsm2_tune.generator.split_k import SPLITS_ROW_TILES, most_loads, split_traffic
 from tsm2_tune.generator.streaming import streaming_rules
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
-from tsm2_tune.generator.tiles import LARGEST_THIN, is_general
 from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 THREADS = (64, 128, 256)
@@ -34,19 +32,6 @@ MIN_BLOCKS = (1, 2, 3, 4, 6)
 VECTOR_BYTES = 16
 STRIP_VECTORS = 8
 WARP_THREADS = 32
-FEW_OF_A = 16  # columns
-
-# Threads, strips, prefetch, stages and min_blocks to try first, by element type and columns.
-VARIANTS = {
-    ("c64", 8): ((128, 1, 32, 4, 4), (128, 2, 16, 2, 1), (128, 1, 16, 2, 4), (256, 1, 32, 4, 1)),
-    ("c128", 8): ((128, 2, 16, 2, 4), (128, 1, 32, 4, 4), (64, 1, 32, 2, 1)),
-    ("c128", 16): ((128, 2, 16, 2, 3), (128, 1, 32, 4, 4), (256, 1, 16, 2, 2), (128, 2, 32, 4, 1)),
-    ("c128", 32): ((128, 1, 32, 4, 1), (128, 2, 32, 4, 1), (128, 2, 16, 2, 1)),
-}
-# A row-major A: with two products of the tensor core in a group, its loads take whole lines of memory.
-ROW_MAJOR_VARIANTS = {
-    ("c64", 8): ((128, 1, 32, 2, 3), (128, 1, 32, 4, 4)),
-}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -163,23 +148,6 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
             (42, config.columns + 1, deep - 1),
             ((2 * config.row_tiles - 1) * rows + 2, 2, deep),
         )
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrZmmaConfig, ...]:
-        """Every column at once as far as registers go, 8 or 16 rows a warp, few splits."""
-        if problem.k <= FEW_OF_A and problem.n <= COLUMNS[0]:  # which TSMM does as well, without padding
-            return ()
-        if problem.m <= LARGEST_THIN or is_general(problem):  # for the staged families
-            return ()
-        if problem.dtype_name == "c64" and problem.n > COLUMNS[0]:  # with three products for one, where staged
-            return ()
-        columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
-        key = problem.dtype_name, columns
-        row_major = ROW_MAJOR_VARIANTS if problem.contiguous[0] == "k" else {}
-        variants = row_major.get(key, VARIANTS[key])
-        chosen = [TsmrZmmaConfig(t, strips, columns, p, s, 1, 1, least) for t, strips, p, s, least in variants]
-        if problem.k < 2 * LEAST_SHARE:
-            return tuple(replace(config, row_tiles=row_tiles) for row_tiles in (4, 8, 2) for config in chosen)
-        return with_splits(self, chosen, problem, limits)
 
     def context(self, config: TsmrZmmaConfig, problem: Problem) -> dict[str, Any]:
         a_along_k, width = problem.contiguous[0] == "k", VECTOR_BYTES // problem.dtype.element_bytes

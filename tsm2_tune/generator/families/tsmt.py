@@ -7,30 +7,24 @@ the sums of all teams are added up in a fixed order: over the warp, over the blo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, TF32_DTYPES, Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
 from tsm2_tune.generator.split_k import (
-    SMALL_K,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
     adders,
     flat_splits,
-    in_turns,
     mostly_busy,
-    splits_of_few_chunks,
-    wide_splits,
 )
-from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering, mirrored, tile_rules, tile_traffic
+from tsm2_tune.generator.tiles import LARGEST_THIN, mirrored, tile_rules, tile_traffic
 from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 THREADS = (128, 256, 512)
@@ -39,66 +33,7 @@ THREAD_TILES = ((8, 8), (4, 4), (8, 4), (8, 16), (16, 16))  # the most rows and 
 STEP_STAGES = ((1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2), (8, 1))
 MIN_BLOCKS = (1, 2, 3)
 WARP_THREADS = 32
-# Threads, rows and columns of a thread, step and stages that won on an H200 where k is small.
-FEW_CHUNKS = (
-    (128, 4, 4, 4, 1),
-    (256, 4, 4, 4, 2),
-    (256, 8, 4, 4, 1),
-    (256, 8, 8, 4, 1),
-    (128, 8, 4, 4, 1),
-    (256, 8, 4, 4, 2),
-    (128, 4, 4, 8, 1),
-    (256, 8, 8, 2, 1),
-    (256, 4, 4, 4, 1),
-)
-FEW_CHUNKS_C128 = ((256, 4, 4, 2, 1), *FEW_CHUNKS)
-# The same where k is large, and blocks on a multiprocessor: up to 4 x 4, and above it by the bytes of an element.
-NARROW = 4  # rows and columns of C
-MANY_CHUNKS_NARROW = (
-    (512, 4, 4, 4, 1, 2),
-    (512, 4, 4, 4, 1, 1),
-    (256, 4, 4, 4, 1, 3),
-    (128, 4, 4, 4, 1, 3),
-    (256, 4, 4, 4, 1, 2),
-    (256, 4, 4, 4, 2, 2),
-    (128, 4, 4, 4, 1, 2),
-)
-MANY_CHUNKS = {
-    4: (
-        (128, 8, 8, 4, 1, 2),
-        (128, 8, 16, 4, 1, 2),
-        (128, 16, 8, 4, 1, 2),
-        (256, 8, 8, 2, 2, 2),
-        (128, 8, 4, 4, 1, 3),
-        (128, 8, 8, 2, 1, 3),
-        (256, 8, 8, 1, 2, 2),
-        (256, 4, 4, 4, 1, 2),
-    ),
-    8: (
-        (256, 4, 4, 4, 1, 2),
-        (128, 8, 4, 4, 1, 2),
-        (128, 8, 8, 4, 1, 2),
-        (128, 4, 4, 4, 1, 4),
-        (128, 4, 4, 4, 1, 3),
-    ),
-}
-# Of complex numbers, the same up to 4 x 4.
-MANY_CHUNKS_NARROW_COMPLEX = (
-    (256, 4, 4, 4, 1, 2),
-    (256, 4, 4, 2, 1, 2),
-    (128, 4, 4, 2, 1, 4),
-    (128, 4, 4, 4, 1, 3),
-)
-MANY_CHUNKS_COMPLEX = (
-    (128, 8, 8, 2, 1, 2),
-    (256, 4, 4, 2, 1, 2),
-    (128, 8, 4, 2, 1, 2),
-    (128, 4, 4, 2, 1, 2),
-    (128, 4, 4, 2, 1, 3),
-)
 LARGEST_TEAM = 64  # threads that share a tile of C
-PREFERRED = 12  # at most, where k is small
-LARGEST_F32 = 16  # rows and columns of C, from which on staging both operands does better
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -228,76 +163,6 @@ class Tsmt(Family[TsmtConfig]):
             (max(rows - 1, 1), columns + 1, max(config.step - 1, 1)),
             (rows + config.rows, columns + config.columns, 2 * chunk + 1),
             (config.rows, config.columns, chunk),
-        )
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtConfig, ...]:
-        """Every product of C in one tile. None where the tensor cores do better."""
-        if (
-            problem.dtype_name in ("f64", "c64", "c128")
-            and max(problem.m, problem.n) > 8
-            and min(problem.m, problem.n) > NARROW  # up to which the tensor cores would compute padding
-            and has_f64_tensor_cores(limits, problem)
-        ):
-            return ()
-        if problem.dtype_name in TF32_DTYPES and max(problem.m, problem.n) > 4:
-            return ()
-        tile_rows = covering(TILE, problem.m)
-        tile_columns = covering(TILE, problem.n)
-        if problem.k <= SMALL_K:
-            return self._for_few_chunks(problem, limits, tile_rows, tile_columns)[:PREFERRED]
-        if problem.is_gram:  # a thread loads X once, and has half as much on its way
-            largest = 16 if problem.dtype_name == "f32" else 8
-            if problem.m > largest:
-                return ()
-            most = NARROW if problem.dtype_name == "c128" else largest
-            many = tuple(
-                (threads, most, most, step, stages, blocks)
-                for threads, blocks in ((128, 3 if problem.dtype_name == "f32" else 2), (256, 2), (128, 2), (256, 3))
-                for step, stages in ((4, 1), (4, 2), (2, 2), (1, 4))
-            )
-        elif max(problem.m, problem.n) > LARGEST_F32:
-            return ()
-        elif problem.dtype.is_complex and max(problem.m, problem.n) <= NARROW:
-            many = MANY_CHUNKS_NARROW_COMPLEX
-        elif problem.dtype.is_complex:  # of more registers each, and of more multiply-adds for each element loaded
-            many = MANY_CHUNKS_COMPLEX
-        elif max(problem.m, problem.n) <= NARROW:
-            many = MANY_CHUNKS_NARROW
-        else:
-            many = MANY_CHUNKS[problem.dtype.element_bytes]
-        return tuple(
-            TsmtConfig(
-                threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages,
-                wide_splits(limits, blocks), 1,
-            )
-            for threads, rows, columns, step, stages, blocks in many
-            if (rows, columns) in THREAD_TILES or columns >= tile_columns
-        )  # fmt: skip
-
-    @staticmethod
-    def _for_few_chunks(
-        problem: Problem, limits: DeviceLimits, tile_rows: int, tile_columns: int
-    ) -> tuple[TsmtConfig, ...]:
-        """Where reading takes no time to speak of: few sums a thread, and a chunk or two for each block."""
-        c128 = problem.dtype_name == "c128"
-        variants = dict.fromkeys(
-            TsmtConfig(
-                threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages, 1, 1
-            )
-            for threads, rows, columns, step, stages in (FEW_CHUNKS_C128 if c128 else FEW_CHUNKS)
-        )
-        return in_turns(
-            [
-                replace(variant, splits=splits)
-                for splits in splits_of_few_chunks(
-                    problem.k,
-                    chunk=variant.threads // team(variant) * variant.step,
-                    stages=variant.stages,
-                    limits=limits,
-                )
-            ]
-            for variant in variants
-            if team(variant) <= LARGEST_TEAM
         )
 
     def context(self, config: TsmtConfig, problem: Problem) -> dict[str, Any]:

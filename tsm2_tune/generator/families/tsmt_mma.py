@@ -9,28 +9,23 @@ a lane, which leaves the others to loads.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE
 from tsm2_tune.generator.split_k import (
-    SMALL_K,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
     adders,
     flat_splits,
-    in_turns,
-    splits_of_few_chunks,
-    wide_splits,
 )
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
+from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules, tile_traffic
 from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 THREADS = (128, 256, 512)
@@ -49,23 +44,6 @@ WARP_TILES = (
 STEP_STAGES = ((8, 2), (8, 3), (8, 4), (16, 1), (16, 2), (16, 3), (32, 1), (32, 2))
 MIN_BLOCKS = (1, 2, 3, 4)
 STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS = 16, 8, 32
-NARROW = 4  # rows and columns of C, up to which multiply-adds do better
-# Threads, step and stages that won on an H200 where k is small, for a C of up to 8 x 8 and above.
-FEW_CHUNKS_NARROW = ((256, 32, 1), (512, 16, 3), (512, 16, 1), (512, 32, 2), (256, 16, 2))
-FEW_CHUNKS = ((512, 16, 1), (512, 8, 3), (512, 8, 2), (256, 16, 2))
-# Strips, octets, threads, step, stages, blocks on a multiprocessor and their bound where k is large.
-MANY_CHUNKS_NARROW = (
-    (1, 1, 256, 32, 2, 2, 1),
-    (1, 1, 128, 32, 2, 4, 1),
-    (1, 1, 256, 32, 1, 2, 1),
-    (1, 1, 256, 32, 2, 1, 1),
-)
-MANY_CHUNKS = (
-    (1, 1, 256, 32, 2, 1, 1),
-    (1, 1, 128, 32, 2, 3, 1),
-    (1, 1, 256, 32, 1, 2, 1),
-    (1, 2, 256, 16, 2, 1, 2),
-)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -178,52 +156,6 @@ class TsmtMma(Family[TsmtMmaConfig]):
             (rows - 1, columns + 1, config.step - 1),
             (rows + 2, columns + 2, 2 * block_k + 1),
             (rows - 2, columns - 2, block_k),
-        )
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtMmaConfig, ...]:
-        """Every product of C in one tile. None where so much of it would be padding that multiply-adds do better.
-
-        Nor of a large C, for which staging both operands does better, except of a narrow one where k is small.
-        Where k is large, nor of a Gram matrix, of which others compute half.
-        """
-        fewest, large = min(problem.m, problem.n), max(problem.m, problem.n) > STRIP_ROWS
-        staged = large and not problem.is_gram and fewest > OCTET_COLUMNS
-        if fewest <= NARROW or staged or (problem.k > SMALL_K and (large or problem.is_gram)):
-            return ()
-        tile_rows = covering(TILE, problem.m)
-        tile_columns = covering(TILE, problem.n)
-        if problem.k <= SMALL_K:
-            return self._for_few_chunks(problem, limits, tile_rows, tile_columns)
-        many = MANY_CHUNKS_NARROW if max(tile_rows, tile_columns) <= OCTET_COLUMNS else MANY_CHUNKS
-        return tuple(
-            TsmtMmaConfig(
-                threads, tile_rows, tile_columns, strips, octets, step, stages, wide_splits(limits, blocks), least
-            )
-            for strips, octets, threads, step, stages, blocks, least in many
-            if min(STRIP_ROWS, tile_rows) * strips <= tile_rows and OCTET_COLUMNS * octets <= tile_columns
-        )
-
-    @staticmethod
-    def _for_few_chunks(
-        problem: Problem, limits: DeviceLimits, tile_rows: int, tile_columns: int
-    ) -> tuple[TsmtMmaConfig, ...]:
-        """Where reading takes no time to speak of: blocks of many warps, which leave fewer sums to be added up."""
-        narrow = max(tile_rows, tile_columns) <= OCTET_COLUMNS
-        variants = [
-            TsmtMmaConfig(
-                threads, tile_rows, tile_columns, 1, min(2, tile_columns // OCTET_COLUMNS), step, stages, 1, 1
-            )
-            for threads, step, stages in (FEW_CHUNKS_NARROW if narrow else FEW_CHUNKS)
-        ]
-        return in_turns(
-            [
-                replace(variant, splits=splits)
-                for splits in splits_of_few_chunks(
-                    problem.k, chunk=chunk(variant), stages=variant.stages, limits=limits
-                )
-            ]
-            for variant in variants
-            if teams(variant) >= 1
         )
 
     def context(self, config: TsmtMmaConfig, problem: Problem) -> dict[str, Any]:

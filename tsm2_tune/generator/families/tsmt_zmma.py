@@ -8,19 +8,18 @@ multiply-adds in f32 and leave most of the issue slots free, so that c64 is comp
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE
-from tsm2_tune.generator.split_k import SMALL_K, WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
+from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules, tile_traffic
 from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 THREADS = (128, 256)
@@ -30,11 +29,6 @@ WARP_TILES = ((1, 1), (1, 2), (2, 2), (4, 2))  # strips of 8 rows, octets of col
 STEP_STAGES = ((8, 1), (8, 2), (8, 4), (16, 2))
 MIN_BLOCKS = (1, 3)
 OCTET, WARP_THREADS = 8, 32  # rows of a strip, columns of an octet
-# Threads, step, stages and min_blocks to try first, by element type.
-AHEAD = {
-    "c64": ((128, 8, 2, 1), (128, 8, 4, 1), (128, 16, 2, 3), (256, 8, 2, 1)),
-    "c128": ((256, 8, 2, 1), (256, 8, 1, 1), (128, 8, 2, 1), (128, 8, 1, 1)),
-}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -136,33 +130,6 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
             (rows - 1, columns + 1, config.step - 1),
             (rows + 2, columns + 2, 2 * block_k + 1),
         )
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtZmmaConfig, ...]:
-        """Every product of C in one tile, the larger ones with more for each warp, which then loads less often.
-
-        Where k is large, none of a large C, for which staging both operands does better, nor where half of the
-        tensor cores' products would be padding.
-        """
-        fewest, most = sorted((problem.m, problem.n))
-        if problem.k > SMALL_K and (most > TILE[1] or fewest <= OCTET // 2):
-            return ()
-        tile_rows = covering(TILE, problem.m)
-        tile_columns = covering(TILE, problem.n)
-        if tile_rows * tile_columns > COVERED * TILE[-1]:
-            tile_rows = COVERED
-        large = tile_rows * tile_columns > 16 * 16
-        warp_tiles = [
-            (strips, octets)
-            for strips, octets in (((4, 2), (2, 2), (1, 2), (1, 1)) if large else ((2, 2), (1, 2), (1, 1)))
-            if tile_rows % (OCTET * strips) == 0 and tile_columns % (OCTET * octets) == 0
-        ][:2]
-        variants = [
-            TsmtZmmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, wide_splits(limits, 3), least)
-            for warp_tile in warp_tiles
-            for threads, step, stages, least in AHEAD[problem.dtype_name]
-        ]
-        variants = [variant for variant in variants if teams(variant) >= 1]
-        return (*variants, *(replace(variant, splits=wide_splits(limits, 2)) for variant in variants))
 
     def context(self, config: TsmtZmmaConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous

@@ -1,0 +1,254 @@
+"""Whether first choices that are made of measured problems hold for problems that were not measured.
+
+    python -m benchmarks.leave_one_out record --output before.jsonl.xz       # with the version before
+    python -m benchmarks.leave_one_out compare before.jsonl.xz --pairs pairs.txt
+    python -m benchmarks.leave_one_out run pairs.txt --device 0 --output run.json
+    python -m benchmarks.leave_one_out compare before.jsonl.xz --run run.json
+
+`record` and `compare` need no GPU. The cells are those of benchmarks/results/h200-versus-cublas.csv. `record` writes
+what a search for each cell tries first. `compare` asks for the first choices as if the cell had not been measured,
+nor any product of the same shape and storage, and says for how many cells the fastest configuration that is known, or
+one within 1 % of it, is among the first five, of those recorded and of now; for the others, what the best of the five
+is expected to take. `--pairs` lists what of both has no known time, of a sample of the cells; `run` times it on a
+GPU; with `--run` the times count as known.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, groupby, zip_longest
+from math import exp, log
+from multiprocessing import get_context
+from pathlib import Path
+
+import click
+
+from benchmarks.headline import markdown
+from benchmarks.measured import ROOT, cells, recorded
+from benchmarks.result_file import read_json, require_new
+from benchmarks.timed_pairs import time_pairs
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.expected import expected_us
+from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
+from tsm2_tune.generator.first_choices import first_choices
+from tsm2_tune.generator.guidelines import Guidelines
+from tsm2_tune.generator.order import ordered
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.space import guidelines_in_force, rules_of, search_space
+from tsm2_tune.tuner.tune import cores
+from tsm2_tune.usage import Command
+
+CELLS = ROOT / "benchmarks/results/h200-versus-cublas.csv"
+FIRST = 5  # choices
+WITHIN = 1.01  # times the fastest that is known
+LIMITS = PROFILES["h200"]
+
+Choices = tuple[KernelConfig, ...]
+Times = Mapping[KernelConfig, float]
+
+
+def problems() -> list[Problem]:
+    """Those of the cells, in order."""
+    return sorted({problem for problem, _, _ in cells(CELLS)})
+
+
+def tried_first(problem: Problem) -> Choices:
+    """The first of a search for the problem, which knows what was measured for it."""
+    return tuple(candidate.config for candidate in ordered(search_space(problem, LIMITS), seed=0)[:FIRST])
+
+
+def left_out(problem: Problem) -> Choices:
+    """The first choices, without what was measured for this product, that a search finds in its space."""
+    families = [family for family in FAMILIES.values() if not family.only_by_name]
+    found = first_choices(families, problem, LIMITS, without=problem)
+    return tuple(config for config in found if _in_space(config, problem))[:FIRST]
+
+
+def _in_space(config: KernelConfig, problem: Problem) -> bool:
+    family = family_named(config.family)
+    guidelines = guidelines_in_force(family, problem, LIMITS, {})
+    candidate = Candidate(family, config, problem, LIMITS, guidelines)
+    return family.has(config, problem) and all(rule.keeps(candidate) for rule in rules_of(family))
+
+
+def known_times() -> dict[Problem, dict[KernelConfig, float]]:
+    """A problem -> the configurations that were timed on an H200."""
+    return {problem: times for (card, problem), times in recorded().items() if card == "h200"}
+
+
+def regime(problem: Problem) -> str:
+    """R, L or T, as cells have it, or G of X^T X."""
+    if problem.is_gram:
+        return "G"
+    if problem.k >= 100 * max(problem.m, problem.n):
+        return "T"
+    return "L" if problem.k <= 64 else "R"
+
+
+def times_in(path: Path) -> dict[Problem, dict[KernelConfig, float]]:
+    """The same, of a file of `run`: of every cell whose configurations were all tried."""
+    found: dict[Problem, dict[KernelConfig, float]] = defaultdict(dict)
+    for row in read_json(path)["rows"]:
+        config = config_spelt(row["configuration"])
+        if config is not None and row["measured_us"]:
+            found[Problem.parse(row["problem"])][config.early] = row["measured_us"]
+    return dict(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the first choices for a problem."""
+
+    problem: Problem
+    is_hit: bool  # whether one took at most WITHIN times the fastest that is known
+    times: float  # of the best that has a time, over the fastest that is known; 0: none has
+    expected: float  # of the best by the model, over what the model says of the fastest
+
+
+def outcome(problem: Problem, choices: Sequence[KernelConfig], times: Times) -> Outcome:
+    """The outcome, by the known times."""
+    least = min(times.values())
+    known = [times[config.early] for config in choices if config.early in times]
+    best = min(known, default=0.0) / least
+    fastest = min(times, key=times.__getitem__)
+    expected = min((_expected_us(config, problem) for config in choices), default=float("inf"))
+    return Outcome(problem, 0 < best <= WITHIN, best, expected / _expected_us(fastest, problem))
+
+
+def _expected_us(config: KernelConfig, problem: Problem) -> float:
+    return float(expected_us(Candidate(family_named(config.family), config, problem, LIMITS, Guidelines())))
+
+
+def mean(values: Sequence[float]) -> float:
+    """The geometric mean."""
+    return exp(sum(map(log, values)) / len(values)) if values else float("nan")
+
+
+def table(before: Mapping[Problem, Outcome], now: Mapping[Problem, Outcome]) -> str:
+    """By type and regime, and in all: hits; the best of the five over the fastest; of the rest, by the model."""
+    groups: dict[str, list[Problem]] = defaultdict(list)
+    for problem in before:
+        groups[f"{problem.dtype_name} {regime(problem)}"].append(problem)
+    groups = dict(sorted(groups.items())) | {"all": list(before)}
+    lines = [(name, str(len(of)), *_cells(before, of), *_cells(now, of)) for name, of in groups.items()]
+    columns = ("hits", "times the fastest", "rest, expected")
+    heads = ("", "cells", *(f"before: {one}" for one in columns), *(f"now: {one}" for one in columns))
+    return markdown(heads, lines, texts=("",))
+
+
+def _cells(outcomes: Mapping[Problem, Outcome], of: Sequence[Problem]) -> tuple[str, ...]:
+    found = [outcomes[problem] for problem in of]
+    known, rest = [one.times for one in found if one.times], [one.expected for one in found if not one.is_hit]
+    return f"{sum(one.is_hit for one in found)}", f"{mean(known):.3f} of {len(known)}", f"{mean(rest):.2f}"
+
+
+def pairs_to_time(
+    lists: Sequence[Mapping[Problem, Choices]], times: Mapping[Problem, Times], most: int
+) -> Iterator[tuple[Problem, Choices]]:
+    """What to time on a GPU: at most so many configurations of cells at random, of every type and regime in turn.
+
+    Of each cell the choices of the lists and the fastest that is known, in any order.
+    """
+    groups: dict[str, list[Problem]] = defaultdict(list)
+    for problem in sorted(lists[0]):
+        groups[f"{problem.dtype_name} {regime(problem)}"].append(problem)
+    for of in groups.values():
+        random.Random(0).shuffle(of)
+    count = 0
+    for problem in filter(None, chain.from_iterable(zip_longest(*groups.values()))):
+        fastest = min(times[problem], key=times[problem].__getitem__)
+        chosen = {config for choices in lists for config in choices[problem]}
+        every = sorted(chosen | {fastest}, key=lambda config: config.text)
+        random.Random(0).shuffle(every)
+        count += len(every)
+        if count > most:
+            return
+        yield problem, tuple(every)
+
+
+def read_choices(path: Path) -> dict[Problem, Choices]:
+    """What `record` wrote. InputError where it is no such file."""
+    try:
+        with lzma.open(path, "rt", encoding="utf-8") as lines:
+            rows = list(map(json.loads, lines))
+        return {Problem.parse(text): tuple(filter(None, map(config_spelt, spelt))) for text, spelt in rows}
+    except (OSError, EOFError, ValueError, TypeError, lzma.LZMAError) as error:
+        raise InputError(f"{path} has no recorded choices ({error}): name a file of record") from None
+
+
+def of_each(chosen: Callable[[Problem], Choices], of: Iterable[Problem]) -> dict[Problem, Choices]:
+    """The choices for each problem, on all cores."""
+    every = list(of)
+    with ProcessPoolExecutor(cores(), mp_context=get_context("spawn")) as pool:
+        return dict(zip(every, pool.map(chosen, every, chunksize=8), strict=True))
+
+
+@click.group()
+def main() -> None:
+    """Whether first choices hold for problems that were not measured."""
+
+
+@main.command(cls=Command)
+@click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Ending in .jsonl.xz.")
+def record(output: Path) -> None:
+    """Write what a search tries first for each cell."""
+    require_new(output, "name another --output")
+    found = of_each(tried_first, problems())
+    with lzma.open(output, "wt", encoding="utf-8") as lines:
+        for problem, choices in found.items():
+            lines.write(json.dumps([problem.text, [config.text for config in choices]]) + "\n")
+    click.echo(f"wrote {output}: {len(found)} cells")
+
+
+@main.command(cls=Command)
+@click.argument("before", metavar="BEFORE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--run", "timed", default=None, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--pairs", default=None, type=click.Path(dir_okay=False, path_type=Path), help="List what to time on a GPU."
+)
+@click.option("--most", default=4000, show_default=True, help="Pairs of the list, at the most.")
+def compare(before: Path, timed: Path | None, pairs: Path | None, most: int) -> None:
+    """Say how often the fastest is among the first five, before and now."""
+    start = time.monotonic()
+    times = known_times()
+    then = {problem: choices for problem, choices in read_choices(before).items() if problem in times}
+    now = of_each(left_out, then)
+    seconds = time.monotonic() - start
+    if timed is not None:
+        times = times_in(timed)
+        then = {problem: choices for problem, choices in then.items() if problem in times}
+    outcomes = [{one: outcome(one, choices[one], times[one]) for one in then} for choices in (then, now)]
+    click.echo(f"{len(then)} cells, first choices of now in {seconds:.0f} s\n\n{table(*outcomes)}")
+    if pairs is not None:
+        found = list(pairs_to_time((then, now), times, most))
+        lines = [f"{problem.text} {config.text}\n" for problem, configs in found for config in configs]
+        pairs.write_text("".join(lines), encoding="utf-8")
+        click.echo(f"\nwrote {pairs}: {len(lines)} pairs of {len(found)} cells")
+
+
+@main.command(cls=Command)
+@click.argument("pairs", metavar="PAIRS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--device", default="0", show_default=True, help="The ordinal of the card.")
+@click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--time-limit", type=click.FloatRange(0, min_open=True), default=None, help="Seconds.")
+def run(pairs: Path, device: str, output: Path, time_limit: float | None) -> None:
+    """Compile, verify and time the pairs of a list on the device."""
+    lines = [line.split() for line in pairs.read_text(encoding="utf-8").splitlines()]
+    listed: list[tuple[Problem, Choices]] = []
+    for text, of in groupby(lines, key=lambda line: line[0]):
+        listed.append((Problem.parse(text), tuple(filter(None, (config_spelt(spelt) for _, spelt in of)))))
+    time_pairs(listed, device, output, time_limit=time_limit)
+
+
+if __name__ == "__main__":
+    main()

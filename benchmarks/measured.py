@@ -1,0 +1,163 @@
+"""The measured problems that first choices are made of, collected from the result files.
+
+    python -m benchmarks.measured --output tsm2_tune/pretuned/first_choices.txt
+
+It needs no GPU. The files are those of FILES: the texts of trials that the package brings, and in benchmarks/results
+whatever has configurations with times. Of each problem on each card the fastest few kernels are written, each as it
+was started when it was fastest, without what a search moves late. What this version cannot compute is left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.result_file import read_json, require_folder
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.measured import Choice, Measured
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.usage import Command
+
+ROOT = Path(__file__).parents[1]
+MOST_KERNELS = 3  # of a problem
+
+Timed = tuple[Problem, str, float | None]  # a problem, a configuration as it is spelt, and its microseconds
+
+
+def _problem(row: dict[str, Any]) -> Problem:
+    return Problem(int(row["m"]), int(row["n"]), int(row["k"]), row["dtype"], row["op"])
+
+
+def cells(path: Path) -> Iterator[Timed]:
+    """Of the cells of versus_cublas, as CSV."""
+    with path.open(encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            yield _problem(row), row["configuration"], float(row["ours_us"])
+
+
+def trials(path: Path) -> Iterator[Timed]:
+    """Of a text of trials: the last time with the L2 clean."""
+    with path.open(encoding="utf-8") as lines:
+        names = json.loads(next(lines))
+        for kind, *values in map(json.loads, lines):
+            if kind == "trial":
+                trial = dict(zip(names["lines"]["trial"], values, strict=True))
+                times = [dict(zip(names["times"], one, strict=True)) for one in trial["times"]]
+                clean = [one["median_us"] for one in times if one["cache"] == "clean"]
+                yield Problem.parse(trial["problem"]), trial["config"], clean[-1] if clean else None
+
+
+def two_cards(path: Path) -> Iterator[Timed]:
+    """Of searches on two cards of one kind: the faster of both."""
+    for row in read_json(path)["rows"]:
+        yield Problem.parse(row["problem"]), row["config"], min(filter(None, row["us"]), default=None)
+
+
+def general(path: Path) -> Iterator[Timed]:
+    """Of a C that is skinny neither way: what was tried first."""
+    for row in read_json(path)["rows"]:
+        for text, us in row.get("choices_us", {}).items():
+            yield _problem(row), text, us
+
+
+def minplus(path: Path) -> Iterator[Timed]:
+    """Of (min, +)."""
+    for row in read_json(path)["rows"]:
+        if "configuration" in row:
+            yield _problem(row), row["configuration"], row["us"]
+
+
+def gemv(path: Path) -> Iterator[Timed]:
+    """Of a matrix and a vector: the winner of each decomposition."""
+    for row in read_json(path)["rows"]:
+        for one in row["decompositions"].values():
+            yield _problem(row | {"n": 1}), one["configuration"], one["ours_us"]
+
+
+def unseen(path: Path) -> Iterator[Timed]:
+    """Of shapes that were not tuned: a search's winner."""
+    for row in read_json(path)["rows"]:
+        if row.get("search_configuration"):
+            yield _problem(row), row["search_configuration"], row["search_us"]
+
+
+def tuned(path: Path) -> Iterator[Timed]:
+    """Of a program's rows."""
+    for row in json.loads(path.read_text(encoding="utf-8"))["best"]:
+        yield _problem(row), row["config"], row["median_us"]
+
+
+def tried(path: Path) -> Iterator[Timed]:
+    """Of first choices that were run."""
+    for row in read_json(path)["rows"]:
+        yield Problem.parse(row["problem"]), row["configuration"], row["measured_us"]
+
+
+def headline(path: Path) -> Iterator[Timed]:
+    """Of the headline cells."""
+    for row in read_json(path)["rows"]:
+        yield _problem(row), row["configuration"], row["ours_us"]
+
+
+FILES: tuple[tuple[str, str, Callable[[Path], Iterator[Timed]]], ...] = (
+    ("h200", "tsm2_tune/pretuned/h200.jsonl", trials),
+    ("h200", "benchmarks/results/h200-versus-cublas.csv", cells),
+    ("h200", "benchmarks/results/h200-two-cards.json", two_cards),
+    ("h200", "benchmarks/results/h200-general.json", general),
+    ("h200", "benchmarks/results/h200-minplus.json", minplus),
+    ("h200", "benchmarks/results/h200-gemv.json", gemv),
+    ("h100", "tsm2_tune/pretuned/h100.jsonl", trials),
+    ("h100", "benchmarks/results/h100-tuned.json", tuned),
+    ("h100", "benchmarks/results/h100-headline.json", headline),
+    ("h100", "benchmarks/results/h100-unseen.json", unseen),
+    ("h100", "benchmarks/results/h100-unseen-4.json", unseen),
+    ("h100", "benchmarks/results/h100-first-choices.json", tried),
+    ("h100", "benchmarks/results/h100-first-choices-later.json", tried),
+)
+
+Recorded = dict[tuple[str, Problem], dict[KernelConfig, float]]
+
+
+def recorded() -> Recorded:
+    """A card and a problem -> each configuration that was timed, without what is moved late, and its least time."""
+    found: Recorded = defaultdict(dict)
+    for card, name, timed in FILES:
+        for problem, text, us in timed(ROOT / name):
+            config = config_spelt(text)
+            if config is not None and us and family_named(config.family).supports(problem):
+                times = found[card, problem]
+                times[config.early] = min(us, times.get(config.early, us))
+    return found
+
+
+def fastest(times: dict[KernelConfig, float]) -> tuple[Choice, ...]:
+    """The fastest kernels, each as it was started when it was fastest."""
+    kernels: dict[str, Choice] = {}
+    for config in sorted(times, key=lambda config: (times[config], config.text)):
+        kernels.setdefault(config.kernel_text, Choice(config, times[config]))
+    return tuple(kernels.values())[:MOST_KERNELS]
+
+
+@click.command(cls=Command)
+@click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
+def main(output: Path) -> None:
+    """Write the measured problems, each with its fastest kernels."""
+    require_folder(output)
+    rows = [Measured(card, problem, fastest(times)) for (card, problem), times in recorded().items()]
+    rows.sort(key=lambda one: (one.problem.dtype_name, one.problem.op, one.problem, one.card))
+    head = (
+        "# Made by python -m benchmarks.measured: the card, the problem, and its fastest kernels with microseconds.\n"
+    )
+    output.write_text(head + "".join(f"{one.line}\n" for one in rows), encoding="utf-8")
+    click.echo(f"wrote {output}: {len(rows)} problems")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Configurations of a list, compiled, verified and timed, each for its problem."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.first_runs import facts_of
+from benchmarks.gpu import gpu
+from benchmarks.result_file import ResultFile, require_new
+from tsm2_tune.errors import DeviceError
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.guidelines import Guidelines
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.past import NOTHING_PAST
+from tsm2_tune.tuner.target import HOST, find_target
+from tsm2_tune.tuner.trial import Cache, Outcome, Trial
+from tsm2_tune.tuner.tune import Options, Tuner
+
+COMPILED_AHEAD = 12  # problems
+Listed = Sequence[tuple[Problem, Sequence[KernelConfig]]]
+
+
+def candidates_of(problem: Problem, configs: Sequence[KernelConfig], limits: DeviceLimits) -> list[Candidate]:
+    return [Candidate(family_named(one.family), one, problem, limits, Guidelines()) for one in configs]
+
+
+def row_of(problem: Problem, trial: Trial) -> dict[str, Any]:
+    """A row of the file."""
+    measured = trial.measurement if trial.outcome is Outcome.OK else None
+    return {
+        "problem": problem.text,
+        "configuration": trial.config.text,
+        "outcome": trial.outcome.value,
+        "measured_us": measured and measured.median_us,
+    }
+
+
+def time_pairs(listed: Listed, spec: str, output: Path, *, time_limit: float | None) -> None:
+    """Time the configurations of each problem one after another, with the L2 clean, and write a row for each."""
+    require_new(output, "name another --output")
+    start = time.monotonic()
+    target = find_target(HOST) if spec == HOST else gpu(spec)
+    every = [candidates_of(problem, configs, target.limits) for problem, configs in listed]
+    options = Options(cache=Cache.CLEAN, late=False)
+    with Tuner(target, options) as tuner:
+        result = ResultFile(output, facts_of(target, tuner, "python -m benchmarks.leave_one_out run"))
+        for of in every[:COMPILED_AHEAD]:
+            tuner.compile_ahead(of)
+        for place, (problem, _) in enumerate(listed):
+            if time_limit is not None and time.monotonic() - start > time_limit:
+                click.echo(f"stopped by the time limit before {problem.text}")
+                break
+            for of in every[place + COMPILED_AHEAD : place + COMPILED_AHEAD + 1]:
+                tuner.compile_ahead(of)
+            try:
+                rows = [row_of(problem, trial) for trial in tuner.tune(every[place], NOTHING_PAST)]
+            except DeviceError as error:
+                click.echo(f"{problem.text}  skipped: {error}")
+                continue
+            result.rows.extend(rows)
+            result.write()
+            click.echo(f"{place + 1}/{len(listed)} {problem.text} {len(rows)} configurations")
+        else:
+            result.facts["complete"] = True
+    result.write()

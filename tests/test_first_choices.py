@@ -1,0 +1,213 @@
+"""First choices: of the nearest measured problems, adapted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator import first_choices as module
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.dividing import adapted, divided
+from tsm2_tune.generator.expected import expected_us
+from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
+from tsm2_tune.generator.first_choices import first_choices
+from tsm2_tune.generator.guidelines import Guidelines
+from tsm2_tune.generator.measured import FILE, Choice, Measured, distance, lines_of, measured, read_line
+from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.rules import HARDWARE_RULES
+
+H200 = PROFILES["h200"]
+SEARCHED = [family for family in FAMILIES.values() if not family.only_by_name]
+R = Problem(20480, 16, 20480, "f32")
+LINE = "h200 f32 nn 20480 16 20480 staged_smma-t128-w128-m128-n16-d32-s2-l0-k396-b3-r2-c2-a0=377.2"
+
+
+def spelt(text: str) -> KernelConfig:
+    config = config_spelt(text)
+    assert config is not None
+    return config
+
+
+def fastest(card: str, problem: Problem) -> str:
+    (found,) = (one for one in measured(problem.dtype_name) if (one.card, one.problem) == (card, problem))
+    return found.choices[0].config.text
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
+    """What was measured, to be made up."""
+    rows: list[Measured] = []
+    monkeypatch.setattr(module, "measured", lambda _: rows)
+    return rows
+
+
+def test_lines_are_read_as_they_are_written() -> None:
+    assert read_line(LINE).line == LINE
+    every = [one for name in DTYPES for one in measured(name) if one.problem.dtype_name == name]
+    assert [one.line for one in every] == [line for name in DTYPES for _, line in lines_of(FILE).get(name, ())]
+    assert len({(one.card, one.problem) for one in every}) == len(every) > 2000
+
+
+def test_every_measured_configuration_is_known_and_the_fastest_is_first() -> None:
+    for name in DTYPES:
+        for number, line in lines_of(FILE).get(name, ()):
+            one = read_line(line)
+            assert len(one.choices) == line.count("="), number
+            assert [choice.us for choice in one.choices] == sorted(choice.us for choice in one.choices), number
+            assert all(family_named(choice.config.family).supports(one.problem) for choice in one.choices), number
+
+
+def test_the_table_is_small() -> None:
+    assert FILE.stat().st_size < 300_000
+
+
+def test_a_missing_table_has_nothing(tmp_path: Path) -> None:
+    assert measured("f32", tmp_path / "none.txt") == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "h200 f32",
+        "h200 f32 nn 1 2",
+        "h200 f32 nn 1 2 3",
+        "h200 f32 nn 1 2 3 ",
+        "h200 f32 nn 1 2 x tsm2-v0-t128-c1-p1=1",
+        "h200 f32 nn 0 2 3 tsm2-v0-t128-c1-p1=1",
+        "h200 f32 zz 1 2 3 tsm2-v0-t128-c1-p1=1",
+        "b17 f32 nn 1 2 3 tsm2-v0-t128-c1-p1=1",
+        "h200 f32 nn 1 2 3 tsm2-v0-t128-c1-p1",
+        "h200 f32 nn 1 2 3 tsm2-v0-t128-c1-p1=0",
+        "h200 f32 nn 1 2 3 tsm2-v0-t128-c1-p1=-1",
+        "h200 f32 nn 1 2 3 tsm2-v0-t128-c1-p1=inf",
+        "h200 f32 nn 1 2 3 tsm2-v0-t128-c1-p1=nan",
+    ],
+)
+def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
+    (file := tmp_path / "hostile.txt").write_text(f"# a comment\n{LINE}\n{line}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"hostile\.txt, line 3: expected a card"):
+        measured("f32", file)
+
+
+def test_a_table_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (file := tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"cannot read .*bytes\.txt"):
+        measured("f32", file)
+
+
+def test_a_configuration_of_another_version_is_left_out(tmp_path: Path) -> None:
+    (file := tmp_path / "later.txt").write_text(f"{LINE} unheard_of-t1=380 tsm2-z9=381\n", encoding="utf-8")
+    (one,) = measured("f32", file)
+    assert one == read_line(LINE)
+
+
+def test_what_is_measured_comes_first() -> None:
+    for text in ("20480x16x20480:f32", "16x16x10000000:f64:tn", "10000000x8x8:c64:ttt", "32x32x10000000:f32:tx"):
+        problem = Problem.parse(text)
+        assert fastest("h200", problem) in [one.text for one in first_choices(SEARCHED, problem, H200)[:5]]
+
+
+def test_a_product_that_is_left_out_is_not_asked(table: list[Measured]) -> None:
+    table.append(read_line(LINE))
+    family = [family_named("staged_smma")]
+    assert first_choices(family, R, H200)
+    assert not first_choices(family, R, H200, without=R)
+    assert first_choices(family, R, H200, without=replace(R, k=10240))
+
+
+def test_the_nearest_counts_most(table: list[Measured]) -> None:
+    near, far = (spelt(f"tsmr-t64-v1-c8-p16-s{stages}-k8-r1-b6") for stages in (4, 2))
+    for config, m in ((far, 400_000), (near, 16_000)):
+        problem = Problem(m, 8, 20000, "f32")
+        us = 2 * float(expected_us(Candidate(family_named("tsmr"), config, problem, H200, Guidelines())))
+        table.append(Measured("h200", problem, (Choice(config, us),)))
+    stages = [
+        one.tunables["stages"] for one in first_choices([family_named("tsmr")], Problem(20480, 8, 20480, "f32"), H200)
+    ]
+    assert stages[0] == 4
+    assert 2 in stages
+
+
+def test_distances_are_of_what_matters() -> None:
+    assert distance(R, R) == 0
+    assert distance(R, replace(R, n=8)) > distance(R, replace(R, m=10240)) > 0
+    assert distance(R, replace(R, n=8)) == distance(replace(R, n=8), R)
+    assert distance(R, replace(R, op="tn")) > distance(R, replace(R, op="nt")) > distance(R, replace(R, op="nnt")) > 0
+    assert distance(R, replace(R, m=20479)) > distance(R, replace(R, m=20476))
+    half = Problem(16, 16, 10**6, "bf16", "tn")
+    assert distance(half, replace(half, dtype_name="f16")) > 0
+
+
+def test_a_type_that_was_not_measured_is_served_by_one_alike() -> None:
+    assert first_choices([family_named("tsmt")], Problem(2, 2, 10**7, "tf32", "tn"), H200)
+    for name in ("bf16", "f16"):
+        assert {one.problem.dtype_name for one in measured(name)} == {"bf16", "f16"}
+
+
+@pytest.mark.parametrize("card", ["a100", "v100", "p100", "s2050"])
+def test_another_card_goes_by_the_model(card: str) -> None:
+    """Each kernel's first division by its expected time; none that the card cannot hold."""
+    limits = PROFILES[card]
+    found = first_choices(SEARCHED, Problem(20480, 8, 20480, "f32"), limits)
+    assert found
+    first: dict[str, float] = {}
+    for config in found:
+        candidate = Candidate(
+            family_named(config.family), config, Problem(20480, 8, 20480, "f32"), limits, Guidelines()
+        )
+        assert all(rule.keeps(candidate) for rule in (*family_named(config.family).rules, *HARDWARE_RULES))
+        if not family_named(config.family).proposes:
+            first.setdefault(config.kernel_text, float(expected_us(candidate)))
+    assert list(first.values()) == pytest.approx(sorted(first.values()), rel=0.01)
+
+
+def test_tiles_are_cut_where_the_problem_is_smaller() -> None:
+    config = spelt("staged_zmma-t128-w128-m32-n32-d32-s3-l1-k264-b1-r2-c4-a0")
+    problem = Problem(32, 16, 10**6, "c64", "cn")
+    cut = adapted(family_named("staged_zmma"), config, problem, H200)
+    assert {(one.tunables["tile_rows"], one.tunables["tile_columns"]) for one in cut} == {(32, 16)}
+    assert {one.tunables["octets"] for one in cut} == {2}  # of four, a warp's tile would be wider
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "splits"),
+    [
+        ("tsmt-t256-m2-n2-r2-c2-p4-s1-k264-b1", "2x2x100000000:f32:tn", [264, 132]),
+        ("tsmt-t256-m2-n2-r2-c2-p4-s1-k264-b1", "2x2x10000:f32:tn", [16]),
+        ("staged_smma-t128-w128-m32-n32-d32-s3-l1-k396-b3-r2-c4-a0", "32x32x10000:f32:tn", [132]),
+    ],
+)
+def test_splits_are_those_of_the_shape(text: str, problem: str, splits: list[int]) -> None:
+    config = spelt(text)
+    found = divided(family_named(config.family), config, Problem.parse(problem), H200)
+    assert [one.tunables["splits"] for one in found][: len(splits)] == splits
+
+
+def test_splits_are_those_of_the_card() -> None:
+    config, problem = spelt("tsmt-t256-m2-n2-r2-c2-p4-s1-k264-b1"), Problem(2, 2, 10**8, "f32", "tn")
+    found = divided(family_named("tsmt"), config, problem, PROFILES["a100"])
+    assert [one.tunables["splits"] for one in found] == [216, 108]
+
+
+def test_row_tiles_are_no_more_than_were_measured() -> None:
+    config = spelt("tsmm-t128-b8-v1-c8-p8-r4")
+    found = divided(family_named("tsmm"), config, Problem(10**6, 8, 8, "f32"), H200)
+    assert [one.tunables["row_tiles"] for one in found] == [4, 2, 1]
+
+
+def test_first_choices_take_no_time() -> None:
+    every = [
+        Problem(m, n, k, name) for name in ("f32", "f64", "c64") for m, n, k in ((20480, 16, 20480), (10**7, 8, 8))
+    ]
+    for problem in every:
+        first_choices(SEARCHED, problem, H200)
+    start = time.process_time()
+    for problem in every:
+        first_choices(SEARCHED, replace(problem, m=problem.m + 4), H200)
+    assert time.process_time() - start < 0.05 * len(every) * 2  # twice the 50 ms that a slow machine may take

@@ -1,0 +1,135 @@
+"""Problems that were measured, each with its fastest configurations: tsm2_tune/pretuned/first_choices.txt.
+
+    h200 f32 nn 20480 16 20480 staged_smma-t128-w128-m128-n16-d32-s2-l0-k396-b3-r2-c2-a0=377.2 ...
+
+A line has the card, the problem, and its fastest kernels, the fastest first, each as it was started there and with
+the microseconds that it took. `python -m benchmarks.measured` makes the file of result files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import hypot, log
+from pathlib import Path
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.expected import expected_us
+from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.guidelines import Guidelines
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+
+FILE = Path(__file__).parents[1] / "pretuned" / "first_choices.txt"
+# Whose kernels compute the same: elements as wide, or TF32 in registers, where the family gives f32's accuracy.
+ALIKE = {"bf16": ("f16",), "f16": ("bf16",), "tf32": ("f32",), "3xtf32": ("f32",)}
+
+# Distances: an extent of e times another's is so far away. Tiles are chosen by the small ones.
+SMALL_EXTENT = 128
+PER_SMALL_EXTENT, PER_LARGE_EXTENT = 2.0, 0.2
+OTHER_STORAGE = (0.45, 0.3, 0.15)  # of A, of B and of C
+OTHER_LINES = 0.3  # whole vectors, or not
+OTHER_TYPE = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A configuration, and the microseconds that it took."""
+
+    config: KernelConfig
+    us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A problem that was measured on a card, and its fastest kernels, the fastest first."""
+
+    card: str  # of PROFILES
+    problem: Problem
+    choices: tuple[Choice, ...]
+
+    @property
+    def line(self) -> str:
+        """As the file has it."""
+        problem = self.problem
+        extents = (problem.m, problem.n, problem.k)
+        choices = (f"{one.config.text}={one.us:.4g}" for one in self.choices)
+        return " ".join([self.card, problem.dtype_name, problem.op, *map(str, extents), *choices])
+
+
+def read_line(line: str) -> Measured:
+    """The line's problem, with those configurations that this version has. ValueError where it is no such line."""
+    card, dtype_name, op, *fields = line.split(" ")
+    m, n, k, *spelt = fields
+    if card not in PROFILES or not spelt:
+        raise ValueError
+    choices = [(config_spelt(text), float(us)) for text, _, us in (one.rpartition("=") for one in spelt)]
+    known = tuple(Choice(config, us) for config, us in choices if config is not None)
+    if not all(0 < one.us < float("inf") for one in known):
+        raise ValueError
+    return Measured(card, Problem(int(m), int(n), int(k), dtype_name, op), known)
+
+
+@cache
+def lines_of(file: Path) -> dict[str, tuple[tuple[int, str], ...]]:
+    """A type -> its lines, with their numbers. A file that is missing has none: a search goes by the model alone."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {file} ({error}): install tsm2-tune anew") from None
+    found: dict[str, list[tuple[int, str]]] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line and not line.startswith("#"):
+            found.setdefault(line.partition(" ")[2].partition(" ")[0], []).append((number, line))
+    return {name: tuple(lines) for name, lines in found.items()}
+
+
+@cache
+def measured(dtype_name: str, file: Path = FILE) -> tuple[Measured, ...]:
+    """The problems of a type and of those alike, in the file's order. InputError for a line that is none."""
+    found = []
+    for name in (dtype_name, *ALIKE.get(dtype_name, ())):
+        for number, line in lines_of(file).get(name, ()):
+            try:
+                found.append(read_line(line))
+            except (ValueError, InputError):
+                raise InputError(
+                    f"{file}, line {number}: expected a card, type, op, m, n, k and configurations with their times:"
+                    " install tsm2-tune anew"
+                ) from None
+    return tuple(found)
+
+
+@cache
+def times_the_model(one: Measured, choice: Choice) -> float:
+    """How many times as long as expected the configuration took."""
+    family = family_named(choice.config.family)
+    return choice.us / float(
+        expected_us(Candidate(family, choice.config, one.problem, PROFILES[one.card], Guidelines()))
+    )
+
+
+def distance(problem: Problem, other: Problem) -> float:
+    """Between problems, in what matters to the choice of a kernel."""
+    extents = zip((problem.m, problem.n, problem.k), (other.m, other.n, other.k), strict=True)
+    apart = [
+        abs(log(a / b)) * (PER_SMALL_EXTENT if min(a, b) <= SMALL_EXTENT else PER_LARGE_EXTENT) for a, b in extents
+    ]
+    storage = zip(problem.contiguous, other.contiguous, OTHER_STORAGE, strict=True)
+    return hypot(
+        *apart,
+        sum(far for mine, its, far in storage if mine != its),
+        OTHER_LINES * (has_odd_lines(problem) != has_odd_lines(other)),
+        OTHER_TYPE * (problem.dtype_name != other.dtype_name),
+    )
+
+
+@cache
+def has_odd_lines(problem: Problem) -> bool:
+    """Whether lines of a matrix are not whole 16-byte vectors."""
+    extents = (int(getattr(problem, extent)) for extent in problem.contiguous)
+    return any(extent > 1 and extent * problem.dtype.element_bytes % 16 for extent in extents)
