@@ -93,11 +93,13 @@ def test_what_is_no_record_is_named(tmp_path: Path, content: bytes) -> None:
 def test_pairs_are_timed_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     problem = Problem(1000, 2, 2, "f32")
-    (pairs := tmp_path / "pairs.txt").write_text(f"{problem.text} tsm2-v0-t128-c1-p1\n", encoding="utf-8")
+    (pairs := tmp_path / "pairs.txt").write_text(
+        (f"{problem.text} tsm2:version=v0,threads=128,columns=1,prefetch=1\n"), encoding="utf-8"
+    )
     args = ["run", str(pairs), "--device", "cpu", "--output", str(tmp_path / "run.json")]
     result = CliRunner().invoke(leave_one_out.main, args, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))["complete"]
     ((found, times),) = times_in(tmp_path / "run.json").items()
     assert found == problem
-    assert [config.text for config in times] == ["tsm2-v0-t128-c1-p1"]
+    assert [config.text for config in times] == ["tsm2:version=v0,threads=128,columns=1,prefetch=1"]

@@ -128,7 +128,7 @@ def test_finals_of_one_problem_leave_the_others_alone(store: Store) -> None:
 
 def test_a_final_needs_its_trial(store: Store) -> None:
     store.add_trial(RUN, trial(500, C128))
-    with pytest.raises(StoreError, match="no trial of tsm2-v3-t256"):
+    with pytest.raises(StoreError, match="no trial of tsm2:version=v3,threads=256"):
         store.add_final(RUN, final((C128, 600), (C256, 600)), *TODAY)
     assert store.history(GPU, PROBLEM, *TODAY).final_configs() == frozenset()  # nothing of it was kept
 

@@ -62,13 +62,13 @@ def _in_the_space(
 
 def divided(family: Family[Any], config: Any, problem: Problem, limits: DeviceLimits) -> Sequence[KernelConfig]:
     """The kernel with each number of splits or row tiles that is worth a try, best first."""
-    if "row_tiles" in config.launch_tunables:
+    if "row_tiles" in config.launch_tunables():
         short = problem.k < 2 * LEAST_SHARE
-        if "splits" in config.launch_tunables and config.row_tiles == 1 and not short:
+        if "splits" in config.launch_tunables() and config.row_tiles == 1 and not short:
             return with_splits(family, [replace(config, splits=1)], problem, limits)
         fewer = (tiles for tiles in (*reversed(ROW_TILES), 1) if tiles < config.row_tiles)
         return [config, *(replace(config, row_tiles=tiles) for tiles in fewer)]
-    if "splits" not in config.launch_tunables:
+    if "splits" not in config.launch_tunables():
         return [config]
     blocks = min(config.splits // MEASURED_SMS, MOST_BLOCKS)
     wide = [replace(config, splits=wide_splits(limits, count)) for count in range(blocks, 0, -1)] or [config]

@@ -55,7 +55,7 @@ class Measured:
         """As the file has it."""
         problem = self.problem
         extents = (problem.m, problem.n, problem.k)
-        choices = (f"{one.config.text}={one.us:.4g}" for one in self.choices)
+        choices = (f"{one.config.text}@{one.us:.4g}" for one in self.choices)
         return " ".join([self.card, problem.dtype_name, problem.op, *map(str, extents), *choices])
 
 
@@ -65,7 +65,7 @@ def read_line(line: str) -> Measured:
     m, n, k, *spelt = fields
     if card not in PROFILES or not spelt:
         raise ValueError
-    choices = [(config_spelt(text), float(us)) for text, _, us in (one.rpartition("=") for one in spelt)]
+    choices = [(config_spelt(text), float(us)) for text, us in (one.split("@") for one in spelt)]
     known = tuple(Choice(config, us) for config, us in choices if config is not None)
     if not all(0 < one.us < float("inf") for one in known):
         raise ValueError
