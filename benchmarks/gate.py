@@ -26,7 +26,7 @@ from elftools.elf.elffile import ELFFile
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch, family_spelt
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
@@ -170,6 +170,8 @@ def compare(ctx: click.Context, before: str, family: str) -> None:
             raise InputError(f"{before} was compiled by {' '.join(by)}, here is {' '.join(compiler())}: install that")
         old = [Recorded.of_line(line) for line in file]
     if family:
+        for name in family.split(","):
+            family_named(name)
         old = [one for one in old if family_spelt(one.configuration) in family.split(",")]
     same = texts = 0
     for was, now in zip(old, all_recorded([(one.configuration, one.problem) for one in old]), strict=True):

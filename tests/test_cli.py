@@ -71,6 +71,7 @@ def database(tmp_path: Path) -> str:
         (("space", "--device", "k80", "--shapes", "8x8x8"), "unknown device 'k80'"),
         (("source", "tsm2-v9"), f"tsm2 has no configuration 'tsm2-v9': they are spelt like {V0}"),
         (("source", "tsm2:version=v3,threads=128,columns=16,prefetch=9"), "prefetch is one of 1, 2, 4, 6, 8"),
+        (("source", "tsmm:threads=64,vector_bytes=16,columns=2,prefetch=4,evict_first=7"), "evict_first is one of 0"),
         (("source", V0.replace("prefetch=1", "prefetch=4")), "each of its values is right, but not with the others"),
         (("source", "nothing"), "unknown family 'nothing'"),
         (("best", "--db", "none.db"), "none.db"),

@@ -29,9 +29,6 @@ LINE = (
     "h200 f32 nn 20480 16 20480 staged_smma:threads=128,ring_threads=128,block=128x16x32,stages=2,copy=registers,"
     "splits=396,min_blocks=3,warp=32x16@377.2"
 )
-    "h200 f32 nn 20480 16 20480 staged_smma:threads=128,ring_threads=128,block=128x16x32,"
-    "stages=2,copy=registers,splits=396,min_blocks=3,warp=32x16@377.2"
-)
 
 
 def spelt(text: str) -> KernelConfig:
@@ -108,7 +105,7 @@ def test_a_table_that_is_no_text_is_named(tmp_path: Path) -> None:
 
 
 def test_a_configuration_of_another_version_is_left_out(tmp_path: Path) -> None:
-    (file := tmp_path / "later.txt").write_text(f"{LINE} unheard_of-t1=380 tsm2-z9=381\n", encoding="utf-8")
+    (file := tmp_path / "later.txt").write_text(f"{LINE} unheard_of:threads=1@380 tsm2:zeal=9@381\n", encoding="utf-8")
     (one,) = measured("f32", file)
     assert one == read_line(LINE)
 

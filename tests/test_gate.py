@@ -73,6 +73,8 @@ def test_the_families_that_are_asked_for_are_compared(before: Path) -> None:
         "0 of 0 kernels are the s",
         "1 of 1 kernels are the s",
     ]
+    wrong = CliRunner().invoke(gate.main, ["compare", str(before), "--family", "tsm2,tsm9"])
+    assert (wrong.exit_code, "unknown family 'tsm9'" in wrong.output) == (2, True)
 
 
 @needs_nvcc

@@ -80,8 +80,8 @@ def test_there_are_families_of_which_every_launch_is_a_text() -> None:
 
 def test_a_kernel_without_a_split_is_another() -> None:
     problem = Problem(512, 16, 96, "f32", "nn")
-    assert TSMR.kernel_text == "tsmr-t64-v1-c2-p8-s4-k*-r*-b1"
-    assert replace(TSMR, splits=1).kernel_text == "tsmr-t64-v1-c2-p8-s4-k1-r*-b1"
+    assert TSMR.kernel_text == "tsmr:threads=64,columns=2,prefetch=8,stages=4,splits=*,row_tiles=*"
+    assert replace(TSMR, splits=1).kernel_text == "tsmr:threads=64,columns=2,prefetch=8,stages=4,row_tiles=*"
     assert render(problem, TSMR).text != render(problem, replace(TSMR, splits=1)).text
 
 

@@ -228,8 +228,8 @@ def _what_is_wrong(family: Family[Any], config: KernelConfig | None) -> str:
     if config is None:
         return f"they are spelt like {every[0].text}"
     for one in declared(type(config)):
-        known = sorted({other.tunables[one.name] for other in every})
-        if config.early.tunables[one.name] not in known:
+        known = sorted({*one.tunable.late, *(other.tunables[one.name] for other in every)})
+        if config.tunables[one.name] not in known:
             name = one.word if one.word == one.name else f"{one.name} in {one.word}="
             return f"{name} is one of {', '.join(value_spelt(one, value) for value in known)}"
     return "each of its values is right, but not with the others; tsm2-tune space --list names all"

@@ -51,6 +51,11 @@ class KernelConfig:
         """Those that a search moves only in its fastest configurations, with their values."""
         return {one.name: one.tunable.late for one in declared(cls) if one.tunable.late}
 
+    @classmethod
+    def later_tunables(cls) -> dict[str, TunableValue]:
+        """Those that were added later, whose fields have defaults: the values of trials from before."""
+        return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
+
     @property
     def tunables(self) -> dict[str, TunableValue]:
         """Tunable -> value, in the order of the fields."""
@@ -104,18 +109,17 @@ class KernelConfig:
         if text.startswith(f"{cls.family}:"):
             found = read(declared(cls), text.removeprefix(f"{cls.family}:"))
         elif text.startswith(f"{cls.family}-"):
-            optional = frozenset(field.name for field in fields(cls) if field.default is not MISSING)
-            found = read_letters(declared(cls), optional, text.removeprefix(f"{cls.family}-"))
+            found = read_letters(declared(cls), cls.later_tunables(), text.removeprefix(f"{cls.family}-"))
         return None if found is None else cls(**dict[str, Any](found))
 
     @classmethod
     def from_tunables(cls, values: dict[str, Any]) -> Self:
         """The configuration with these tunables; InputError where a name or a type is not this family's.
 
-        Those may be missing that a search moves late: they have their first values.
+        Later ones may be missing.
         """
         expected = {one.name: one.type for one in declared(cls)}
-        values = {name: options[0] for name, options in cls.late_tunables().items()} | values
+        values = cls.later_tunables() | values
         if set(values) != set(expected):
             raise InputError(
                 f"configuration of {cls.family}: expected the tunables {', '.join(expected)},"

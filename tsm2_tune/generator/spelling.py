@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 
 from tsm2_tune.generator.tunables import Declared, TunableValue
@@ -39,16 +39,14 @@ def read(tunables: Sequence[Declared], text: str) -> dict[str, TunableValue] | N
     return values if len(values) == len(found) else None
 
 
-def read_letters(tunables: Sequence[Declared], optional: frozenset[str], text: str) -> dict[str, TunableValue] | None:
-    """The values in a text of older versions, such as v3-t128-c8-p4; that of an optional tunable may be left out."""
-    patterns = (
-        f"(?:-{one.tunable.letter}({PATTERNS[one.type]})){'?' if one.name in optional else ''}" for one in tunables
-    )
+def read_letters(tunables: Sequence[Declared], later: Collection[str], text: str) -> dict[str, TunableValue] | None:
+    """The values in a text of older versions, such as v3-t128-c8-p4, which may lack those of `later` tunables."""
+    said = [one for one in tunables if one.tunable.letter is not None]
+    patterns = (f"(?:-{one.tunable.letter}({PATTERNS[one.type]})){'?' if one.name in later else ''}" for one in said)
     found = re.fullmatch("".join(patterns), f"-{text}")
     if found is None:
         return None
-    pairs = zip(tunables, found.groups(), strict=True)
-    return {one.name: one.type(value) for one, value in pairs if value is not None}
+    return {one.name: one.type(value) for one, value in zip(said, found.groups(), strict=True) if value is not None}
 
 
 def _by_word(tunables: Sequence[Declared]) -> dict[str, list[Declared]]:

@@ -54,7 +54,9 @@ class StencilConfig(KernelConfig):
     vector: Annotated[
         int, Tunable("elements of shared memory that a thread reads at a time: 1 as published", usual=1, letter="v")
     ]
-    read: Annotated[str, Tunable("loads of A and B: cached as any other (ca) or on the read-only path (nc)")]
+    read: Annotated[
+        str, Tunable("loads of A and B: cached as any other (ca) or on the read-only path (nc)", letter="")
+    ]
     load: Annotated[
         int,
         Tunable(

@@ -27,7 +27,7 @@ class Tunable:
     is_launch: bool = False  # whether it says how a kernel is started: the kernel's text has no such number
     # The values to which a search moves it in its fastest configurations alone. The space has the first one of these.
     late: tuple[int, ...] = ()
-    letter: str = ""  # before its value in the spelling of older versions
+    letter: str | None = None  # before its value in the spelling of older versions; None: these did not have it
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,8 +208,8 @@ def config_of(family_name: str, text: str, values: str) -> KernelConfig:
     found, family = tunables(values), FAMILIES.get(family_name)
     if family is None:
         return OtherConfig(family_name, text, values)
-    known, late = ({one.name for one in declared(family.config_type)}, family.config_type.late_tunables().keys())
-    if not known - late <= found.keys() <= known:
+    known, later = {one.name for one in declared(family.config_type)}, family.config_type.later_tunables().keys()
+    if not known - later <= found.keys() <= known:
         return OtherConfig(family_name, text, values)
     config: KernelConfig = family.config_type.from_tunables(found)
     if config.text != text:

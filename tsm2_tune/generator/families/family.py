@@ -32,7 +32,7 @@ class Family(ABC, Generic[C]):
     summary: ClassVar[str]  # one sentence for people
     template: ClassVar[str]  # file name in tsm2_tune/templates
     dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # that the template knows
-    rules: ClassVar[tuple[Rule, ...]]  # this family's own, tried after the hardware's
+    rules: ClassVar[tuple[Rule, ...]]  # this family's own, tried before the hardware's and the guidelines
     odd_lines: ClassVar[float] = ODD_LINES  # of a Division
     vectors_of_c: ClassVar[bool] = False  # of a Division
     on_tensor_cores: ClassVar[bool] = False  # whether it computes products there

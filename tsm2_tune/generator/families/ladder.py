@@ -42,7 +42,9 @@ class LadderConfig(KernelConfig):
 
     family: ClassVar[str] = "ladder"
 
-    step: Annotated[str, Tunable("one of naive, coalesced, tiled, coarse1d, coarse2d, vectorised", symbol="GeMM-")]
+    step: Annotated[
+        str, Tunable("one of naive, coalesced, tiled, coarse1d, coarse2d, vectorised", symbol="GeMM-", letter="")
+    ]
     tile_rows: Annotated[
         int, Tunable("rows of C that a block computes", symbol="tiles_Arows", word="block", letter="m")
     ]

@@ -40,7 +40,7 @@ class Tsm2Config(KernelConfig):
 
     family: ClassVar[str] = "tsm2"
 
-    version: Annotated[str, Tunable("published version: v0, v1, v2 or v3", symbol="V")]
+    version: Annotated[str, Tunable("published version: v0, v1, v2 or v3", symbol="V", letter="")]
     threads: Annotated[
         int, Tunable("threads of a block; also the rows of B staged at a time", symbol="t1", letter="t")
     ]
