@@ -64,7 +64,7 @@ def test_each_shape_has_a_row_of_the_chosen_kernel_with_its_own_time(database: s
         "      1              3      2.67 %     1.56 %  chosen",
         "      2              3         2 %    0.667 %",
         "      3              3         0 %        0 %",
-        "kernel              shapes  worst loss",
+        f"{'kernel':{len(B.text)}}  shapes  worst loss",
         f"{B.text}       3      2.67 %",
         "4 kernel-shape pairs not measured or not verified in full, taken as too slow (--no-measure)",
     ]

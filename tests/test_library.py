@@ -219,7 +219,7 @@ def test_without_memory_it_says_so_and_goes_on(there: InProcess, plain: str, fre
 
 def test_a_text_that_is_too_long_is_cut(there: InProcess, plain: str) -> None:
     record = there(play, plain, [("choice", PRODUCT, 10)])
-    assert record.values["choice"] == (SUCCESS, "tsm2-v3-t")
+    assert record.values["choice"] == (SUCCESS, "tsm2:vers")
 
 
 def test_a_product_without_a_kernel_or_a_binary(there: InProcess, plain: str) -> None:

@@ -83,7 +83,11 @@ def test_what_is_too_large_for_the_device_is_said_with_what_to_do(
 @pytest.mark.parametrize(
     ("original", "planted", "said"),
     [
-        ("before < last ? before + 1 : 0", "before + 1", "timed call: left the counter of tile 0 at 3, not at 0"),
+        (
+            "atomic_inc_acq_rel(counter, count - 1);",
+            "atomic_add_acq_rel(counter, 1);",
+            "timed call: left the counter of tile 0 at 3, not at 0",
+        ),
         (
             BODY,
             f"partials[-2] = 0;\n    {BODY}",
