@@ -283,6 +283,7 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (),  # the view alone
     (("measurement", "summary_of"), ("vendor_measurement", "summary_of")),
     (("trial", "superseded"),),
+    (),  # spellings alone
 )
 
 

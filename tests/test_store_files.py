@@ -206,6 +206,19 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
         assert len(store.best()) == 1
 
 
+def test_configurations_with_letters_are_spelt_in_words(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        for us, config in ((500.0, C128), (600.0, C256)):
+            store.add_trial(RUN, trial(us, config))
+    plain_sql(path, "UPDATE trial SET config = 'tsm2-v3-t128-c8-p4' WHERE id = 1")
+    plain_sql(path, "UPDATE trial SET config = 'bygone-t1', family = 'bygone', tunables = '{}' WHERE id = 2")
+    downgrade(path, 16)
+    with Store.open(path, create=True) as store:
+        assert [row.config for row in store.best()] == [C128.text]
+        assert store.trial(1).trial.config == C128
+    assert plain_sql(path, "SELECT config FROM trial") == [(C128.text,), ("bygone-t1",)]
+
+
 # What a file from elsewhere may hold
 
 
