@@ -216,7 +216,7 @@ def test_configurations_with_letters_are_spelt_in_words(path: Path) -> None:
     with Store.open(path, create=True) as store:
         assert [row.config for row in store.best()] == [C128.text]
         assert store.trial(1).trial.config == C128
-    assert plain_sql(path, "SELECT config FROM trial") == [(C128.text,), ("bygone-t1",)]
+    assert plain_sql(path, "SELECT config FROM trial ORDER BY id") == [(C128.text,), ("bygone-t1",)]
 
 
 # What a file from elsewhere may hold
