@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from itertools import islice
 from typing import Any
 
 import click
@@ -222,11 +223,16 @@ def model(
         reports.print_model(found, limits, source, display.console())
 
 
+MOST_LOOKED_AT = 400_000  # configurations, for an error
+
+
 def _what_is_wrong(family: Family[Any], config: KernelConfig | None) -> str:
     """How configurations are spelt, or which value of this one's tunables none has."""
-    every = list(family.configurations())
     if config is None:
-        return f"they are spelt like {every[0].text}"
+        return f"they are spelt like {next(iter(family.configurations())).text}"
+    every = list(islice(family.configurations(), MOST_LOOKED_AT))
+    if len(every) == MOST_LOOKED_AT:  # of a space of millions
+        return "its values do not go together; tsm2-tune space --list names all"
     for one in declared(type(config)):
         known = sorted({*one.tunable.late, *(other.tunables[one.name] for other in every)})
         if config.tunables[one.name] not in known:
