@@ -55,6 +55,15 @@ def test_first_choices_are_probed_in_several_bands(dtype: str) -> None:
         assert any(m > band_rows and n > across for m, n, _ in family.probe_shapes(config, problem)), config.text
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64", "c128"])
+def test_of_few_tiles_each_block_has_one_first(dtype: str) -> None:
+    """As many as there are multiprocessors, or twice as many: none waits, and none adds up what others leave."""
+    problem, family = Problem(512, 512, 512, dtype), family_named(CONFIGS[dtype].family)
+    first = first_choices([family], problem, PROFILES["h200"])[0]
+    tiles = family.launch(first, problem).tiles(512, 512)
+    assert 0.9 * first.tunables["splits"] < tiles <= first.tunables["splits"]
+
+
 def bug(name: str, original: str, planted: str, *, op: str = "nn", dtype: str = "c128") -> Bug:
     return Bug(name, CONFIGS[dtype], original, planted, dtype=dtype, op=op, shape=shape_of(dtype))
 

@@ -215,7 +215,30 @@ def test_a_family_has_first_choices(name: str, text: str) -> None:
     assert first_choices([family_named(name)], Problem.parse(text), H200)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "splits"),
+    [
+        ("staged_mma", "64x64x10000:f64:tn", 132),
+        ("staged_mma", "32x32x10000:f64:ntt", 132),
+        ("staged_mma", "32x32x100000:f64:tn", 264),
+        ("staged_mma", "32x32x1000:f64:tn", 20),
+        ("staged_smma", "64x64x10000:f32:ntt", 132),
+        ("staged_smma", "64x64x100000:f32:ntt", 264),
+    ],
+)
+def test_there_are_no_more_blocks_than_a_small_k_has_work_for(name: str, text: str, splits: int) -> None:
+    first = first_choices([family_named(name)], Problem.parse(text), H200)[0]
+    assert first.tunables["splits"] == splits
+
+
+@pytest.mark.parametrize("text", ["20480x16x20480:f64", "16x16x10000000:f64:tn", "10000000x8x8:c128"])
+def test_a_card_without_f64_tensor_cores_has_first_choices_of_measured_kernels(text: str) -> None:
+    problem = Problem.parse(text)
+    found = first_choices([f for f in FAMILIES.values() if not f.only_by_name], problem, CARDS["a100"])
+    assert any(not family_named(config.family).proposes for config in found)
+
+
 @pytest.mark.parametrize("device", ["a100", "of 128 multiprocessors"])
 def test_a_card_that_holds_fewer_blocks_gets_fewer(device: str) -> None:
-    assert first_choices([family_named("staged")], Problem(16, 16, 10**7, "f32", "tn"), CARDS[device])
-    assert first_choices([family_named("gram")], Problem(16, 16, 10**7, "c64", "nxt"), CARDS[device])
+    assert first_choices([family_named("staged")], Problem(16, 16, 10**7, "f64", "tn"), CARDS[device])
+    assert first_choices([family_named("gram")], Problem(16, 16, 10**7, "c128", "nxt"), CARDS[device])

@@ -23,6 +23,7 @@ from tsm2_tune.generator.measured import Choice, Measured, distance, measured, t
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import HARDWARE_RULES
 from tsm2_tune.generator.split_k import ONE_WAVE, in_one_wave
+from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
 
 NEIGHBOURS = 24  # measured problems that are asked
 MOST_CHOICES = 32
@@ -30,6 +31,8 @@ MOST_DIVISIONS = 3  # of a kernel
 UNCERTAIN = 0.2  # per distance
 LATER = 0.2  # of the time, that each further division or proposal counts more: the first choices are to be unlike
 UNKNOWN = 2.0  # distance of what was measured nowhere near
+# What was fastest in a type needs tensor cores for f64. A card that has none asks what was fastest in another type.
+WITHOUT_TENSOR_CORES = {"f64": "f32", "c128": "c64"}
 MEASURED_ARCHITECTURES = {(9, 0)}  # elsewhere the model alone compares families
 
 
@@ -44,7 +47,10 @@ def first_choices(
     own = {name: _proposed(family, problem, limits) for name, family in supporting.items() if family.proposes}
     times: dict[KernelConfig, float] = {}
     made: dict[KernelConfig, list[tuple[KernelConfig, float]]] = {}
-    near = _neighbours(supporting, problem, without)
+    dtype_name = problem.dtype_name
+    if not has_f64_tensor_cores(limits, problem):
+        dtype_name = WITHOUT_TENSOR_CORES.get(dtype_name, dtype_name)
+    near = _neighbours(supporting, problem, dtype_name, without)
     for away, one, choice in near:
         factor = 1.0
         if limits.compute_capability in MEASURED_ARCHITECTURES:
@@ -73,12 +79,12 @@ def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, 
 
 
 def _neighbours(
-    families: dict[str, Family[Any]], problem: Problem, without: Problem | None
+    families: dict[str, Family[Any]], problem: Problem, dtype_name: str, without: Problem | None
 ) -> list[tuple[float, Measured, Choice]]:
-    """The choices of these families for the nearest problems, by distance."""
+    """The choices of these families for the nearest problems of this element type, by distance."""
     near = (
         (distance(problem, one.problem), place, one, choices)
-        for place, one in enumerate(measured(problem.dtype_name))
+        for place, one in enumerate(measured(dtype_name))
         if one.problem.is_gram == problem.is_gram and not _is_same(one.problem, without)
         if (choices := [choice for choice in one.choices if choice.config.family in families])
     )

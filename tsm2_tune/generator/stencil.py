@@ -22,7 +22,6 @@ VECTOR_BYTES = 16  # of shared memory, the most that a thread reads at a time
 READS = {"ca": "__ldca", "nc": "__ldg"}
 OLDEST_WITH_NC, ONE_READ_PATH = (3, 5), (7, 0)  # compute capabilities
 OLDEST_WITH_COPIES = (8, 0)  # from global to shared memory that no thread waits for
-SECTOR_BYTES = 32  # of memory
 FERMI = 2  # major compute capability
 
 
