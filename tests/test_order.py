@@ -231,6 +231,13 @@ def test_there_are_no_more_blocks_than_a_small_k_has_work_for(name: str, text: s
     assert first.tunables["splits"] == splits
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_a_wide_c_of_a_narrow_a_is_computed_in_one_group_of_columns(dtype: str) -> None:
+    found = first_choices([family_named("tsmm_held")], Problem(10**7, 64, 8, dtype), H200)
+    assert [config.tunables["across"] for config in found[:2]] == [64, 64]
+    assert not first_choices([family_named("tsmm_held")], Problem(10**7, 64, 64, dtype), H200)
+
+
 @pytest.mark.parametrize("text", ["20480x16x20480:f64", "16x16x10000000:f64:tn", "10000000x8x8:c128"])
 def test_a_card_without_f64_tensor_cores_has_first_choices_of_measured_kernels(text: str) -> None:
     problem = Problem.parse(text)
