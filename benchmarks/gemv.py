@@ -33,7 +33,7 @@ from benchmarks.versus_cublas import facts_of, refuse_less_precision
 from benchmarks.winner import Prospects, Skipped, Winner, room_bytes, tuned
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.expected import expected_us
-from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, FAMILY, Decomposition, GemvConfig
+from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GEMV, Decomposition, GemvConfig
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem, dtype_named
@@ -107,8 +107,8 @@ def candidates(
     """Of each decomposition what is tried, nothing where its first choice is hopeless."""
     found: dict[Decomposition, tuple[Candidate, ...]] = {}
     for name in DECOMPOSITIONS:
-        configs = FAMILY.corner(name, problem, limits)[:trials]
-        every = tuple(Candidate(FAMILY, config, problem, limits, Guidelines()) for config in configs)
+        configs = GEMV.corner(name, problem, limits)[:trials]
+        every = tuple(Candidate(GEMV, config, problem, limits, Guidelines()) for config in configs)
         if every and expected_us(every[0]) <= max(HOPELESS * floor_us, HOPELESS_US):
             found[name] = every
     return found

@@ -74,8 +74,15 @@ def choose(config: pytest.Config) -> None:
     for name, what in LAYERS.items():
         config.addinivalue_line("markers", f"{name}: {what}")
     named = config.args_source is pytest.Config.ArgsSource.ARGS
-    if not (named or config.option.markexpr or config.option.keyword or hasattr(config, "workerinput")):
+    if hasattr(config, "workerinput"):  # of pytest-xdist, which passes on what was typed alone
+        config.option.markexpr = config.workerinput["layers"]
+    elif not (named or config.option.markexpr or config.option.keyword):
         config.option.markexpr = "unit"
+
+
+def tell_worker(node: Any) -> None:
+    """What runs, to a process of pytest-xdist."""
+    node.workerinput["layers"] = node.config.option.markexpr
 
 
 def header(config: pytest.Config) -> list[str]:

@@ -10,7 +10,7 @@ from tests.fabricated import ONE_STATE, measurement, trial, tuning_run, vendor_m
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.families.tsm2 import FAMILY
+from tsm2_tune.generator.families.tsm2 import TSM2
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import KernelSource, render
@@ -35,7 +35,7 @@ TARGET = cast(
         **ONE_STATE,
     ),
 )
-KERNELS = sorted((one for one in FAMILY.configurations() if one.version == "v3"), key=lambda one: one.text)[:8]
+KERNELS = sorted((one for one in TSM2.configurations() if one.version == "v3"), key=lambda one: one.text)[:8]
 SHAPES = [Problem(4096 * number, 16, 4096, "f32") for number in (1, 2, 3, 4, 5)]
 Times = Mapping[tuple[str, Problem], float]  # of a configuration at a shape
 TODAY = TARGET.basis(Cache.CLEAN)

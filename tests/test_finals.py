@@ -11,7 +11,7 @@ import pytest
 from tests.fabricated import ONE_STATE, PROBLEM, measurement, trial, tuning_run
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.tsm2 import FAMILY, Tsm2Config
+from tsm2_tune.generator.families.tsm2 import TSM2, Tsm2Config
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -35,7 +35,7 @@ TARGET = cast(
         **ONE_STATE,
     ),
 )
-V3 = [one for one in FAMILY.configurations() if one.version == "v3" and one.threads == 128]
+V3 = [one for one in TSM2.configurations() if one.version == "v3" and one.threads == 128]
 A, B, C, D, E, F, G, *MANY = sorted(V3, key=lambda one: one.text)
 
 

@@ -75,6 +75,12 @@ def test_slow_files_are_there() -> None:
 def test_unit_tests_run_where_nothing_is_asked_for(config: Any, expression: str) -> None:
     layers.choose(config)
     assert config.option.markexpr == expression
+    node = SimpleNamespace(workerinput={}, config=config)  # of pytest-xdist
+    layers.tell_worker(node)
+    worker = config_of(ARGS)
+    worker.workerinput = node.workerinput
+    layers.choose(worker)
+    assert worker.option.markexpr == expression
 
 
 def test_three_seeds_have_all_planted_bugs_and_each_has_its_own() -> None:

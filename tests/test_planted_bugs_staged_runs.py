@@ -21,12 +21,13 @@ from tests.staged_kernels import (
     panelled,
     staged,
 )
-from tsm2_tune.generator.families.staged_mma import FAMILY
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
 
+STAGED_MMA = family_named("staged_mma")
 RUN_BUGS = (
     mma("the next tile not looked for", MMA_LARGE, "one_tile ? 0 : in_spans / work.span_chunks", "0"),
     mma("the tile before staged", MMA_LARGE, "tile_of(next_item);", "tile_of(next_item - (next_item > 0));"),
@@ -52,10 +53,10 @@ def test_panels_turns_and_stretches_are_right(try_kernel: TryKernel, shape: Shap
 @pytest.mark.parametrize("op", ["nn", "ttt"])
 def test_with_a_short_k_nearly_every_block_has_a_whole_tile(try_kernel: TryKernel, op: str) -> None:
     problem, config = Problem(954, 29, 300, "f64", op), replace(MMA_TALL, splits=16)
-    assert FAMILY.has_whole_tiles(config, problem)
+    assert STAGED_MMA.has_whole_tiles(config, problem)
     assert try_kernel(config, problem, crash_where_sums_meet, False).outcome is Outcome.OK
     fewer = replace(problem, m=800)
-    assert not FAMILY.has_whole_tiles(config, fewer)
+    assert not STAGED_MMA.has_whole_tiles(config, fewer)
     assert try_kernel(config, fewer, crash_where_sums_meet, False).outcome is Outcome.CRASHED
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.generator.families.ladder import FAMILY, PUBLISHED_ON, PUBLISHED_SHAPE, STEPS, Step
+from tsm2_tune.generator.families.ladder import LADDER, PUBLISHED_ON, PUBLISHED_SHAPE, STEPS, Step
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import OWN, SearchSpace
@@ -72,12 +72,12 @@ class Rung:
 def spaces(problems: Sequence[Problem], target: Target) -> job.Spaces:
     """The ladder's space of each problem; InputError as job.spaces, and where it has no kernel for one."""
     for problem in problems:
-        if not FAMILY.supports(problem):
+        if not LADDER.supports(problem):
             raise InputError(
                 f"the ladder does not compute {problem.text}: its matrices are all column-major, or with --layout row"
-                f" all row-major, of {' or '.join(FAMILY.dtypes)}; choose another --op, --dtype or --math"
+                f" all row-major, of {' or '.join(LADDER.dtypes)}; choose another --op, --dtype or --math"
             )
-    return job.spaces(problems, target, guidelines=OWN, families=(FAMILY.name,))
+    return job.spaces(problems, target, guidelines=OWN, families=(LADDER.name,))
 
 
 def in_turns(space: SearchSpace, seed: int) -> Sequence[Candidate]:
@@ -89,12 +89,12 @@ def in_turns(space: SearchSpace, seed: int) -> Sequence[Candidate]:
 
 def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator[job.Event]:
     """Try the configurations of the ladder. What was tried of other families counts for nothing here."""
-    return job.run(searched, tuner, store, order=in_turns, families=(FAMILY.name,))
+    return job.run(searched, tuner, store, order=in_turns, families=(LADDER.name,))
 
 
 def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple[Rung, ...]:
     """Every step, as the store has it for the problem on this device, timed in this state of the L2."""
-    tried = store.history(target.identity.name, problem, (FAMILY.name,), target.basis(cache)).tried()
+    tried = store.history(target.identity.name, problem, (LADDER.name,), target.basis(cache)).tried()
     found: list[Rung] = []
     for name, step in STEPS.items():
         trials = [trial for trial in tried if trial.config.tunables["step"] == name]

@@ -1,4 +1,5 @@
-"""The kernel families, found by their files: each module beside this one defines one `FAMILY`.
+"""The kernel families, found by their files: each module or package beside this one has one kernel, and defines its
+`FAMILIES`, one for each way to multiply.
 
 tsm2, ism2, gemm, gemv and ladder are the published ones, gemm and ladder for matrices that are not skinny and gemv
 for vectors; ladder is to learn from, and a search takes it only where it is named; minplus is gemm's kernel in the
@@ -24,9 +25,15 @@ from tsm2_tune.generator.families.family import Family
 
 FAMILIES: dict[str, Family[Any]] = {
     family.name: family
-    for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name)
-    if module.name != "family"
-    for family in [importlib.import_module(f"{__name__}.{module.name}").FAMILY]
+    for family in sorted(
+        (
+            family
+            for module in pkgutil.iter_modules(__path__)
+            if module.name != "family"
+            for family in importlib.import_module(f"{__name__}.{module.name}").FAMILIES
+        ),
+        key=lambda family: family.name,
+    )
 }
 
 

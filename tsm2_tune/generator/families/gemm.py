@@ -311,4 +311,4 @@ class Gemm(Family[GemmConfig]):
         }
 
 
-FAMILY = Gemm()
+FAMILIES = (Gemm(),)

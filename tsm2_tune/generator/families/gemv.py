@@ -332,4 +332,5 @@ class Gemv(Family[GemvConfig]):
         }
 
 
-FAMILY = Gemv()
+GEMV = Gemv()
+FAMILIES = (GEMV,)

@@ -123,4 +123,4 @@ class Gram(GramFamily[GramConfig]):
         return tuple(config for config in dict.fromkeys(every) if self.fills_ring(config))
 
 
-FAMILY = Gram()
+FAMILIES = (Gram(),)

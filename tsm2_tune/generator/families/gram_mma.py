@@ -96,4 +96,4 @@ class GramMma(GramFamily[GramMmaConfig]):
         )
 
 
-FAMILY = GramMma()
+FAMILIES = (GramMma(),)

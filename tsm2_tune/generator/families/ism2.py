@@ -122,4 +122,4 @@ class Ism2(Family[Ism2Config]):
         return {"about": OPTIMISATIONS[config.optimisation]}
 
 
-FAMILY = Ism2()
+FAMILIES = (Ism2(),)

@@ -217,4 +217,5 @@ class Ladder(Family[LadderConfig]):
         }
 
 
-FAMILY = Ladder()
+LADDER = Ladder()
+FAMILIES = (LADDER,)

@@ -74,4 +74,4 @@ class Minplus(Gemm):
         return max(1, warps * WARP_THREADS // resources.threads)
 
 
-FAMILY = Minplus()
+FAMILIES = (Minplus(),)

@@ -120,4 +120,4 @@ class Staged(StagingFamily[StagedConfig]):
         )
 
 
-FAMILY = Staged()
+FAMILIES = (Staged(),)

@@ -208,4 +208,4 @@ class StagedHalf(Family[StagedHalfConfig]):
         }
 
 
-FAMILY = StagedHalf()
+FAMILIES = (StagedHalf(),)

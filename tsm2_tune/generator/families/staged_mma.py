@@ -170,4 +170,4 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
         return INT32_MAX if tall or is_general(problem) else super().largest(problem)
 
 
-FAMILY = StagedMma()
+FAMILIES = (StagedMma(),)

@@ -129,4 +129,4 @@ class StagedSmma(StagedMma):
         return {**context, "sums_in_registers": context["sums_in_registers"] and neighbours}
 
 
-FAMILY = StagedSmma()
+FAMILIES = (StagedSmma(),)

@@ -182,4 +182,4 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
         return INT32_MAX if large else super().largest(problem)
 
 
-FAMILY = StagedZmma()
+FAMILIES = (StagedZmma(),)

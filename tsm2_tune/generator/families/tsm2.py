@@ -147,4 +147,5 @@ def nearest(options: tuple[int, ...], value: int) -> int:
     return min(options, key=lambda option: (abs(option - value), -option))
 
 
-FAMILY = Tsm2()
+TSM2 = Tsm2()
+FAMILIES = (TSM2,)

@@ -141,4 +141,4 @@ class Tsmm(Family[TsmmConfig]):
         }
 
 
-FAMILY = Tsmm()
+FAMILIES = (Tsmm(),)

@@ -145,4 +145,4 @@ class TsmmHeld(Family[TsmmHeldConfig]):
         return {"about": "A in registers, C some columns at a time"}
 
 
-FAMILY = TsmmHeld()
+FAMILIES = (TsmmHeld(),)

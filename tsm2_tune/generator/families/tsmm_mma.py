@@ -319,4 +319,4 @@ class TsmmMma(Family[TsmmMmaConfig]):
         }
 
 
-FAMILY = TsmmMma()
+FAMILIES = (TsmmMma(),)

@@ -273,4 +273,4 @@ class TsmmRing(Family[TsmmRingConfig]):
         }
 
 
-FAMILY = TsmmRing()
+FAMILIES = (TsmmRing(),)

@@ -312,4 +312,4 @@ class TsmmRows(Family[TsmmRowsConfig]):
         }
 
 
-FAMILY = TsmmRows()
+FAMILIES = (TsmmRows(),)

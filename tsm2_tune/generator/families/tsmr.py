@@ -161,4 +161,4 @@ class Tsmr(Family[TsmrConfig]):
         }
 
 
-FAMILY = Tsmr()
+FAMILIES = (Tsmr(),)

@@ -277,4 +277,4 @@ class TsmrHalf(Family[HalfConfig]):
         }
 
 
-FAMILY = TsmrHalf()
+FAMILIES = (TsmrHalf(),)

@@ -134,4 +134,4 @@ class TsmrHalfRing(TsmrHalf):
         }
 
 
-FAMILY = TsmrHalfRing()
+FAMILIES = (TsmrHalfRing(),)

@@ -159,4 +159,4 @@ class TsmrMma(Family[TsmrMmaConfig]):
         }
 
 
-FAMILY = TsmrMma()
+FAMILIES = (TsmrMma(),)

@@ -356,4 +356,4 @@ class TsmrRows(Family[TsmrRowsConfig]):
         }
 
 
-FAMILY = TsmrRows()
+FAMILIES = (TsmrRows(),)

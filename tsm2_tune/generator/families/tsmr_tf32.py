@@ -26,4 +26,4 @@ class TsmrTf32(TsmrHalf):
     config_type = TsmrTf32Config
 
 
-FAMILY = TsmrTf32()
+FAMILIES = (TsmrTf32(),)

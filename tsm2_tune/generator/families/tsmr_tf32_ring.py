@@ -25,4 +25,4 @@ class TsmrTf32Ring(TsmrHalfRing):
     config_type = TsmrTf32RingConfig
 
 
-FAMILY = TsmrTf32Ring()
+FAMILIES = (TsmrTf32Ring(),)

@@ -167,4 +167,4 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
         }
 
 
-FAMILY = TsmrZmma()
+FAMILIES = (TsmrZmma(),)

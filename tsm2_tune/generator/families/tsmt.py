@@ -182,4 +182,4 @@ class Tsmt(Family[TsmtConfig]):
         }
 
 
-FAMILY = Tsmt()
+FAMILIES = (Tsmt(),)

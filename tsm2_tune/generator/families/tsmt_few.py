@@ -219,4 +219,4 @@ class TsmtFew(Family[TsmtFewConfig]):
         }
 
 
-FAMILY = TsmtFew()
+FAMILIES = (TsmtFew(),)

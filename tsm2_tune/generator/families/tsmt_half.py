@@ -261,4 +261,4 @@ class TsmtHalf(Family[TsmtHalfConfig]):
         }
 
 
-FAMILY = TsmtHalf()
+FAMILIES = (TsmtHalf(),)

@@ -174,4 +174,4 @@ class TsmtMma(Family[TsmtMmaConfig]):
         }
 
 
-FAMILY = TsmtMma()
+FAMILIES = (TsmtMma(),)

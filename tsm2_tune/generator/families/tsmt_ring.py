@@ -355,4 +355,4 @@ class TsmtRing(Family[TsmtRingConfig]):
         }
 
 
-FAMILY = TsmtRing()
+FAMILIES = (TsmtRing(),)

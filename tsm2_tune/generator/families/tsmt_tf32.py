@@ -27,4 +27,4 @@ class TsmtTf32(TsmtHalf):
     config_type = TsmtTf32Config
 
 
-FAMILY = TsmtTf32()
+FAMILIES = (TsmtTf32(),)

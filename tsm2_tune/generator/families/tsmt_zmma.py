@@ -145,4 +145,4 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
         }
 
 
-FAMILY = TsmtZmma()
+FAMILIES = (TsmtZmma(),)
