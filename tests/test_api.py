@@ -40,9 +40,9 @@ FUNCTIONS = {  # what a program may rely on: a change here is one that users are
     "export": "db: 'str | PathLike[str]' = 'results.db', *, format: 'str',"
     " output: 'str | PathLike[str] | None' = None, device: 'int | str | None' = None,"
     " products: 'Products | None' = None, dtype: 'ElementTypes | None' = None, op: 'Texts | None' = None,"
-    " layout: 'str' = 'column', cache: 'str | None' = None, binaries: 'bool' = True, launcher: 'bool' = False,"
-    " between: 'bool | None' = None, within: 'float | str | None' = None, measure: 'bool' = True,"
-    " wait: 'bool' = False,"
+    " layout: 'str' = 'column', cache: 'str | None' = None, family: 'str | None' = None, binaries: 'bool' = True,"
+    " launcher: 'bool' = False, between: 'bool | None' = None, within: 'float | str | None' = None,"
+    " measure: 'bool' = True, wait: 'bool' = False,"
     " on_event: 'Callable[[ExportEvent], object] | None' = None",
     "import_trials": "source: 'str | PathLike[str]', db: 'str | PathLike[str]' = 'results.db'",
     "plan_space": "product: 'str | Problem', *, dtype: 'ElementTypes' = 'f32', op: 'str' = 'nn',"

@@ -321,7 +321,7 @@ def test_what_is_no_database_is_refused(two: tuple[Path, Path], tmp_path: Path) 
         str(tmp_path): "is no regular file",
         str(tmp_path / "missing"): "No such file or directory",
         str(empty): "holds no results yet",
-        str(other): "it is neither a database nor a text of trials",
+        str(other): "it is neither a database nor a text of trials, nor a T4 file or a cache of Kernel Tuner",
         str(tmp_path / "foreign.db"): "is a database of another program",
         "pretuned:tpu": "unknown 'pretuned:tpu': expected a file, or one of pretuned:h100, pretuned:h200",
         "H200": "cannot import H200: no such file; did you mean pretuned:h200, which the package brings?",

@@ -11,6 +11,7 @@ from tsm2_tune import display
 from tsm2_tune.api.results import FORMATS, contradiction
 from tsm2_tune.command_options import Choice, database_option, selection_options, wait_option, within_options
 from tsm2_tune.fewest import Choosing
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
 from tsm2_tune.usage import ended_by_signals, tell
 
@@ -19,6 +20,12 @@ from tsm2_tune.usage import ended_by_signals, tell
 @database_option
 @selection_options
 @click.option("--format", "form", type=Choice(FORMATS), required=True, help="What to write.")
+@click.option(
+    "--family",
+    type=Choice(list(FAMILIES)),
+    metavar="NAME",
+    help="Only trials of this family, in t4 and kernel-tuner-cache.",
+)
 @click.option("--output", required=True, metavar="FILE", help="The file to write; - is standard output.")
 @click.option(
     "--binaries/--no-binaries",
@@ -46,6 +53,7 @@ def export(
     database: str,
     which: dict[str, Any],
     form: str,
+    family: str | None,
     output: str,
     binaries: bool,
     launcher: bool,
@@ -54,7 +62,8 @@ def export(
     no_measure: bool,
     wait: bool,
 ) -> None:
-    """Write the winners as an importable module, a C library, a table or a text of trials to import.
+    """Write the winners as an importable module, a C library, a table or a text of trials to import; or all trials of
+    a problem on a device as a T4 file or a cache of Kernel Tuner.
 
     \b
     tsm2-tune export --format module --output best_kernels.py
@@ -62,11 +71,14 @@ def export(
     tsm2-tune export --format library --output libtsm2.so
     tsm2-tune export --within 3% --format module --output best_kernels.py
     tsm2-tune export --format trials --output h200.jsonl
+    tsm2-tune export --format t4 --shapes 20480x16x20480 --output trials.json
+    tsm2-tune export --format kernel-tuner-cache --family tsmr --shapes 20480x16x20480 --output tsmr.json
     """
     measures = not no_measure
     wrong = contradiction(
-        form, binaries=binaries, launcher=launcher, between=between, within=within, measure=measures, wait=wait
-    )
+        form, family=family, binaries=binaries, launcher=launcher, between=between, within=within, measure=measures,
+        wait=wait,
+    )  # fmt: skip
     if wrong is not None:
         raise click.UsageError(wrong)
     into_file = output != "-"
@@ -77,6 +89,7 @@ def export(
             format=form,
             output=output if into_file else None,
             **which,
+            family=family,
             binaries=binaries,
             launcher=launcher,
             between=between,

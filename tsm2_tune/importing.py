@@ -16,15 +16,16 @@ MOST_TOLD = 20  # configurations that are left out
 @click.argument("source", metavar="FILE")
 @database_option
 def import_(source: str, database: str) -> None:
-    """Add the trials of FILE to the database: of another database, or of a text of trials.
+    """Add the trials of FILE to the database: of another database, a text of trials, a T4 file or a cache of Kernel
+    Tuner.
 
     \b
     tsm2-tune import colleague.db
     tsm2-tune import h200.jsonl --db results.db
     tsm2-tune import pretuned:h200 --db h200.db
 
-    FILE is only read. What is there already stays as it is, so that the same again adds nothing. A text is written by
-    `tsm2-tune export --format trials`; those of this package are pretuned:h100 and pretuned:h200.
+    FILE is only read. What is there already stays as it is, so that the same again adds nothing. Texts, T4 files
+    and caches are those that `tsm2-tune export` wrote; the texts of this package are pretuned:h100 and pretuned:h200.
     """
     with waiting(f"importing {source}"):
         found = tsm2_tune.import_trials(source, database)

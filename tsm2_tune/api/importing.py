@@ -13,10 +13,10 @@ from tsm2_tune.tuner.importing.merging import Imported, merge
 
 
 def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT_DATABASE) -> Imported:
-    """Add the trials of another database, or of a text of trials. `tsm2-tune import` does this.
+    """Add the trials of another database, or of a file of trials. `tsm2-tune import` does this.
 
-    - `source`: a database, which is only read; a text that `export` wrote with the format "trials"; or a text that
-      the package brings, such as "pretuned:h200".
+    - `source`: a database, which is only read; a file that `export` wrote with the format "trials", "t4" or
+      "kernel-tuner-cache"; or a text that the package brings, such as "pretuned:h200".
     - `db`: the database that they are added to, made where it is missing.
 
     What is there already is recognised and stays. Twice is as once, the order of several imports does not matter, and

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.options import (
     DEFAULT_DATABASE,
     MOST_WITHIN,
@@ -33,7 +34,8 @@ from tsm2_tune.tuner.trial import shown
 from tsm2_tune.tuner.tune import Options
 
 TRIALS = "trials"  # a text, which `import_trials` reads
-FORMATS = (*exports.FORMATS, TRIALS, "library")
+EXCHANGE = exports.EXCHANGE  # formats of other autotuners
+FORMATS = (*exports.FORMATS, TRIALS, *EXCHANGE, "library")
 PACKS = ("module", "library")  # formats that serve all shapes
 
 
@@ -71,22 +73,24 @@ class Exported:
     """What an export has made."""
 
     files: tuple[Path, ...]  # that were written
-    text: str | None  # the module, table or trials; None of a library, which is no text
+    text: str | None  # what is in the file, or would be; None of a library, which is no text
 
 
 def export(
     db: str | PathLike[str] = DEFAULT_DATABASE, *, format: str, output: str | PathLike[str] | None = None,
     device: int | str | None = None, products: Products | None = None, dtype: ElementTypes | None = None,
-    op: Texts | None = None, layout: str = "column", cache: str | None = None,
+    op: Texts | None = None, layout: str = "column", cache: str | None = None, family: str | None = None,
     binaries: bool = True, launcher: bool = False, between: bool | None = None,
     within: float | str | None = None, measure: bool = True, wait: bool = False,
     on_event: Callable[[ExportEvent], object] | None = None,
 ) -> Exported:  # fmt: skip
-    """Write the winners as an importable module, a C library, a table or a text of trials, for `import_trials`.
-    `tsm2-tune export` does this.
+    """Write the winners as an importable module, a C library, a table or a text of trials, for `import_trials`; or
+    all trials of one problem on one device in a format of other autotuners. `tsm2-tune export` does this.
 
     - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which winners, as of `best`.
-    - `format`: "module", "library", "csv", "json", "markdown", "latex", "trials".
+    - `family`: only trials of this kernel family, in a format of other autotuners.
+    - `format`: "module", "library", "csv", "json", "markdown", "latex", "trials"; of other autotuners "t4",
+      "kernel-tuner-cache".
     - `output`: the file; a library needs one that ends in .so. None writes no file: the result has the text.
     - `binaries`: whether a module holds compiled kernels, where nvcc is here to make them.
     - `launcher`: whether it holds a compiled launcher, by which a call takes less time.
@@ -102,12 +106,15 @@ def export(
     compiler is missing; with `within` also the errors of `tune`.
     """
     check_named("format", format, FORMATS)
+    if family is not None:
+        check_named("family", family, list(FAMILIES))
     check_callable("on_event", on_event)
     name, share = file_name("db", db), _share(within)
-    made = _Export(format, binaries, launcher, between, share, measure, wait, on_event or _ignore)
+    made = _Export(format, family, binaries, launcher, between, share, measure, wait, on_event or _ignore)
     wrong = contradiction(
-        format, binaries=binaries, launcher=launcher, between=between, within=share, measure=measure, wait=wait
-    )
+        format, family=family, binaries=binaries, launcher=launcher, between=between, within=share, measure=measure,
+        wait=wait,
+    )  # fmt: skip
     if wrong is not None:
         raise InputError(wrong)
     selection = selected(device, products, dtype, op, cache, layout)
@@ -131,6 +138,7 @@ class _Export:
     """What is to be made of winners."""
 
     format: str
+    family: str | None
     binaries: bool
     launcher: bool
     between: bool | None
@@ -152,6 +160,8 @@ class _Export:
             return Exported(tuple(Path(path).with_suffix(one) for one in exports.LIBRARY_SUFFIXES), None)
         if self.format == TRIALS:
             text = exports.export_trials(store, **which)
+        elif self.format in EXCHANGE:
+            text = exports.export_exchange(store, self.format, family=self.family, **which)
         else:
             text = exports.export(store, self.format, binaries=self.binaries, launcher=self.launcher, **which, **made)
         if path is None:
@@ -180,6 +190,7 @@ class _Export:
 def contradiction(
     format: str,
     *,
+    family: str | None,
     binaries: bool,
     launcher: bool,
     between: bool | None,
@@ -188,12 +199,14 @@ def contradiction(
     wait: bool,
 ) -> str | None:
     """Which of these cannot be asked for together, in a sentence; None where all can."""
+    if family is not None and format not in EXCHANGE:
+        return f"--family is of --format {' and '.join(EXCHANGE)}: winners are those of all families"
     if format == "library" and not binaries:
         return "--no-binaries is of a module: a library is nothing but binaries"
     if within is None and (not measure or wait):
         return "--no-measure and --wait are of --within: nothing is measured without it"
-    if within is not None and format == TRIALS:
-        return f"--within chooses kernels, and --format {TRIALS} has all that were measured: leave one out"
+    if within is not None and format in (TRIALS, *EXCHANGE):
+        return f"--within chooses kernels, and --format {format} has all that were measured: leave one out"
     if launcher and format != "module":
         return f"--launcher is of a module: leave it out with --format {format}"
     if between and within is not None:

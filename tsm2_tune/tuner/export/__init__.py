@@ -10,6 +10,7 @@ from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner.export.between import verified_in_full, with_between
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary
+from tsm2_tune.tuner.export.exchange import EXCHANGE, export_exchange
 from tsm2_tune.tuner.export.files import refuse_database, write, written
 from tsm2_tune.tuner.export.known import Known, known_of
 from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library, refuse_name
@@ -21,8 +22,10 @@ from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
 
 __all__ = [
+    "EXCHANGE",
     "LIBRARY_SUFFIXES",
     "export",
+    "export_exchange",
     "export_library",
     "export_text",
     "export_trials",

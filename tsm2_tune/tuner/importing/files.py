@@ -1,4 +1,4 @@
-"""A file of trials, a database or a text, as a database to read."""
+"""A file of trials, a database, a text or another autotuner's format, as a database to read."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from pathlib import Path
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner import cache, database
 from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.exchange import reading as exchange
 from tsm2_tune.tuner.importing.parts import write
-from tsm2_tune.tuner.importing.reading import is_text, told_in
+from tsm2_tune.tuner.importing.reading import Kind, Told, kind_of, told_in
 from tsm2_tune.tuner.processes import Workplace, workplace
+
+TELLING = {Kind.TEXT: told_in, Kind.EXCHANGE: exchange.told_in}  # of what is no database
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[Database, tuple[str, ...]]]:
-    """A copy of the database, as it is now but of today's schema, or a database of what the text tells; and a
-    sentence for each configuration of the text that is left out. The file itself is only read.
+    """A copy of the database, as it is now but of today's schema, or a database of what another file tells; and a
+    sentence for each configuration of that which is left out. The file itself is only read.
 
-    InputError where it is no regular file, where a text is not as this program writes it, and where it cannot be
-    copied; StoreError as Database.open.
+    InputError where it is no regular file, where it is not as this program writes it, and where it cannot be copied;
+    StoreError as Database.open.
     """
-    of_text = is_text(path)
+    kind = kind_of(path)
     with _workplace(path) as work:
         copy = work.folder / "results.db"
         try:
-            left_out = _written(path, copy) if of_text else _copied(path, copy)
-            with Database.open(copy, create=of_text) as found:
+            left_out = _written(path, copy, TELLING[kind](path)) if kind in TELLING else _copied(path, copy)
+            with Database.open(copy, create=kind in TELLING) as found:
                 found.path = path  # by which messages call it
                 yield found, left_out
         except StoreError as error:
@@ -62,9 +65,8 @@ def _copied(path: Path, copy: Path) -> tuple[str, ...]:
     return ()
 
 
-def _written(path: Path, copy: Path) -> tuple[str, ...]:
-    """Write what the text tells into a new database; a sentence for each configuration that is left out."""
-    told = told_in(path)
+def _written(path: Path, copy: Path, told: Told) -> tuple[str, ...]:
+    """Write what the file tells into a new database; a sentence for each configuration that is left out."""
     if not told.parts:
         why = next(iter(told.left_out.values()), "it has no trial")
         raise InputError(f"nothing to import: {path}: {why}")

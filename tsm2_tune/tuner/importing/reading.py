@@ -10,6 +10,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,14 @@ from tsm2_tune.tuner.importing.text import (
 from tsm2_tune.tuner.importing.union import RUN, STARTED_AT, Part, Round, RunKey, Timed, TrialKey, Tried
 from tsm2_tune.tuner.trial import Cache, LoadedResources, Measurement, Outcome, Trial, Verdict, in_a_line, shown
 
-MOST_BYTES = 64_000_000  # of a text; one of 5,000 trials has 1.2 MB
+MOST_BYTES = 64_000_000  # of a file; a text of 5,000 trials has 1.2 MB
 FIRST = f'{{"{NAME}":'.encode()  # what such a text begins with
 DATABASE = b"SQLite format 3"  # and a database
+MOST_SPACE = 64  # bytes before the first brace of another JSON object
 UNTOLD = "right, by a text of trials"
 MOST_TEXT = 100  # characters of a configuration or problem in a sentence
 _KEY, _SOURCE = re.compile(rf"[0-9a-f]{{{DIGITS}}}"), re.compile(rf"[0-9a-f]{{{SOURCE_DIGITS}}}")
-_WRONG = (InputError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
+WRONG = (InputError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(slots=True)
@@ -56,42 +58,61 @@ class Told:
     left_out: dict[str, str] = field(default_factory=dict)  # by configuration why it cannot be used
 
 
-def is_text(path: Path) -> bool:
-    """Whether the file begins as a text of trials does, and not as a database. InputError where it is neither, or
-    cannot be read.
-    """
+class Kind(Enum):
+    """What an import takes, by how a file begins."""
+
+    DATABASE = auto()
+    TEXT = auto()  # of trials
+    EXCHANGE = auto()  # a JSON object, as other autotuners write and read
+
+
+def kind_of(path: Path) -> Kind:
+    """What the file begins as; an empty one is a database. InputError where it is none of these or cannot be read."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # before opening it: a pipe would wait, a device never end
             raise InputError(f"cannot import {path}: it is no regular file; name a database or a text of trials")
         with path.open("rb") as file:
-            begin = file.read(len(FIRST))
+            begin = file.read(MOST_SPACE)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no file can be called so"
         raise InputError(f"cannot import {path}: {reason}") from None
-    if begin and begin != FIRST and not begin.startswith(DATABASE):
-        raise InputError(f"cannot import {path}: it is neither a database nor a text of trials; name another file")
-    return begin == FIRST
+    if not begin or begin.startswith(DATABASE):
+        return Kind.DATABASE
+    if begin.startswith(FIRST):
+        return Kind.TEXT
+    if begin.lstrip().startswith(b"{"):
+        return Kind.EXCHANGE
+    raise InputError(
+        f"cannot import {path}: it is neither a database nor a text of trials, nor a T4 file or a cache of Kernel"
+        " Tuner; name another file"
+    )
 
 
 def told_in(path: Path) -> Told:
     """What the text tells. InputError, with the line, where that is not as this program writes it."""
-    with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise InputError(f"{path} has more than {MOST_BYTES} bytes: name a smaller text of trials")
+    content = content_of(path)
     reader = _Reader()
     number = 0
     try:
         for number, line in enumerate(content.decode().split("\n"), 1):
             if line:
-                reader.read(json.loads(line, parse_constant=_refuse_constant), is_head=number == 1)
+                reader.read(json.loads(line, parse_constant=refuse_constant), is_head=number == 1)
         return reader.told()
-    except _WRONG as error:
+    except WRONG as error:
         said = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
         raise InputError(
             f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(said)[:300]}):"
             " write it anew by tsm2-tune export --format trials"
         ) from None
+
+
+def content_of(path: Path) -> bytes:
+    """All that is in the file. InputError where that is more than such files have."""
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise InputError(f"{path} has more than {MOST_BYTES} bytes: name a smaller file of trials")
+    return content
 
 
 class _Reader:
@@ -143,14 +164,14 @@ class _Reader:
     def _read_trial(self, line: dict[str, Any]) -> None:
         columns = schema.trial.c
         values = checked(line, [columns.config, *(columns[name] for name in OF_TRIAL)])
-        problem = _problem(line["problem"])
+        problem = problem_spelt(line["problem"])
         times = [self._time(problem, time) for time in _list(line["times"])]
-        device = _device(times[0][1].run)
+        device = device_of(times[0][1].run)
         config, source = self._kernel(problem, values["config"], line["source"], device)
         if config is None or source is None:
             return
         (number, own), *finals = times
-        if number != 0 or any(number < 1 or _device(one.run) != device for number, one in finals):
+        if number != 0 or any(number < 1 or device_of(one.run) != device for number, one in finals):
             raise ValueError("its first time is none of its own, or another is not of a final on its device")
         self._told.sources[source.digest] = rows.source_values(source)
         toolkit, flags = (str(own.run[RUN.index(name)]) for name in ("toolkit", "flags"))
@@ -169,13 +190,13 @@ class _Reader:
         columns = (schema.vendor_measurement.c[name] for name in OF_VENDOR)
         values = checked(line | {"verdict_worst_ratio": ratio}, columns) | {"verdict_detail": detail}
         stored.verdict_of(values)
-        problem = _problem(line["problem"])
+        problem = problem_spelt(line["problem"])
         number, timed = self._time(problem, [line[name] for name in TIME])
         if number < 1:
             raise ValueError(f"{number} is no round of a final")
         kept = {name: value for name, value in timed.values.items() if name != "floor_us"}
         vendor = Timed(timed.run, kept | values, ())
-        at = self._round((_device(timed.run), problem), number, vendor)
+        at = self._round((device_of(timed.run), problem), number, vendor)
         _once(dict_of(at.vendor), values["library"], vendor)
 
     def _round(self, place: tuple[str, Problem], number: int, timed: Timed) -> Round:
@@ -271,7 +292,7 @@ def _list(value: Any) -> Sequence[Any]:
     return value
 
 
-def _problem(text: Any) -> Problem:
+def problem_spelt(text: Any) -> Problem:
     if not isinstance(text, str):
         raise TypeError(f"{shown(text)} is no problem")
     problem = Problem.parse(text[:MOST_TEXT])
@@ -280,9 +301,9 @@ def _problem(text: Any) -> Problem:
     return problem
 
 
-def _device(run: RunKey) -> str:
+def device_of(run: RunKey) -> str:
     return str(run[RUN.index("device_name")])
 
 
-def _refuse_constant(name: str) -> None:
+def refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")

@@ -1,0 +1,109 @@
+"""A file in another autotuner's format -> the parts of a database that it tells of. It is from anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.tuner import rows, schema, stored
+from tsm2_tune.tuner.exchange import kernel_tuner, t4
+from tsm2_tune.tuner.exchange.record import NAME, Entry, entry_of
+from tsm2_tune.tuner.importing.reading import WRONG, Told, content_of, refuse_constant
+from tsm2_tune.tuner.importing.union import Part, Tried
+from tsm2_tune.tuner.trial import Outcome, in_a_line, shown
+
+DOCUMENTS: dict[str, Callable[[Entry], dict[str, Any]]] = {
+    "t4": t4.document,
+    "kernel-tuner-cache": kernel_tuner.document,
+}
+
+
+def told_in(path: Path) -> Told:
+    """What the file tells. InputError where it is another tool's, or not as this program writes it."""
+    try:
+        found = json.loads(content_of(path).decode(), parse_constant=refuse_constant, object_pairs_hook=_once)
+        form = "kernel-tuner-cache" if "cache" in found else "t4"
+        if NAME in found:
+            entry = entry_of(found[NAME])
+            if DOCUMENTS[form](entry) != found:
+                raise ValueError(f"its member {NAME} and its other members do not agree")
+            return _told(entry)
+    except WRONG as error:
+        said = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
+        raise InputError(
+            f"{path} is not as this tsm2-tune writes it ({in_a_line(said)[:300]}): write it anew by tsm2-tune export"
+            f" --format {' or '.join(DOCUMENTS)}"
+        ) from None
+    raise InputError(
+        f"cannot import {path}: tsm2-tune did not write it, and kernels and tunables of other tools are no"
+        f" configurations of its families; name a file of tsm2-tune export --format {' or '.join(DOCUMENTS)}"
+    )
+
+
+def _told(entry: Entry) -> Told:
+    """The entry's trials whose kernels this program makes so, and why the others are left out."""
+    told, trials = Told(), dict(entry.part.trials)
+    for key, tried in entry.part.trials.items():
+        source, why = _kernel(entry.problem, tried)
+        if source is None:
+            told.left_out.setdefault(key[0], f"left out: {key[0]}, measured on {entry.device}, {why}")
+            del trials[key]
+        else:
+            _check(entry.problem, tried, source)
+            told.sources[source.digest] = rows.source_values(source)
+    rounds = []
+    for one in entry.part.rounds:
+        timed = {key: timed for key, timed in one.timed.items() if key in trials}
+        if timed or one.vendor:
+            rounds.append(replace(one, timed=timed))
+    if trials:
+        told.parts[entry.device, entry.problem] = Part(trials, rounds)
+    return told
+
+
+def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:
+    """The trial's kernel as it is made here; None, and why, where that is another one."""
+    values = tried.values
+    config = stored.config_of(values["family"], values["config"], values["tunables"])
+    if not stored.is_of_this_version(config, problem):
+        return None, "is no configuration of this tsm2-tune"
+    made = render(problem, config)
+    launch = {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
+    if made.digest != values["source_digest"] or any(
+        getattr(made.launch, name) != one for name, one in launch.items()
+    ):
+        return None, f"is made otherwise by this tsm2-tune: tune {problem.text} again"
+    return made, ""
+
+
+def _check(problem: Problem, tried: Tried, source: KernelSource) -> None:
+    """ValueError where the trial contradicts itself."""
+    first = None
+    if tried.first is not None:
+        samples = [{"ordinal": at, "us": us} for at, us in enumerate(tried.first.samples_us)]
+        first = stored.timed({"round": 0, **tried.first.values}, samples)
+    numbers = dict.fromkeys(("id", "run_id", "problem_id"), 0)
+    made = stored.trial(
+        {**tried.values, **numbers, "device_name": ""},
+        problem={"id": 0, **rows.problem_values(problem)},
+        source=rows.source_values(source),
+        first=first,
+    )
+    if made.outcome is Outcome.INTERRUPTED or (made.outcome is Outcome.OK) > stored.is_verified(made):
+        raise ValueError(f"{made.config.text} ended {made.outcome}, and has no right result or no time")
+
+
+def _once(members: list[tuple[str, Any]]) -> Mapping[str, Any]:
+    """The object of these members; ValueError where one is there twice."""
+    found = dict[str, Any]()
+    for name, value in members:
+        if name in found:
+            raise ValueError(f"{shown(name)} is there twice")
+        found[name] = value
+    return found

@@ -1,0 +1,188 @@
+"""All that the database has of some trials of one problem on one device, as a JSON object and back.
+
+It is the member `tsm2_tune` of every file in another autotuner's format: these have no place for a compiler's flags,
+a verdict, several times of one trial, or a time to the last digit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy import Table
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner.domains import checked
+from tsm2_tune.tuner.importing.parts import IDS
+from tsm2_tune.tuner.importing.reading import device_of, problem_spelt
+from tsm2_tune.tuner.importing.union import RUN, STARTED_AT, Part, Round, RunKey, Timed, TrialKey, Tried
+from tsm2_tune.tuner.trial import Cache, shown
+from tsm2_tune.tuner.vendor import storing
+
+NAME, VERSION = "tsm2_tune", 1
+RATIO = "verdict_worst_ratio"  # infinite where a value is NaN; JSON has no infinity, and null stands for it
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Trials of one problem on one device, timed in one state of the L2."""
+
+    device: str  # its name
+    problem: Problem
+    cache: Cache
+    part: Part
+
+    @property
+    def newest_run(self) -> dict[str, Any]:
+        """The values of the trials' run that started last."""
+        newest = max((tried.run for tried in self.part.trials.values()), key=lambda run: str(run[STARTED_AT]))
+        return dict(zip(RUN, newest, strict=True))
+
+
+def record_of(entry: Entry) -> dict[str, Any]:
+    """The entry as an object of plain JSON; equal entries have equal ones."""
+    part, keys = entry.part, sorted(entry.part.trials)
+    runs = sorted(set(_runs(part)), key=lambda run: (run[STARTED_AT], str(run)))
+    run_numbers, trial_numbers = {one: at for at, one in enumerate(runs)}, {one: at for at, one in enumerate(keys)}
+
+    def time(timed: Timed) -> dict[str, Any]:
+        return {"run": run_numbers[timed.run], **_finite(timed.values), "samples_us": list(timed.samples_us)}
+
+    def trial(tried: Tried) -> dict[str, Any]:
+        first = None if tried.first is None else time(tried.first)
+        own = {"first": first, "others": [time(one) for one in tried.others]}
+        return {"run": run_numbers[tried.run], **_finite(tried.values), **own}
+
+    def final(one: Round) -> dict[str, Any]:
+        timed = [{"trial": trial_numbers[key], **time(one.timed[key])} for key in sorted(one.timed)]
+        vendor = [time(one.vendor[library]) for library in sorted(one.vendor)]
+        return {"run": run_numbers[one.run], "number": one.number, "timed": timed, "vendor": vendor}
+
+    return {
+        "version": VERSION,
+        "problem": entry.problem.text,
+        "cache": entry.cache.value,
+        "runs": [dict(zip(RUN, run, strict=True)) for run in runs],
+        "trials": [trial(part.trials[key]) for key in keys],
+        "rounds": [final(one) for one in part.rounds],
+    }
+
+
+def entry_of(record: Any) -> Entry:
+    """The entry of a record from anywhere: each value is checked. InputError, LookupError, TypeError or ValueError
+    where it is not as `record_of` makes it.
+    """
+    top = _object(record)
+    if top.get("version") != VERSION:
+        raise ValueError(f"its version is {shown(top.get('version'))}, and not {VERSION}")
+    problem, cache = problem_spelt(_member(top, "problem")), Cache(_member(top, "cache"))
+    runs = [_run(one) for one in _list(_member(top, "runs"))]
+    trials = dict[TrialKey, Tried]()
+    for one in _list(_member(top, "trials")):
+        tried = _tried(_object(one), runs, cache)
+        key = (str(tried.values["config"]), str(tried.values["basis"]))
+        if key in trials:
+            raise ValueError(f"{key[0]} is there twice")
+        trials[key] = tried
+    devices = {device_of(run) for run in runs}
+    if not trials or len(devices) != 1:
+        raise ValueError(f"it has {len(trials)} trials on {len(devices)} devices")
+    rounds = [_round(_object(one), runs, list(trials)) for one in _list(_member(top, "rounds"))]
+    if any(later.number <= one.number for one, later in pairwise(rounds)):
+        raise ValueError("its rounds are in no order")
+    return Entry(devices.pop(), problem, cache, Part(trials, rounds))
+
+
+def _runs(part: Part) -> Iterator[RunKey]:
+    for tried in part.trials.values():
+        yield tried.run
+        yield from (one.run for one in (tried.first, *tried.others) if one is not None)
+    for one in part.rounds:
+        yield one.run
+        yield from (timed.run for timed in one.members.values())
+
+
+def _run(told: Any) -> RunKey:
+    values = checked(_row(_object(told), RUN), (schema.run.c[name] for name in RUN))
+    stored.tuning_run({"id": 0, **values})
+    return tuple(values[name] for name in RUN)
+
+
+def _tried(told: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache) -> Tried:
+    values = _values(told, schema.trial)
+    stored.config_of(values["family"], values["config"], values["tunables"])
+    if values["superseded"] or values["cache"] != cache:
+        raise ValueError(f"{values['config']} is superseded, or was timed in another state of the L2")
+    first, others = _member(told, "first"), _list(_member(told, "others"))
+    return Tried(
+        runs[_member(told, "run")],
+        values,
+        None if first is None else _timed(_object(first), runs),
+        tuple(_timed(_object(one), runs) for one in others),
+    )
+
+
+def _round(told: Mapping[str, Any], runs: Sequence[RunKey], keys: Sequence[TrialKey]) -> Round:
+    number, run = _member(told, "number"), runs[_member(told, "run")]
+    if not isinstance(number, int) or number < 1:
+        raise ValueError(f"{shown(number)} is no round of a final")
+    timed, vendor = dict[TrialKey, Timed](), dict[str, Timed]()
+    for one in map(_object, _list(_member(told, "timed"))):
+        timed[keys[_member(one, "trial")]] = _timed(one, runs)
+    for one in map(_object, _list(_member(told, "vendor"))):
+        values, samples = _values(one, schema.vendor_measurement), _samples(one)
+        storing.vendor_measurement({"id": 0, "run_id": 0, "problem_id": 0, "round": number, **values}, samples)
+        vendor[values["library"]] = Timed(runs[_member(one, "run")], values, tuple(_member(one, "samples_us")))
+    if {one.run for one in (*timed.values(), *vendor.values())} != {run}:
+        raise ValueError(f"round {number} has no times, or some of another run")
+    return Round(run, number, timed, vendor)
+
+
+def _timed(told: Mapping[str, Any], runs: Sequence[RunKey]) -> Timed:
+    values = _values(told, schema.measurement)
+    stored.timed({"round": 0, **values}, _samples(told))
+    return Timed(runs[_member(told, "run")], values, tuple(_member(told, "samples_us")))
+
+
+def _samples(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The samples as rows."""
+    return [{"ordinal": at, "us": us} for at, us in enumerate(_list(_member(told, "samples_us")))]
+
+
+def _values(told: Mapping[str, Any], table: Table) -> dict[str, Any]:
+    """The values of a row of the table, but for what numbers it."""
+    columns = [one for one in table.columns if one.name not in IDS]
+    return checked(_row(told, [one.name for one in columns]), columns)
+
+
+def _row(told: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    row = {name: _member(told, name) for name in names}
+    if row.get("verdict_correct") is not None and row[RATIO] is None:
+        row[RATIO] = math.inf
+    return row
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: None if name == RATIO and value == math.inf else value for name, value in values.items()}
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{shown(value)} where an object is expected")
+    return value
+
+
+def _list(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{shown(value)} where an array is expected")
+    return value
+
+
+def _member(told: Mapping[str, Any], name: str) -> Any:
+    if name not in told:
+        raise LookupError(f"the member {name} is missing")
+    return told[name]

@@ -1,0 +1,92 @@
+"""The trials of one problem on one device in another autotuner's format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.exchange.reading import DOCUMENTS
+from tsm2_tune.tuner.exchange.record import Entry
+from tsm2_tune.tuner.importing.parts import Reader, places
+from tsm2_tune.tuner.importing.text import has_line
+from tsm2_tune.tuner.importing.union import Part, TrialKey, Tried
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import CurrentTrial, is_of_this_version
+from tsm2_tune.tuner.trial import PREFERRED, Cache, Outcome
+
+EXCHANGE = tuple(DOCUMENTS)  # formats
+OF_ONE_FAMILY = "kernel-tuner-cache"
+
+
+def export_exchange(
+    store: Store,
+    form: str,
+    *,
+    device: str | None = None,
+    chosen: Callable[[Problem], bool] = lambda problem: True,
+    cache: Cache | None = None,
+    family: str | None = None,
+) -> str:
+    """The trials that count of the one chosen problem that the store has on this device, or on any, in one of
+    EXCHANGE: in this state of the L2, or the first of PREFERRED that it has, and of this family, or all.
+
+    InputError where there is none, or more than one of what the format has one of; StoreError where a row is not as
+    it was stored.
+    """
+    device, problem = _place(store, form, device, chosen)
+    every = [one for one in store.current(device, problem) if is_of_this_version(one.config, problem)]
+    found = [one for one in every if family is None or one.config.family == family]
+    state = next((one for one in PREFERRED if cache in (None, one) and any(t.cache is one for t in found)), None)
+    if state is None:
+        raise _nothing(store)
+    found = [one for one in found if one.cache is state]
+    families = sorted({one.config.family for one in found})
+    if form == OF_ONE_FAMILY and len(families) > 1:
+        raise InputError(
+            f"--format {form} has the trials of one family, and {store.path} has those of {', '.join(families)} for"
+            f" {problem.text} on {device}: name one with --family"
+        )
+    entry = Entry(device, problem, state, _part(store, device, problem, found))
+    return json.dumps(DOCUMENTS[form](entry), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _place(store: Store, form: str, device: str | None, chosen: Callable[[Problem], bool]) -> tuple[str, Problem]:
+    """The one device and problem."""
+    with store.database.transaction() as connection:
+        found = [(on, problem) for on, problem in places(connection) if device in (None, on) and chosen(problem)]
+    if not found:
+        raise _nothing(store)
+    if len(found) > 1:
+        on, problem = found[0]
+        raise InputError(
+            f"--format {form} has the trials of one problem on one device, and {store.path} has {len(found)} of what"
+            f" was asked for: name one, as by --device {on!r} --shapes {problem.text}"
+        )
+    return found[0]
+
+
+def _part(store: Store, device: str, problem: Problem, found: list[CurrentTrial]) -> Part:
+    """All of these trials. Tunables that are younger than a trial are spelt out."""
+    with store.database.transaction() as connection:
+        part = Reader(connection).part(device, problem)
+    trials = dict[TrialKey, Tried]()
+    for one in found:
+        key = (one.config.text, one.basis)
+        tried = part.trials[key]
+        if tried.values["outcome"] == Outcome.OK and not has_line(tried):
+            raise StoreError(f"{store.path}: trial {one.id} is ok, but has no right result or no time: tune it again")
+        if tried.values["outcome"] != Outcome.INTERRUPTED:
+            trials[key] = replace(tried, values={**tried.values, "tunables": one.config.json})
+    rounds = []
+    for final in part.rounds:
+        timed = {key: timed for key, timed in final.timed.items() if key in trials}
+        if timed:
+            rounds.append(replace(final, timed=timed))
+    return Part(trials, rounds)
+
+
+def _nothing(store: Store) -> InputError:
+    return InputError(f"nothing to export: {store.path} has no trial of what was asked for; tune it first")
