@@ -1,76 +1,29 @@
-"""Trials in formats of other autotuners: what a file has, what an import makes of it, and what it refuses."""
+"""Trials in formats of other autotuners, without a database: what a document has, and which ones are refused."""
 
 from __future__ import annotations
 
-import importlib.util
+import copy
 import json
-import subprocess
-import sys
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import tsm2_tune
-from tests.command import run
-from tests.exchanged import (
-    CACHE,
-    CRASHED,
-    FASTEST,
-    ISM2,
-    LATE,
-    OTHER,
-    REFUSED,
-    RUN,
-    SLOWER,
-    T4,
-    UNSTARTED,
-    WITH,
-    WRONG,
-    document,
-    tuned_database,
-    written,
-)
-from tests.fabricated import (
-    BASIS,
-    GPU,
-    PROBLEM,
-    final,
-    measurement,
-    plain_sql,
-    source,
-    trial,
-    tuning_run,
-)
-from tests.test_importing import facts
-from tsm2_tune.tuner.basis import basis
-from tsm2_tune.tuner.exchange.record import Entry, entry_of, record_of
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Cache
-
-pytestmark = pytest.mark.usefixtures("session_cache")
-
-
-@pytest.fixture
-def tuned(tmp_path: Path) -> Path:
-    tuned_database(tmp_path / "tuned.db")
-    return tmp_path / "tuned.db"
-
-
-def of_problem(path: Path, family: str | None = None) -> Any:
-    """All that a database has of the problem, or of its trials of this family, as an export has them."""
-    part = facts(path)[GPU, PROBLEM]
-    kept = {key: one for key, one in part.trials.items() if family in (None, one.values["family"])}
-    rounds = [replace(one, timed={key: one.timed[key] for key in one.timed if key in kept}) for one in part.rounds]
-    return kept, rounds
-
+from tests.exchanged import CRASHED, FASTEST, ISM2, LATE, REFUSED, SLOWER, UNSTARTED, WRONG, entry
+from tests.fabricated import GPU, PROBLEM
+from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.domains import MOST_SAMPLES
+from tsm2_tune.tuner.exchange import kernel_tuner, t4
+from tsm2_tune.tuner.exchange.reading import DOCUMENTS, told_in, told_of
+from tsm2_tune.tuner.exchange.record import NAME, entry_of, record_of
+from tsm2_tune.tuner.importing.reading import WRONG as ERRORS
 
 # What is written
 
 
-def test_t4_has_every_trial_with_its_outcome_and_times(tuned: Path) -> None:
-    found = document(tuned, T4)
+def test_t4_has_every_trial_with_its_outcome_and_times() -> None:
+    found = t4.document(entry())
     by_text = {str(sorted(one["configuration"].items())): one for one in found["results"]}
     assert len(by_text) == len(found["results"]) == 8
     expected = {
@@ -99,10 +52,10 @@ def test_t4_has_every_trial_with_its_outcome_and_times(tuned: Path) -> None:
     assert (told["problem"], told["l2_before_each_sample"]) == (PROBLEM.text, "clean")
 
 
-def test_a_cache_has_the_trials_of_one_family_by_their_tunables(tuned: Path) -> None:
-    found = document(tuned, CACHE)
+def test_a_cache_has_the_trials_of_one_family_by_their_tunables() -> None:
+    found = kernel_tuner.document(entry("tsm2"))
     assert list(found)[-1] == "cache"
-    assert written(tuned, CACHE).read_text().strip().endswith("}}}")
+    assert json.dumps(found).endswith("}}}")
     assert (found["device_name"], found["kernel_name"], found["objective"]) == (GPU, "tsm2", "time")
     assert found["problem_size"] == [PROBLEM.m, PROBLEM.n, PROBLEM.k]
     names = found["tune_params_keys"]
@@ -125,131 +78,156 @@ def test_a_cache_has_the_trials_of_one_family_by_their_tunables(tuned: Path) -> 
     assert (one["time"], one["times"], one["registers"]) == (0.505, [0.504, 0.505, 0.506], 64)
 
 
-def test_a_file_has_one_problem_and_a_cache_one_family(tuned: Path) -> None:
-    with pytest.raises(tsm2_tune.InputError, match=rf"has 2 of what was asked for.*--shapes {OTHER.text}"):
-        tsm2_tune.export(tuned, format=T4)
-    with pytest.raises(tsm2_tune.InputError, match=r"those of ism2, tsm2 for .*: name one with --family"):
-        tsm2_tune.export(tuned, format=CACHE, products=PROBLEM.text)
-    assert {one["configuration"]["family"] for one in document(tuned, T4, family="ism2")["results"]} == {"ism2"}
-    with pytest.raises(tsm2_tune.InputError, match=r"nothing to export: .* has no trial of what was asked for"):
-        tsm2_tune.export(tuned, format=T4, products=PROBLEM.text, family="gemm")
-    with pytest.raises(tsm2_tune.InputError, match="--family is of --format t4 and kernel-tuner-cache"):
-        tsm2_tune.export(tuned, format="csv", family="tsm2")
+# And read
 
 
-def test_only_trials_that_compete_in_one_state_are_written(tuned: Path) -> None:
-    run_ = replace(RUN, started_at="2026-05-05T00:00:00+00:00")
-    dirty = basis(RUN.identity.toolkit, RUN.identity.flags, Cache.DIRTY)
-    timed = replace(measurement(550), cache=Cache.DIRTY)
-    with Store.open(tuned, create=False) as store:
-        store.add_trial(run_, replace(trial(config=SLOWER, basis=dirty), cache=Cache.DIRTY, measurement=timed))
-    plain_sql(tuned, f"UPDATE trial SET superseded = 1 WHERE config = '{WRONG.text}'")
-    (one,) = document(tuned, T4)["results"]
-    assert one["times"]["runtimes"] == [0.549, 0.55, 0.551]
-    clean = document(tuned, T4, cache="clean")
-    assert clean["metadata"]["l2_before_each_sample"] == "clean"
-    assert len(clean["results"]) == 7
+@pytest.mark.parametrize("family", [None, "tsm2", "ism2"])
+def test_a_record_gives_back_its_entry(family: str | None) -> None:
+    made = entry(family)
+    assert entry_of(json.loads(json.dumps(record_of(made), allow_nan=False))) == made
 
 
-# There and back
+@pytest.mark.parametrize("form", DOCUMENTS)
+def test_a_document_tells_what_it_was_made_of(form: str) -> None:
+    made = entry("tsm2")
+    told = told_of(json.loads(json.dumps(DOCUMENTS[form](made))))
+    assert told.parts == {(GPU, PROBLEM): made.part}
+    assert not told.left_out
+    assert {one.values["source_digest"] for one in made.part.trials.values()} == told.sources.keys()
 
 
-@pytest.mark.parametrize("form", [T4, CACHE])
-def test_trials_come_back_equal_and_twice_is_as_once(form: str, tuned: Path, tmp_path: Path) -> None:
-    file, new = written(tuned, form), tmp_path / "new.db"
-    found = tsm2_tune.import_trials(file, new)
-    assert (found.trials, found.left_out) == ({T4: 8, CACHE: 7}[form], ())
-    assert of_problem(new) == of_problem(tuned, WITH[form].get("family"))
-    content = new.read_bytes()
-    again = run("import", str(file), "--db", str(new))
-    assert (again.exit_code, again.stdout) == (
-        0,
-        f"{new}: nothing new: {found.trials} trials were there, of 1 problems\n",
-    )
-    assert new.read_bytes()[100:] == content[100:]  # behind the header, which counts openings
-    assert not tsm2_tune.import_trials(file, tuned).changed
-    assert written(new, form, family="tsm2").read_bytes() == written(tuned, form, family="tsm2").read_bytes()
+# What is refused
+
+EDITS: dict[str, Callable[[Any], object]] = {
+    "a time": lambda d: d["results"][0]["times"]["runtimes"].append(1.0),
+    "an outcome": lambda d: d["results"][0].update(invalidity="compile"),
+    "a result less": lambda d: d["results"].pop(),
+    "a result twice": lambda d: d["results"].append(d["results"][0]),
+    "another member": lambda d: d.update(more=1),
+    "another member of a trial": lambda d: d[NAME]["trials"][0].update(more=1),
+    "no results": lambda d: d.pop("results"),
+    "a record of another version": lambda d: d[NAME].update(version=2),
+    "a record that is a list": lambda d: d.update({NAME: []}),
+    "a record that is null": lambda d: d.update({NAME: None}),
+    "no runs": lambda d: d[NAME].update(runs=[]),
+    "runs that are a number": lambda d: d[NAME].update(runs=7),
+    "a run more": lambda d: d[NAME]["runs"].append(d[NAME]["runs"][0]),
+    "another device": lambda d: d[NAME]["runs"][0].update(device_name="another"),
+    "a device with an escape": lambda d: [one.update(device_name="\x1b[2J") for one in d[NAME]["runs"]],
+    "no trials": lambda d: (d[NAME].update(trials=[], rounds=[]), d.update(results=[])),
+    "a trial twice": lambda d: d[NAME]["trials"].append(d[NAME]["trials"][0]),
+    "no rounds": lambda d: d[NAME].pop("rounds"),
+    "a round twice": lambda d: d[NAME]["rounds"].append(d[NAME]["rounds"][0]),
+    "a round of nothing": lambda d: d[NAME]["rounds"][0].update(timed=[], vendor=[]),
+    "a round below 1": lambda d: d[NAME]["rounds"][0].update(number=0),
+    "a huge round": lambda d: d[NAME]["rounds"][0].update(number=10**9),
+    "a round of no number": lambda d: d[NAME]["rounds"][0].update(number="1"),
+    "no such trial": lambda d: d[NAME]["rounds"][0]["timed"][0].update(trial=99),
+    "a trial counted from the end": lambda d: d[NAME]["rounds"][0]["timed"][0].update(trial=-1),
+    "no such run": lambda d: d[NAME]["trials"][0].update(run=99),
+    "a run of no number": lambda d: d[NAME]["trials"][0].update(run={}),
+    "no configuration": lambda d: d[NAME]["trials"][0].update(config="tsm2:threads=banana"),
+    "a family of no configuration": lambda d: d[NAME]["trials"][0].update(family="tsm9"),
+    "tunables of others": lambda d: d[NAME]["trials"][0].update(tunables='{"block_size_x":32}'),
+    "a problem of no type": lambda d: d[NAME].update(problem="20480x16x20480:f99"),
+    "a problem that is none": lambda d: d[NAME].update(problem=None),
+    "a state that is none": lambda d: d[NAME].update(cache="cold"),
+    "another state": lambda d: d[NAME].update(cache="dirty"),
+    "a superseded trial": lambda d: d[NAME]["trials"][0].update(superseded=1),
+    "interrupted": lambda d: d[NAME]["trials"][0].update(outcome="interrupted"),
+    "right without a time": lambda d: d[NAME]["trials"][0].update(first=None),
+    "right without a verdict": lambda d: d[NAME]["trials"][0].update(verdict_correct=0),
+    "an error over the bound": lambda d: d[NAME]["trials"][0].update(verdict_worst_ratio=2.0),
+    "samples of another time": lambda d: d[NAME]["trials"][0]["first"].update(samples_us=[1.0, 2.0, 3.0]),
+    "no samples": lambda d: d[NAME]["trials"][0]["first"].update(samples_us=[]),
+    "samples that are a text": lambda d: d[NAME]["trials"][0]["first"].update(samples_us="123"),
+    "too many samples": lambda d: d[NAME]["trials"][0]["first"].update(samples_us=[500.0] * (MOST_SAMPLES + 1)),
+    "a time below 0": lambda d: d[NAME]["trials"][0]["first"].update(median_us=-1.0),
+    "a huge time": lambda d: d[NAME]["trials"][0]["first"].update(median_us=1e300),
+    "a huge number": lambda d: d[NAME]["trials"][0].update(registers=10**400),
+    "a text for a number": lambda d: d[NAME]["trials"][0].update(compile_seconds="2"),
+    "a vendor that is none": lambda d: d[NAME]["rounds"][0]["vendor"][0].update(library="MKL"),
+    "a vendor's samples": lambda d: d[NAME]["rounds"][0]["vendor"][0].update(samples_us=[1.0]),
+    "half of a pair": lambda d: d[NAME]["trials"][0].update(detail="\ud800"),
+    "a long detail": lambda d: d[NAME]["trials"][0].update(detail="x" * 2**20),
+}
 
 
-def test_a_record_gives_back_its_entry(tuned: Path) -> None:
-    entry = Entry(GPU, PROBLEM, Cache.CLEAN, facts(tuned)[GPU, PROBLEM])
-    text = json.dumps(record_of(entry), allow_nan=False)
-    assert entry_of(json.loads(text)) == entry
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return dict(json.loads(json.dumps(t4.document(entry()))))
 
 
-def test_imported_times_are_of_their_own_run_and_the_next_final_measures_them_again(
-    tuned: Path, tmp_path: Path
-) -> None:
-    new = tmp_path / "new.db"
-    tsm2_tune.import_trials(written(tuned, T4, family="tsm2"), new)
-    here = replace(tuning_run(uuid="GPU-here", started_at="2026-06-06T00:00:00+00:00"), sms=132)
-    with Store.open(new, create=False) as store:
-        tried = store.history(GPU, PROBLEM, ("tsm2",), BASIS).tried()
-        assert {one.config for one in tried if one.is_new} == {SLOWER}
-        store.add_final(here, final((FASTEST, 600), (SLOWER, 610)), ("tsm2",), BASIS)
-        assert [row.median_us for row in store.best(problem=PROBLEM)] == [600]
-    owners = plain_sql(new, "SELECT round, device_uuid FROM measurement JOIN run ON run.id = run_id ORDER BY round")
-    assert owners == [(0, "GPU-1"), (0, "GPU-1"), (1, "GPU-1"), (2, "GPU-here"), (2, "GPU-here")]
+@pytest.mark.parametrize("what", EDITS)
+def test_a_document_that_was_edited_is_refused(what: str, document: dict[str, Any]) -> None:
+    other = copy.deepcopy(document)
+    told_of(other)
+    EDITS[what](other)
+    with pytest.raises(ERRORS):
+        told_of(other)
 
 
-def test_a_kernel_that_is_made_otherwise_is_left_out_and_told(tmp_path: Path) -> None:
-    ours, new = tmp_path / "ours.db", tmp_path / "new.db"
-    with Store.open(ours, create=True) as store:
-        store.add_trial(RUN, trial(500, FASTEST, source=source(FASTEST)))
-        store.add_trial(RUN, trial(510, SLOWER))
-        store.add_final(RUN, final((FASTEST, 505), (SLOWER, 515)), ("tsm2",), BASIS)
-    file = written(ours, T4)
-    said = run("import", str(file), "--db", str(new))
-    assert said.exit_code == 0
-    assert said.stderr == (
-        f"left out: {FASTEST.text}, measured on {GPU}, is made otherwise by this tsm2-tune:"
-        f" tune {PROBLEM.text} again\n"
-    )
-    assert said.stdout == f"{new}: 1 trial added, 0 were there; 2 measurements added, of 1 problem\n"
+@pytest.mark.parametrize("member", ["time", "threads", "__error__", "timestamp"])
+def test_a_cache_whose_entries_are_not_its_records_is_refused(member: str) -> None:
+    found = kernel_tuner.document(entry("tsm2"))
+    for one in found["cache"].values():
+        one[member] = "x"
+    with pytest.raises(ValueError, match="do not agree"):
+        told_of(found)
 
 
-# What Kernel Tuner makes of them
-
-REPLAYED = """
-import json, sys
-import jsonschema, kernel_tuner
-from kernel_tuner.file_utils import get_t4_results, output_file_schema
-
-cache, t4 = sys.argv[1:]
-own = json.load(open(cache))
-results, _ = kernel_tuner.tune_cache(cache, quiet=True)
-limits = {"max_fevals": 1, "time_limit": 3600}
-some, _ = kernel_tuner.tune_cache(cache, quiet=True, strategy="random_sample", strategy_options=limits)
-named = {name: own[name] for name in ("kernel_name", "problem_size", "tune_params")}
-every, environment = kernel_tuner.tune_kernel(
-    kernel_source="", arguments=[], cache=cache, simulation_mode=True, quiet=True,
-    restrictions=lambda p: ",".join(str(p[name]) for name in own["tune_params_keys"]) in own["cache"],
-    **named,
-)
-_, schema = output_file_schema("results")
-jsonschema.validate(json.load(open(t4)), schema)
-jsonschema.validate(get_t4_results(every, own["tune_params"]), schema)
-best = min(results, key=lambda one: one["time"])
-print(json.dumps({
-    "results": len(results), "some": len(some), "every": len(every), "device": environment["device_name"],
-    "failed": sorted(str(one["__error__"]) for one in every if "__error__" in one),
-    "best": {name: best[name] for name in (*own["tune_params_keys"], "time", "times")},
-}))
-"""
+FOREIGN_ENTRY = {"block_size_x": 32, "time": 1.5, "times": [1.5], "compile_time": 1.0}
+FOREIGN = {
+    "cache": {
+        "device_name": GPU, "kernel_name": "tsm2", "problem_size": [4096], "tune_params_keys": ["block_size_x"],
+        "tune_params": {"block_size_x": [32]}, "objective": "time", "cache": {"32": FOREIGN_ENTRY},
+    },
+    "t4": {
+        "schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds"}, "results": [
+            {"configuration": {"block_size_x": 32}, "times": {"runtimes": [1.5]}, "invalidity": "correct",
+             "correctness": 1},
+        ],
+    },
+    "empty": {},
+}  # fmt: skip
 
 
-@pytest.mark.skipif(importlib.util.find_spec("kernel_tuner") is None, reason="kernel_tuner is not installed")
-def test_kernel_tuner_replays_a_cache_and_accepts_the_t4_file(tuned: Path) -> None:
-    files = [str(written(tuned, form)) for form in (CACHE, T4)]
-    content = [Path(file).read_bytes() for file in files]
-    answer = subprocess.run([sys.executable, "-c", REPLAYED, *files], capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr
-    assert json.loads(answer.stdout.splitlines()[-1]) == {
-        "results": 2,
-        "some": 1,
-        "every": 7,
-        "device": GPU,
-        "failed": ["CompilationFailedConfig"] + ["RuntimeFailedConfig"] * 4,
-        "best": {**FASTEST.tunables, "time": 0.505, "times": [0.504, 0.505, 0.506]},
-    }
-    assert [Path(file).read_bytes() for file in files] == content
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_files_of_other_tools_are_refused(foreign: str, tmp_path: Path) -> None:
+    file = tmp_path / "foreign.json"
+    file.write_text(json.dumps(FOREIGN[foreign], indent=2))
+    with pytest.raises(InputError, match="kernels and tunables of other tools are no configurations of its families"):
+        told_in(file)
+
+
+TEXTS: dict[str, Callable[[str], str]] = {
+    "cut off": lambda text: text[: len(text) // 2],
+    "cut off at the end": lambda text: text.rstrip()[:-1],
+    "a brace": lambda text: "{",
+    "NaN": lambda text: text.replace('"compilation":2000.0', '"compilation":NaN'),
+    "an infinite number": lambda text: text.replace('"compile_seconds":2.0', '"compile_seconds":1e999'),
+    "a number of thousands of digits": lambda text: text.replace('"seed":1', f'"seed":{"9" * 5000}'),
+    "a member twice": lambda text: text.replace('"rounds":', '"rounds":[],"rounds":'),
+    "deep": lambda text: '{"tsm2_tune":' * 100_000,
+    "deep and closed": lambda text: '{"tsm2_tune":' + "[" * 100_000 + "]" * 100_000 + "}",
+    "two objects": lambda text: text + text,
+}
+
+
+@pytest.mark.parametrize("what", TEXTS)
+def test_a_damaged_text_is_refused(what: str, document: dict[str, Any], tmp_path: Path) -> None:
+    file, text = tmp_path / "damaged.json", json.dumps(document, separators=(",", ":"))
+    file.write_text(text)
+    told_in(file)
+    assert TEXTS[what](text) != text
+    file.write_text(TEXTS[what](text))
+    with pytest.raises(InputError, match="is not as this tsm2-tune writes it") as refused:
+        told_in(file)
+    assert len(str(refused.value)) < 1000
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "bytes.json"
+    file.write_bytes(b'{"tsm2_tune": "\xff"}')
+    with pytest.raises(InputError, match="is not as this tsm2-tune writes it"):
+        told_in(file)

@@ -28,12 +28,8 @@ def told_in(path: Path) -> Told:
     """What the file tells. InputError where it is another tool's, or not as this program writes it."""
     try:
         found = json.loads(content_of(path).decode(), parse_constant=refuse_constant, object_pairs_hook=_once)
-        form = "kernel-tuner-cache" if "cache" in found else "t4"
         if NAME in found:
-            entry = entry_of(found[NAME])
-            if DOCUMENTS[form](entry) != found:
-                raise ValueError(f"its member {NAME} and its other members do not agree")
-            return _told(entry)
+            return told_of(found)
     except WRONG as error:
         said = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
         raise InputError(
@@ -44,6 +40,15 @@ def told_in(path: Path) -> Told:
         f"cannot import {path}: tsm2-tune did not write it, and kernels and tunables of other tools are no"
         f" configurations of its families; name a file of tsm2-tune export --format {' or '.join(DOCUMENTS)}"
     )
+
+
+def told_of(document: Mapping[str, Any]) -> Told:
+    """What one of DOCUMENTS tells. One of WRONG where it is not as this program makes it."""
+    entry = entry_of(document[NAME])
+    form = "kernel-tuner-cache" if "cache" in document else "t4"
+    if DOCUMENTS[form](entry) != document:
+        raise ValueError(f"its member {NAME} and its other members do not agree")
+    return _told(entry)
 
 
 def _told(entry: Entry) -> Told:

@@ -80,6 +80,8 @@ def _part(store: Store, device: str, problem: Problem, found: list[CurrentTrial]
             raise StoreError(f"{store.path}: trial {one.id} is ok, but has no right result or no time: tune it again")
         if tried.values["outcome"] != Outcome.INTERRUPTED:
             trials[key] = replace(tried, values={**tried.values, "tunables": one.config.json})
+    if not trials:
+        raise _nothing(store)
     rounds = []
     for final in part.rounds:
         timed = {key: timed for key, timed in final.timed.items() if key in trials}
