@@ -49,10 +49,7 @@ TRIALS = (  # each with its run: of two families, and of every outcome
     (LATER, replace(trial(config=ISM2), measurement=ODD)),
     (RUN, trial(config=WRONG, outcome=Outcome.WRONG_RESULT, **FAILED | {"verdict": NAN})),
     (RUN, trial(config=LATE, outcome=Outcome.TIMED_OUT, limits=LATE_LIMITS, **FAILED)),
-    (
-        RUN,
-        trial(config=REFUSED, outcome=Outcome.COMPILE_FAILED, **FAILED | {"detail": "x\n\ty", "spill_bytes": None}),
-    ),
+    (RUN, trial(config=REFUSED, outcome=Outcome.COMPILE_FAILED, **FAILED | REFUSAL)),
     (RUN, trial(config=UNSTARTED, outcome=Outcome.LAUNCH_FAILED, **FAILED)),
     (RUN, trial(config=CRASHED, outcome=Outcome.CRASHED, **FAILED)),
 )

@@ -172,13 +172,13 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise TypeError(f"{shown(value)} where an object is expected")
+        raise TypeError(f"{type(value).__name__} where an object is expected")
     return value
 
 
 def _list(value: Any) -> Sequence[Any]:
     if not isinstance(value, list):
-        raise TypeError(f"{shown(value)} where an array is expected")
+        raise TypeError(f"{type(value).__name__} where an array is expected")
     return value
 
 
