@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf
 from typing import overload
 
 from tsm2_tune import __version__
@@ -318,11 +319,19 @@ def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: Se
 
 
 def again_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[str]) -> Again:
-    """Which trials count as untried from now on: of those of outcomes to retry the ones that are there now."""
+    """Which trials count as untried from now on: of those of outcomes to retry the ones that are there now, and of
+    those that were behind what may win by now, as what won then was refuted or forgotten.
+    """
     options = tuner.options
-    device = tuner.target.identity.name
-    tried = store.history(device, problem, families, tuner.basis).tried() if options.retried else ()
-    retried = frozenset((trial.id, trial.total_seconds) for trial in tried if trial.outcome in options.retried)
+    tried = store.history(tuner.target.identity.name, problem, families, tuner.basis).tried()
+    times_us = [one.newest_us for one in tried if one.outcome is Outcome.OK and one.newest_us is not None]
+    most_us = inf if options.reach is None else options.reach * min(times_us, default=inf)
+    retried = frozenset(
+        (one.id, one.total_seconds)
+        for one in tried
+        if one.outcome in options.retried
+        or (one.outcome is Outcome.BEHIND and (one.median_us is None or one.median_us <= most_us))
+    )
     return Again(options.limits, retried)
 
 

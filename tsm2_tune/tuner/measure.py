@@ -12,6 +12,7 @@ from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.trial import Cache, Measurement
 
 CONFIDENCE = 0.95  # of the interval of the median
+FIRST_SAMPLES = 3  # that tell whether a kernel can win
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,12 @@ def measure(device: Device, launch: Callable[[], None], effort: Effort, cache: C
         if len(samples) >= effort.min_samples and precise_enough(samples, effort.spread):
             break
     return measurement(samples, clock if clock is not None else device.sm_clock_mhz(), cache)
+
+
+def first_look(device: Device, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> Measurement:
+    """A few samples after one launch: enough to tell a kernel that is far behind from one that may win."""
+    warm_up(device, launch, 0.0)
+    return measurement([device.time_us(launch, cache) for _ in range(FIRST_SAMPLES)], None, cache)
 
 
 def measure_interleaved(
