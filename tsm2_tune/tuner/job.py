@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -35,10 +36,11 @@ from tsm2_tune.tuner.past import Again, Claimed, Contender, Past
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Cache, Final, Outcome, TuningRun
+from tsm2_tune.tuner.trial import Cache, Final, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.tune import Claim, Tuner
 
 GIB = 2**30
+TOGETHER_SECONDS = 0.1  # trials that end within so much of each other are stored together
 MOST_FINALS = 3  # of a problem in a run: rounds until the fastest was in the last one
 
 
@@ -209,14 +211,30 @@ class Turn:
         self, candidates: Iterable[Candidate], past: Past, again: Again
     ) -> Iterator[TrialStored | TrialInterrupted]:
         """Try the candidates that the past has not tried."""
-        for trial in self.tuner.tune(candidates, past, self._claim(again)):
-            if trial.outcome is Outcome.INTERRUPTED:
-                yield TrialInterrupted(trial)
-            else:
-                trial = replace(trial, is_between=self.is_between)
-                trial_id = self.store.add_trial(_tuning_run(self.tuner, self.started_at), trial, again)
-                yield TrialStored(trial, trial_id)
+        ended: list[Trial] = []  # and not stored yet
+        stored_at = time.monotonic()
+        try:
+            for trial in self.tuner.tune(candidates, past, self._claim(again), self.claims.together):
+                if trial.outcome is Outcome.INTERRUPTED:
+                    yield TrialInterrupted(trial)
+                    continue
+                ended.append(replace(trial, is_between=self.is_between))
+                if time.monotonic() - stored_at >= TOGETHER_SECONDS:
+                    yield from self._stored(ended, again)
+                    stored_at = time.monotonic()
+        finally:
+            left = self._stored(ended, again)
+        yield from left
         self.claims.give_back()  # what was compiled ahead
+
+    def _stored(self, ended: list[Trial], again: Again) -> list[TrialStored]:
+        """What tells of these trials, which are in the store now, and in the list no more."""
+        if not ended:
+            return []
+        ids = self.store.add_trials(_tuning_run(self.tuner, self.started_at), ended, again)
+        events = [TrialStored(trial, trial_id) for trial, trial_id in zip(ended, ids, strict=True)]
+        ended.clear()
+        return events
 
     def settled(self, again: Again, also: Collection[str] = ()) -> Iterator[Event]:
         """Finals, in which configurations that `also` spells take part too, and the full verification of who won.

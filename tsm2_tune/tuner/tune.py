@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, count
@@ -131,12 +132,17 @@ class Tuner:
         return support.path
 
     def tune(
-        self, candidates: Iterable[Candidate], past: Past, claim: Claim = lambda _: Claimed.YES
+        self,
+        candidates: Iterable[Candidate],
+        past: Past,
+        claim: Claim = lambda _: Claimed.YES,
+        together: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> Iterator[Trial]:
         """Try the candidates of one problem that the past has not tried, in their order, until the options end it.
 
-        Those of a family that proves far behind wait. Each is claimed before it is compiled. What families have tried
-        late is made of the fastest few. A trial that the machine interrupted twice says nothing of its kernel.
+        Those of a family that proves far behind wait. Each is claimed before it is compiled, several `together`. What
+        families have tried late is made of the fastest few. A trial that the machine interrupted twice says nothing
+        of its kernel.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
@@ -150,7 +156,7 @@ class Tuner:
             remaining.put_back(first)
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
-        pending = Pending(remaining, line, self._begun, most=cores() + 1)
+        pending = Pending(remaining, line, self._begun, cores() + 1, together)
         fastest_us = min((one.median_us for one in past.contenders), default=None)
         try:
             for trials in count():
