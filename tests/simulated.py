@@ -56,7 +56,9 @@ class Simulated(Tuner):
         self.wrong: set[str] = set()  # in the full verification
         self.interrupted: set[str] = set()  # there
 
-    def tune(self, candidates: Any, past: Past, claim: Callable[[Candidate], Claimed] = lambda _: Claimed.YES) -> Any:
+    def tune(
+        self, candidates: Any, past: Past, claim: Callable[[Candidate], Claimed] = lambda _: Claimed.YES, *_: Any
+    ) -> Any:
         for one in candidates:
             if one.config.text not in past.tried and claim(one) is Claimed.YES:
                 self.tried.append((one.config.text, one.problem))

@@ -228,7 +228,7 @@ class Fabricating(Replay):
         self.options = Options(seed=seed, **options)
         self.meanwhile: Callable[[], object] | None = None
 
-    def tune(self, candidates: Any, past: Any, claim: Claim) -> Iterator[Trial]:
+    def tune(self, candidates: Any, past: Any, claim: Claim, *_: Any) -> Iterator[Trial]:
         for candidate in candidates:
             if candidate.config.text not in past.tried and claim(candidate) is Claimed.YES:
                 yield fabricated(candidate, 100.0 + candidate.config.threads / 1000 + candidate.config.columns)

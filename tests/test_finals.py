@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -102,6 +103,28 @@ def finals(store: Store, again: Mapping[Tsm2Config, float] | None = None, change
     assert isinstance(ended, job.ProblemEnded)
     assert ended.winner is not None
     return replay.rounds, ended.winner
+
+
+def test_what_was_behind_is_tried_again_where_it_may_win_by_now(store: Store) -> None:
+    tried(store, {A: 100, B: 104})
+    tried(store, {C: 111, D: 120}, outcome=Outcome.BEHIND, verdict=None)
+    tuner = Replay(store, {}, 1.0)
+
+    def untried(reach: float | None) -> set[str]:
+        tuner.options = replace(tuner.options, reach=reach)
+        again = job.again_of(store, tuner, PROBLEM, ("tsm2",))
+        past = job.past_of(store, tuner, PROBLEM, ("tsm2",), again)
+        assert [one.config for one in past.contenders] == [A, B]
+        return {one.text for one in (A, B, C, D)} - past.tried
+
+    assert untried(1.1) == set()
+    assert untried(None) == {C.text, D.text}  # where every trial is to be in full
+    fastest = store.history(RUN.identity.name, PROBLEM, ("tsm2",), TARGET.basis(Cache.CLEAN)).tried()[0]
+    assert fastest.config == A
+    store.refute(fastest.id, Outcome.WRONG_RESULT, "C[0, 0] = 1")
+    tuner.options = replace(tuner.options, reach=1.1)
+    again = job.again_of(store, tuner, PROBLEM, ("tsm2",))
+    assert job.past_of(store, tuner, PROBLEM, ("tsm2",), again).tried == {A.text, B.text, D.text}
 
 
 def test_who_was_sixth_wins_only_by_a_time_of_the_last_round(store: Store) -> None:

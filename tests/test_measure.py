@@ -8,7 +8,15 @@ from typing import Any, cast
 import pytest
 
 from tsm2_tune.tuner.cuda import MOST_FLUSHES, CudaDevice
-from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved, median_interval
+from tsm2_tune.tuner.measure import (
+    FIRST_SAMPLES,
+    MOST_FIRST_SAMPLES,
+    Effort,
+    first_look,
+    measure,
+    measure_interleaved,
+    median_interval,
+)
 from tsm2_tune.tuner.trial import Cache
 
 
@@ -99,6 +107,18 @@ def test_steady_times_need_few_samples_and_noisy_ones_many() -> None:
 def test_a_time_limit_ends_measuring() -> None:
     short = Effort(warm_up_seconds=0.0, limit_seconds=0.0)
     assert len(measure(FakeDevice([1.0, 2.0]), lambda: 0, short).samples_us) == 3  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(0.01, FIRST_SAMPLES), (0.0, MOST_FIRST_SAMPLES)])
+def test_a_first_look_has_more_samples_of_what_is_fast(
+    seconds: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = itertools.count(0.0, seconds)
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    device = FakeDevice([100.0, 90.0, 110.0])
+    looked = first_look(cast(Any, device), lambda: 0, Cache.DIRTY)
+    assert len(looked.samples_us) == count
+    assert (min(looked.samples_us), looked.cache, set(device.caches)) == (90.0, Cache.DIRTY, {Cache.DIRTY})
 
 
 def test_finalists_take_turns() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.fabricated import measurement
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
@@ -15,11 +16,12 @@ from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.past import NOTHING_PAST
+from tsm2_tune.tuner.past import NOTHING_PAST, Contender
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import find_target
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.trial import Outcome, Verdict
 from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.worker import Attempt, AttemptResult
 
 pytestmark = pytest.mark.host
 
@@ -63,6 +65,34 @@ def test_trials_take_all_of_the_time_of_a_search(tuner: Tuner, monkeypatch: pyte
     assert len(trials) == 2
     assert sum(trial.total_seconds for trial in trials) == pytest.approx(elapsed, abs=0.3)
     assert elapsed > 0.9
+
+
+@pytest.mark.parametrize(("spec", "reach"), [("0", 1.1), ("0", None), ("cpu", 1.1)])
+def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch, spec: str, reach: float | None
+) -> None:
+    times = iter([200.0, 100.0, 300.0, 150.0])
+    asked: list[float | None] = []
+
+    def attempt(request: Attempt) -> AttemptResult:
+        asked.append(request.within_us)
+        us = next(times)
+        outcome = Outcome.OK if us < 300 else Outcome.BEHIND
+        return AttemptResult(outcome, "", verdict=Verdict(True, 0.1, "right"), measurement=measurement(us))
+
+    _ = tuner.ceilings
+    monkeypatch.setattr(tuner.worker, "attempt", attempt)
+    tuner.options = replace(tuner.options, reach=reach, least_trials=4)
+    tuner.target = replace(tuner.target, spec=spec)
+    configs = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2, 3, 4)]
+    candidates = [
+        Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
+    ]
+    past = replace(NOTHING_PAST, contenders=(Contender(configs[0], 250.0),))
+    outcomes = [trial.outcome for trial in tuner.tune(candidates, past)]
+    assert outcomes == [Outcome.OK, Outcome.OK, Outcome.BEHIND, Outcome.OK]
+    fastest = [250.0, 200.0, 100.0, 100.0]
+    assert asked == ([pytest.approx(1.1 * us) for us in fastest] if spec == "0" and reach else [None] * 4)
 
 
 def test_equal_texts_wait_for_one_compiler(tuner: Tuner) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -186,6 +188,23 @@ def test_a_binary_that_does_not_load_is_a_failed_launch(worker: Worker, tmp_path
     assert result.outcome is Outcome.LAUNCH_FAILED
     answer = worker.rematch(Rematch(PROBLEM, (entry, entry), seed=1, effort=ONCE))
     assert getattr(answer, "outcome", None) is Outcome.LAUNCH_FAILED
+
+
+def test_what_cannot_win_is_timed_by_a_first_look_and_not_verified(
+    try_kernel: TryKernel, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most_us, attempt = 1e9, worker.attempt
+    monkeypatch.setattr(worker, "attempt", lambda request: attempt(replace(request, within_us=most_us)))
+    bug: Callable[[str], str] = lambda text: text.replace("alpha * ", "")  # noqa: E731
+    assert try_kernel(CONFIG, PROBLEM, str).outcome is Outcome.OK
+    assert try_kernel(CONFIG, PROBLEM, bug).outcome is Outcome.WRONG_RESULT
+    most_us = 0.001
+    for change in (str, bug):
+        behind = try_kernel(CONFIG, PROBLEM, change)
+        assert behind.outcome is Outcome.BEHIND
+        assert behind.verdict is None
+        assert behind.measurement is not None
+        assert behind.detail == "the fastest of its first launches took more than 0.0 us"
 
 
 def test_a_text_that_does_not_compile_is_a_failure_with_the_compilers_words(toolchain: Toolchain) -> None:

@@ -26,6 +26,7 @@ from tsm2_tune.command_options import (
     database_option,
     device_option,
     family_options,
+    full_trials_option,
     is_given,
     pairs_option,
     retry_option,
@@ -53,6 +54,7 @@ NO_GPU = (
 @shapes_options(required=False)
 @family_options
 @tuning_options
+@full_trials_option
 @vendor_option
 @pairs_option
 @retry_option
@@ -70,6 +72,7 @@ def main(
     math: str,
     families: str | None,
     guidelines: str | None,
+    full_trials: bool,
     no_vendor: bool,
     pairs: bool,
     wait: bool,
@@ -112,6 +115,7 @@ def main(
                 db=database,
                 family=names,
                 guidelines=thresholds,
+                full_trials=full_trials,
                 vendor=not no_vendor,
                 pairs=pairs,
                 wait=wait,

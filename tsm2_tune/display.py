@@ -99,7 +99,7 @@ class Display:
         self._task: TaskID | None = None
         self._number, self._problem = 0, ""
         self._best_us: float | None = None
-        self._failures: dict[str, int] = {}
+        self._others: dict[str, int] = {}
         self._seconds_before, self._started, self._trials, self._expected = 0.0, 0.0, 0, 0
         self._told = time.monotonic()
         self._vendor_told = False  # that it is measured nowhere
@@ -142,7 +142,7 @@ class Display:
     def _problem_started(self, event: ProblemStarted) -> None:
         self._number += 1
         self._problem = event.space.problem.text
-        self._best_us, self._failures = event.best_before_us, {}
+        self._best_us, self._others = event.best_before_us, {}
         kept = len(event.space.kept)
         total = min(kept, self._options.max_trials) if self._options.max_trials is not None else kept
         total = max(total, event.tried_before)
@@ -160,7 +160,7 @@ class Display:
         if event.outcome is Outcome.OK:
             self._update(note="winner verified in full")
         else:
-            self._failures[event.outcome] = self._failures.get(event.outcome, 0) + 1
+            self._others[event.outcome] = self._others.get(event.outcome, 0) + 1
             self._line(f"{event.config}: {event.outcome}: {one_line(event.detail)}")
 
     def _vendor_left_out(self, event: VendorLeftOut) -> None:
@@ -181,10 +181,11 @@ class Display:
     def _trial_stored(self, trial: Trial) -> None:
         note = ""
         if trial.outcome is not Outcome.OK:
-            self._failures[trial.outcome] = self._failures.get(trial.outcome, 0) + 1
+            self._others[trial.outcome] = self._others.get(trial.outcome, 0) + 1
+        if trial.outcome not in (Outcome.OK, Outcome.BEHIND):
             self._line(f"{trial.problem.text} {trial.config.text}: {trial.outcome}: {one_line(trial.detail)}")
-        elif trial.measurement is not None and (self._best_us is None or trial.measurement.median_us < self._best_us):
-            self._best_us = trial.measurement.median_us
+        elif trial.outcome is Outcome.OK and trial.measurement is not None:
+            self._best_us = min(trial.measurement.median_us, self._best_us or trial.measurement.median_us)
         if self._best_us is not None:
             note = best_text(self._best_us, trial)
         assert self._task is not None
@@ -214,7 +215,7 @@ class Display:
             text = f"no configuration {'was done in time' if all_timed_out else 'gave a right result'}"
         else:
             text = "nothing tried"
-        failed = "".join(f", {count} {outcome}" for outcome, count in sorted(self._failures.items()))
+        failed = "".join(f", {count} {outcome}" for outcome, count in sorted(self._others.items()))
         trials = f"{event.new_trials} new trial{'s' if event.new_trials != 1 else ''}{failed}"
         self._line(f"{self._of_problems()}{event.problem.text}: {text} ({trials}{self._untried_text(event)})")
 

@@ -19,6 +19,7 @@ from tsm2_tune.options import (
     MOST_BUDGET_SECONDS,
     MOST_LIMIT_SECONDS,
     MOST_SEED,
+    REACH,
     ElementTypes,
     Products,
     Texts,
@@ -63,8 +64,8 @@ def tune(
     budget: float | None = DEFAULT_BUDGET_SECONDS, max_trials: int | None = None,
     compile_limit: float = DEFAULT_COMPILE_LIMIT_SECONDS, run_limit: float = DEFAULT_RUN_LIMIT_SECONDS,
     cache: str = "dirty", family: Texts | None = None, guidelines: str | Thresholds | None = None,
-    retry: Texts | None = None, seed: int = 0, vendor: bool = True, pairs: bool = True, wait: bool = False,
-    on_event: Callable[[Event], object] | None = None,
+    retry: Texts | None = None, seed: int = 0, full_trials: bool = False, vendor: bool = True, pairs: bool = True,
+    wait: bool = False, on_event: Callable[[Event], object] | None = None,
 ) -> TuningResult:  # fmt: skip
     """Tune products: enumerate, prune, generate, compile, verify, time and store. `tsm2-tune --shapes` does this.
 
@@ -78,6 +79,8 @@ def tune(
     - `family`, `guidelines`: the kernel families that are searched, and by which thresholds, as of `plan_space`.
     - `retry`: outcomes that are tried again, such as "timed-out"; "failed" is all but ok.
     - `seed`: of inputs and order.
+    - `full_trials`: whether on a GPU also what cannot win is verified and timed in full: otherwise a trial ends as
+      "behind" whose first launches all take over 10 % longer than the fastest so far.
     - `vendor`: whether cuBLAS and cuBLASLt are measured beside the fastest kernels.
     - `pairs`: whether kernels are measured at the other tuned shapes too, beyond `budget` and `max_trials`.
     - `wait`: whether to wait for another run on the device.
@@ -93,7 +96,7 @@ def tune(
     asked = computable(problems(products, dtype=dtype, op=op, layout=layout, math=math), names)
     options = options_of(
         budget=budget, max_trials=max_trials, compile_limit=compile_limit, run_limit=run_limit, cache=cache,
-        retry=retry, seed=seed, vendor=vendor,
+        retry=retry, seed=seed, vendor=vendor, reach=None if full_trials else REACH,
     )  # fmt: skip
     thresholds = thresholds_of(guidelines)
     target = device if isinstance(device, Target) else find_target(spec_of(device))
@@ -105,7 +108,7 @@ def tune(
 
 def options_of(
     *, budget: float | None, max_trials: int | None, compile_limit: float, run_limit: float, cache: str,
-    retry: Texts | None, seed: int, vendor: bool = False,
+    retry: Texts | None, seed: int, vendor: bool = False, reach: float | None = None,
 ) -> Options:  # fmt: skip
     """The options of a run, from the arguments of `tune`. InputError for what none can have."""
     return Options(
@@ -116,6 +119,7 @@ def options_of(
         run_limit_seconds=_seconds("run_limit", run_limit, MOST_LIMIT_SECONDS),
         retried=outcomes_of(retry, FAILURES),
         vendor=vendor,
+        reach=reach,
         cache=cache_named(cache) or Cache.DIRTY,
     )
 

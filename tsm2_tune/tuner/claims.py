@@ -12,8 +12,8 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -47,6 +47,7 @@ class Claims:
     def __init__(self, database: Database, device_name: str) -> None:
         self._database, self._device_name = database, device_name
         self.owner = f"{_system()} {os.getpid()} {_started(os.getpid())} {uuid.uuid4().hex}"
+        self._open: Connection | None = None  # of claims that are taken together
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="claims", daemon=True)
 
@@ -63,6 +64,15 @@ class Claims:
         with suppress(StoreError):  # they are nobody's soon
             self.give_back()
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Claims that are taken in here are one transaction: a disk takes milliseconds for each."""
+        with self._database.transaction(writes=True) as self._open:
+            try:
+                yield
+            finally:
+                self._open = None
+
     def take(
         self,
         problem: Problem,
@@ -77,7 +87,8 @@ class Claims:
 
         `most` is how many trials of these families and this basis there may be, with all claims.
         """
-        with self._database.transaction(writes=True) as connection:
+        opened = self._database.transaction(writes=True) if self._open is None else nullcontext(self._open)
+        with opened as connection:
             if _is_tried(connection, self._device_name, problem, config, basis, again):
                 return Claimed.ELSEWHERE
             if self._owned_by_other(connection, problem, config, basis):

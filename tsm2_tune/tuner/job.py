@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf
 from typing import overload
 
 from tsm2_tune import __version__
@@ -34,10 +36,11 @@ from tsm2_tune.tuner.past import Again, Claimed, Contender, Past
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Cache, Final, Outcome, TuningRun
+from tsm2_tune.tuner.trial import Cache, Final, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.tune import Claim, Tuner
 
 GIB = 2**30
+TOGETHER_SECONDS = 0.1  # trials that end within so much of each other are stored together
 MOST_FINALS = 3  # of a problem in a run: rounds until the fastest was in the last one
 
 
@@ -208,14 +211,30 @@ class Turn:
         self, candidates: Iterable[Candidate], past: Past, again: Again
     ) -> Iterator[TrialStored | TrialInterrupted]:
         """Try the candidates that the past has not tried."""
-        for trial in self.tuner.tune(candidates, past, self._claim(again)):
-            if trial.outcome is Outcome.INTERRUPTED:
-                yield TrialInterrupted(trial)
-            else:
-                trial = replace(trial, is_between=self.is_between)
-                trial_id = self.store.add_trial(_tuning_run(self.tuner, self.started_at), trial, again)
-                yield TrialStored(trial, trial_id)
+        ended: list[Trial] = []  # and not stored yet
+        stored_at = time.monotonic()
+        try:
+            for trial in self.tuner.tune(candidates, past, self._claim(again), self.claims.together):
+                if trial.outcome is Outcome.INTERRUPTED:
+                    yield TrialInterrupted(trial)
+                    continue
+                ended.append(replace(trial, is_between=self.is_between))
+                if time.monotonic() - stored_at >= TOGETHER_SECONDS:
+                    yield from self._stored(ended, again)
+                    stored_at = time.monotonic()
+        finally:
+            left = self._stored(ended, again)
+        yield from left
         self.claims.give_back()  # what was compiled ahead
+
+    def _stored(self, ended: list[Trial], again: Again) -> list[TrialStored]:
+        """What tells of these trials, which are in the store now, and in the list no more."""
+        if not ended:
+            return []
+        ids = self.store.add_trials(_tuning_run(self.tuner, self.started_at), ended, again)
+        events = [TrialStored(trial, trial_id) for trial, trial_id in zip(ended, ids, strict=True)]
+        ended.clear()
+        return events
 
     def settled(self, again: Again, also: Collection[str] = ()) -> Iterator[Event]:
         """Finals, in which configurations that `also` spells take part too, and the full verification of who won.
@@ -318,11 +337,19 @@ def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: Se
 
 
 def again_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[str]) -> Again:
-    """Which trials count as untried from now on: of those of outcomes to retry the ones that are there now."""
+    """Which trials count as untried from now on: of those of outcomes to retry the ones that are there now, and of
+    those that were behind what may win by now, as what won then was refuted or forgotten.
+    """
     options = tuner.options
-    device = tuner.target.identity.name
-    tried = store.history(device, problem, families, tuner.basis).tried() if options.retried else ()
-    retried = frozenset((trial.id, trial.total_seconds) for trial in tried if trial.outcome in options.retried)
+    tried = store.history(tuner.target.identity.name, problem, families, tuner.basis).tried()
+    times_us = [one.newest_us for one in tried if one.outcome is Outcome.OK and one.newest_us is not None]
+    most_us = inf if options.reach is None else options.reach * min(times_us, default=inf)
+    retried = frozenset(
+        (one.id, one.total_seconds)
+        for one in tried
+        if one.outcome in options.retried
+        or (one.outcome is Outcome.BEHIND and (one.median_us is None or one.median_us <= most_us))
+    )
     return Again(options.limits, retried)
 
 

@@ -20,6 +20,9 @@ class Options:
     run_limit_seconds: float = 60.0  # for each stage of a trial: loading, verification, timing
     retried: frozenset[Outcome] = frozenset()  # earlier trials that ended so count as untried
     vendor: bool = False  # whether cuBLAS and cuBLASLt are measured beside the finalists
+    # How many times as long as the fastest so far the first launches of a trial may take, on a GPU; where they take
+    # longer, the trial ends there. None: every trial is verified and timed in full.
+    reach: float | None = None
     late: bool = True  # whether what families have tried late is made of the fastest
     cache: Cache = Cache.DIRTY  # in which trials are timed on a GPU, and by which they are ranked
     final_caches: tuple[Cache, ...] = IN_FINALS  # in which finals are, besides
@@ -35,4 +38,4 @@ class Options:
     @property
     def unbounded(self) -> Options:
         """The same, but that all that a search is given is tried, and nothing else."""
-        return replace(self, max_trials=None, budget_seconds=None, late=False)
+        return replace(self, max_trials=None, budget_seconds=None, late=False, reach=None)

@@ -20,6 +20,8 @@ class Attempt:
     seed: int
     effort: Effort
     cache: Cache = Cache.CLEAN  # before each sample
+    # Where each of a few first launches takes longer than this, the attempt ends there. None: whatever it takes.
+    within_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from tsm2_tune.tuner.checks import checks_of, probe_checks
 from tsm2_tune.tuner.device import BinaryLost, Device, DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.full import FullVerification, verify_in_full
 from tsm2_tune.tuner.loaded import LoadedKernel
-from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved
+from tsm2_tune.tuner.measure import Effort, first_look, measure, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.requests import Attempt, AttemptResult, Rematch, Rematched
 from tsm2_tune.tuner.target import open_device
-from tsm2_tune.tuner.trial import Cache, Outcome, Verdict
+from tsm2_tune.tuner.trial import Cache, Measurement, Outcome, Verdict
 from tsm2_tune.tuner.vendor.beside import Beside, beside, libraries
 from tsm2_tune.tuner.vendor.libraries import CublasError
 from tsm2_tune.tuner.verify import prepare, verify
@@ -98,6 +98,10 @@ class _Bench:
             self._stage("loading")
             loaded = LoadedKernel(self._device, operands, request.entry)
             resources = loaded.kernel.resources(threads=launch.threads, smem_bytes=launch.smem_bytes)
+            looked = self._first_look(request, loaded)
+            if looked is not None and request.within_us is not None and min(looked.samples_us) > request.within_us:
+                detail = f"the fastest of its first launches took more than {request.within_us:.1f} us"
+                return AttemptResult(Outcome.BEHIND, detail, resources, measurement=looked)
             verdict = self._verified(request, loaded)
             if not verdict.correct:
                 return AttemptResult(Outcome.WRONG_RESULT, verdict.detail, resources, verdict)
@@ -116,6 +120,16 @@ class _Bench:
         finally:
             if loaded is not None:
                 loaded.free()
+
+    def _first_look(self, request: Attempt, loaded: LoadedKernel) -> Measurement | None:
+        """What the first launches take, on operands as the problem has them; None where nobody asks."""
+        if request.within_us is None:
+            return None
+        self._stage("a first look")
+        operands = loaded.operands
+        prepare(operands, checks_of(request.problem)[-1], seed=request.seed)
+        loaded.prepare()
+        return first_look(self._device, partial(loaded.start, operands.arguments()), request.cache)
 
     def _verified(self, request: Attempt, loaded: LoadedKernel) -> Verdict:
         """The verdict on the problem itself, or on the first of its probes that is wrong.

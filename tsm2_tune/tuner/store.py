@@ -61,41 +61,21 @@ class Store:
         return Claims(self._database, device_name)
 
     def add_trial(self, run: TuningRun, trial: Trial, again: Again | None = None) -> int:
-        """Store a trial with its source, problem, run, measurement and samples; returns its id.
+        """Store one trial, as `add_trials` does; returns its id."""
+        return self.add_trials(run, [trial], again)[0]
+
+    def add_trials(self, run: TuningRun, trials: Sequence[Trial], again: Again | None = None) -> list[int]:
+        """Store trials, each with its source, problem, run, measurement and samples; returns their ids.
 
         The same configuration of the same device, problem and basis is stored once: the trial that was there
         first stays, and its id is returned. But one that counts as untried by `again` gives its place to this one;
         without that, one that timed out under less. What timed out leaves the seconds that it took. Nobody has a
         claim to the configuration then.
         """
-        again = Again(trial.limits) if again is None else again
         with self._database.transaction(writes=True) as connection:
             run_id = _found_or_added(connection, schema.run, rows.run_values(run))
-            problem_id = _found_or_added(connection, schema.problem, rows.problem_values(trial.problem))
-            connection.execute(
-                insert(schema.source).values(rows.source_values(trial.source)).on_conflict_do_nothing()
-            )
-            key = {
-                "device_name": run.identity.name,
-                "problem_id": problem_id,
-                "config": trial.config.text,
-                "basis": trial.basis,
-            }
-            values = {"run_id": run_id, **key, **rows.trial_values(trial)}
-            present = _found(connection, schema.trial, key)
-            settle(connection, run.identity.name, trial.problem, trial.config.text, trial.basis)
-            if present is None:
-                trial_id = _added(connection, schema.trial, values)
-            elif _gives_place(connection, present, again):
-                trial_id = present
-                _replace(connection, present, values)
-            else:
-                return present
-            if trial.measurement is not None:
-                _add_measurement(
-                    connection, trial_id, trial.measurement, run_id=run_id, round_=0, floor_us=trial.floor_us
-                )
-            return trial_id
+            device = run.identity.name
+            return [_with_trial(connection, run_id, device, trial, again or Again(trial.limits)) for trial in trials]
 
     def add_final(self, run: TuningRun, final: Final, families: Collection[str], basis: str) -> int:
         """Store the finalists' new measurements, and the vendor's, as the problem's next rounds, one for each state
@@ -395,6 +375,31 @@ def _found(connection: Connection, table: Table, values: Mapping[str, Any]) -> i
 
 def _added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
     return int(connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one())
+
+
+def _with_trial(connection: Connection, run_id: int, device_name: str, trial: Trial, again: Again) -> int:
+    """The id of the trial, which is stored now, or of the one in its place."""
+    problem_id = _found_or_added(connection, schema.problem, rows.problem_values(trial.problem))
+    connection.execute(insert(schema.source).values(rows.source_values(trial.source)).on_conflict_do_nothing())
+    key = {
+        "device_name": device_name,
+        "problem_id": problem_id,
+        "config": trial.config.text,
+        "basis": trial.basis,
+    }
+    values = {"run_id": run_id, **key, **rows.trial_values(trial)}
+    present = _found(connection, schema.trial, key)
+    settle(connection, device_name, trial.problem, trial.config.text, trial.basis)
+    if present is None:
+        trial_id = _added(connection, schema.trial, values)
+    elif _gives_place(connection, present, again):
+        trial_id = present
+        _replace(connection, present, values)
+    else:
+        return present
+    if trial.measurement is not None:
+        _add_measurement(connection, trial_id, trial.measurement, run_id=run_id, round_=0, floor_us=trial.floor_us)
+    return trial_id
 
 
 def _found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:

@@ -32,6 +32,7 @@ class Outcome(StrEnum):
     """How a try ended, decided by where it failed and never by words in a message."""
 
     OK = "ok"  # right, and measured
+    BEHIND = "behind"  # its first launches took so long that it cannot win: not verified, and not timed any further
     COMPILE_FAILED = "compile-failed"  # the compiler refused the text
     LAUNCH_FAILED = "launch-failed"  # the driver refused to load or to start the kernel
     WRONG_RESULT = "wrong-result"  # verification rejected what it computed

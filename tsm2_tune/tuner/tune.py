@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, count
@@ -39,6 +40,7 @@ from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rem
 CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
 TRIES = 2  # of a kernel whose binary was touched
 CHANGED = "its binary was changed or removed while it was tried, twice: see who cleans the cache of kernels"
+LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # however the cache was touched meanwhile
 REMEDIES = {  # where the tuner's own kernels are not compiled
     Outcome.TIMED_OUT: "raise --compile-limit",
     Outcome.INTERRUPTED: "see what ends it, then run this again",
@@ -130,12 +132,17 @@ class Tuner:
         return support.path
 
     def tune(
-        self, candidates: Iterable[Candidate], past: Past, claim: Claim = lambda _: Claimed.YES
+        self,
+        candidates: Iterable[Candidate],
+        past: Past,
+        claim: Claim = lambda _: Claimed.YES,
+        together: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> Iterator[Trial]:
         """Try the candidates of one problem that the past has not tried, in their order, until the options end it.
 
-        Those of a family that proves far behind wait. Each is claimed before it is compiled. What families have tried
-        late is made of the fastest few. A trial that the machine interrupted twice says nothing of its kernel.
+        Those of a family that proves far behind wait. Each is claimed before it is compiled, several `together`. What
+        families have tried late is made of the fastest few. A trial that the machine interrupted twice says nothing
+        of its kernel.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
@@ -149,7 +156,8 @@ class Tuner:
             remaining.put_back(first)
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
-        pending = Pending(remaining, line, self._begun, most=cores() + 1)
+        pending = Pending(remaining, line, self._begun, cores() + 1, together)
+        fastest_us = min((one.median_us for one in past.contenders), default=None)
         try:
             for trials in count():
                 budget = options.budget_seconds
@@ -158,11 +166,13 @@ class Tuner:
                     return
                 if self.target.is_host:
                     wait([begun[2], *pending.compiling])  # a compiler beside it would disturb its times
-                trial = self._trial(*begun, since=since)
+                trial = self._trial(*begun, since=since, fastest_us=fastest_us)
                 since = seconds()
                 remaining.tell(trial)
-                if trial.outcome is Outcome.OK and trial.measurement is not None:
+                if trial.measurement is not None:
                     line.tell(trial.config.family, trial.measurement.median_us)
+                if trial.outcome is Outcome.OK and trial.measurement is not None:
+                    fastest_us = min(trial.measurement.median_us, fastest_us or trial.measurement.median_us)
                 yield trial
         finally:
             for compiling in pending.compiling:
@@ -320,10 +330,15 @@ class Tuner:
         return False
 
     def _tried(
-        self, candidate: Candidate, source: KernelSource, binary: Binary | CompileFailure
+        self,
+        candidate: Candidate,
+        source: KernelSource,
+        binary: Binary | CompileFailure,
+        fastest_us: float | None,
     ) -> tuple[AttemptResult, Binary | None]:
         """How it ended, decided only by what it was compiled to, and by no failure of the machine that is over."""
         problem, config = candidate.problem, candidate.config
+        reach = None if self.target.is_host else self.options.reach  # a host's first launches say little
         for _ in range(TRIES):
             if isinstance(binary, CompileFailure):
                 return AttemptResult(binary.outcome, binary.detail), None
@@ -336,18 +351,27 @@ class Tuner:
                     seed=trial_seed(self.options.seed, problem, config.text),
                     effort=self.options.effort,
                     cache=self.cache,
+                    within_us=None if reach is None or fastest_us is None else reach * fastest_us,
                 )
             )
-            if result.outcome in (Outcome.OK, Outcome.TIMED_OUT) or self._are_whole(before, [(source, None)]):
+            if result.outcome in LASTING or self._are_whole(before, [(source, None)]):
                 return result, binary
             binary = self._compile(source)
         return AttemptResult(Outcome.INTERRUPTED, CHANGED), None
 
-    def _trial(self, candidate: Candidate, source: KernelSource, compiling: Compiled, *, since: float) -> Trial:
+    def _trial(
+        self,
+        candidate: Candidate,
+        source: KernelSource,
+        compiling: Compiled,
+        *,
+        since: float,
+        fastest_us: float | None,
+    ) -> Trial:
         self.phases.enter("compilers")
         binary = self._compile(source, begun=compiling)
         self.phases.enter(BETWEEN_REQUESTS)
-        result, compiled = self._tried(candidate, source, binary)
+        result, compiled = self._tried(candidate, source, binary, fastest_us)
         return Trial(
             problem=candidate.problem,
             config=candidate.config,

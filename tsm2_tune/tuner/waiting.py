@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 
 from tsm2_tune.generator.candidate import Candidate
@@ -51,16 +52,21 @@ class Line(Iterator[Candidate]):
 
 
 class Pending:
-    """Candidates whose compilers were started ahead of their trials; of those, too, some wait."""
+    """Candidates whose compilers were started ahead of their trials; of those, too, some wait.
+
+    There are at least so many, where as many are left. Where there are fewer, twice as many are begun `together`.
+    """
 
     def __init__(
         self,
         remaining: Iterator[Candidate],
         line: Line,
         begin: Callable[[Candidate], tuple[KernelSource, Compiled]],
-        most: int,
+        least: int,
+        together: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._remaining, self._line, self._begin, self._most = remaining, line, begin, most
+        self._remaining, self._line, self._begin, self._least = remaining, line, begin, least
+        self._together = together
         self._begun, self._waiting = deque[Begun](), deque[Begun]()
 
     @property
@@ -71,8 +77,10 @@ class Pending:
     def take(self) -> Begun | None:
         """The next one, compilers started for those that follow; None where none is left."""
         while True:
-            while len(self._begun) < self._most and (one := next(self._remaining, None)) is not None:
-                self._begun.append((one, *self._begin(one)))
+            if len(self._begun) < self._least:
+                with self._together():
+                    for one in islice(self._remaining, 2 * self._least - len(self._begun)):
+                        self._begun.append((one, *self._begin(one)))
             if not self._begun:
                 return self._waiting.popleft() if self._waiting else None
             taken = self._begun.popleft()

@@ -32,6 +32,7 @@ PRECEDENCE = (
     Outcome.WRONG_RESULT,
     Outcome.CRASHED,
     Outcome.OK,
+    Outcome.BEHIND,
     Outcome.LAUNCH_FAILED,
     Outcome.COMPILE_FAILED,
     Outcome.TIMED_OUT,

@@ -1,0 +1,100 @@
+"""How many configurations a second a search tries, verification included.
+
+    python -m benchmarks.trial_rate --output benchmarks/results/h100-trial-rate.json
+
+Each problem is searched four times, each time with an empty database: with every trial in full, and with trials that
+end early where they cannot win; of each first with an empty cache of kernels, then with what that has compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+import tsm2_tune
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.events import Event, RunStarted, TrialStored
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.target import find_target
+from tsm2_tune.tuner.tune import cores
+from tsm2_tune.usage import Command
+
+PROBLEMS = ("4096x8x4096:f32", "10000000x8x8:f32", "8x8x10000000:f64:tn")
+CACHE = "XDG_CACHE_HOME"  # where kernels are kept
+
+
+def searched(problem: Problem, device: str, seconds: float, *, full: bool) -> dict[str, Any]:
+    """What a search of so many seconds tried, where its time went, and what won."""
+    outcomes, texts = Counter[str](), set[str]()
+    clocks: list[Phases] = []
+
+    def told(event: Event) -> None:
+        if isinstance(event, RunStarted):
+            clocks.append(event.phases)
+        elif isinstance(event, TrialStored):
+            outcomes[event.trial.outcome.value] += 1
+            texts.add(event.trial.source.digest)
+
+    with tempfile.TemporaryDirectory() as folder:
+        result = tsm2_tune.tune(
+            problem, device=device, db=Path(folder) / "results.db", budget=seconds, full_trials=full, vendor=False,
+            pairs=False, on_event=told,
+        )  # fmt: skip
+    winner = result.winners[0]
+    return {
+        "trials": outcomes.total(),
+        "outcomes": dict(outcomes),
+        "texts": len(texts),
+        "per_second": outcomes.total() / seconds,
+        "phases": clocks[0].taken(),
+        "winner": winner.config,
+        "median_us": winner.median_us,
+    }
+
+
+def rows_of(text: str, device: str, seconds: float) -> list[dict[str, Any]]:
+    """The four searches of one problem."""
+    rows = []
+    for full in (True, False):
+        with tempfile.TemporaryDirectory() as cache:
+            os.environ[CACHE] = cache
+            for kernels in ("none compiled", "compiled"):
+                row = searched(Problem.parse(text), device, seconds, full=full)
+                rows.append({"problem": text, "seconds": seconds, "in_full": full, "kernels": kernels} | row)
+                click.echo(
+                    f"{text} {'in full' if full else 'ending early'}, {kernels}: {row['per_second']:.1f} a second,"
+                    f" {row['outcomes']}, {row['texts']} texts; {row['winner']} {row['median_us']:.1f} us"
+                )
+    return rows
+
+
+@click.command(cls=Command)
+@click.option("--device", default="0", show_default=True, help="CUDA ordinal, or cpu.")
+@click.option("--problems", default=",".join(PROBLEMS), show_default=True, help="Separated by commas.")
+@click.option("--seconds", type=float, default=20.0, show_default=True, help="For each search.")
+@click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
+def main(device: str, problems: str, seconds: float, output: Path) -> None:
+    """Count the configurations that searches try."""
+    identity = find_target(device).identity
+    rows = [row for text in problems.split(",") for row in rows_of(text, device, seconds)]
+    facts = {
+        "command": "python -m benchmarks.trial_rate",
+        "date": datetime.now(UTC).date().isoformat(),
+        "device": identity.name,
+        "driver": identity.driver,
+        "toolkit": identity.toolkit,
+        "cores": cores(),
+        "tsm2_tune": tsm2_tune.__version__,
+    }
+    output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
