@@ -34,6 +34,7 @@ T4, CACHE = "t4", "kernel-tuner-cache"
 FASTEST, SLOWER, ISM2 = configuration(128, 8), configuration(256, 8), Ism2Config(1, 128, 8, 8, 4)
 WRONG, LATE = configuration(128, 16), configuration(256, 16)
 REFUSED, UNSTARTED, CRASHED = configuration(64, 8), configuration(64, 16), configuration(512, 8)
+BEHIND = configuration(64, 4)
 RUN = replace(tuning_run(), sms=132)
 LATER = replace(tuning_run(seed=2, started_at="2026-02-03T04:05:06+00:00"), sms=132)
 OTHER = Problem(20480, 8, 20480, "f32")
@@ -52,6 +53,7 @@ TRIALS = (  # each with its run: of two families, and of every outcome
     (RUN, trial(config=REFUSED, outcome=Outcome.COMPILE_FAILED, **FAILED | REFUSAL)),
     (RUN, trial(config=UNSTARTED, outcome=Outcome.LAUNCH_FAILED, **FAILED)),
     (RUN, trial(config=CRASHED, outcome=Outcome.CRASHED, **FAILED)),
+    (RUN, trial(900, BEHIND, outcome=Outcome.BEHIND, verdict=None, full_verdict=None)),
 )
 VENDOR = (vendor_measurement(700), vendor_measurement(600, "cublasLtMatmul #3", right=False))
 FINAL = final((FASTEST, 505), (ISM2, 340), vendor=VENDOR)

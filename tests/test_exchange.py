@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.exchanged import CRASHED, FASTEST, ISM2, LATE, REFUSED, SLOWER, UNSTARTED, WRONG, entry
+from tests.exchanged import BEHIND, CRASHED, FASTEST, ISM2, LATE, REFUSED, SLOWER, UNSTARTED, WRONG, entry
 from tests.fabricated import GPU, PROBLEM
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.domains import MOST_SAMPLES
@@ -25,10 +25,10 @@ from tsm2_tune.tuner.importing.reading import WRONG as ERRORS
 def test_t4_has_every_trial_with_its_outcome_and_times() -> None:
     found = t4.document(entry())
     by_text = {str(sorted(one["configuration"].items())): one for one in found["results"]}
-    assert len(by_text) == len(found["results"]) == 8
+    assert len(by_text) == len(found["results"]) == 9
     expected = {
         FASTEST: "correct", SLOWER: "correct", ISM2: "correct", WRONG: "correctness", LATE: "timeout",
-        REFUSED: "compile", UNSTARTED: "runtime", CRASHED: "runtime",
+        REFUSED: "compile", UNSTARTED: "runtime", CRASHED: "runtime", BEHIND: "correct",
     }  # fmt: skip
     for config, word in expected.items():
         one = by_text[str(sorted({"family": config.family, **config.tunables}.items()))]

@@ -11,6 +11,7 @@ from tsm2_tune.tuner.exchange.record import Entry
 from tsm2_tune.tuner.importing.union import Timed, TrialKey
 from tsm2_tune.tuner.trial import Outcome
 
+TIMED = (Outcome.OK, Outcome.BEHIND)  # of the latter by its first look; others have no word for it
 TIME = "time"  # the objective of every entry
 RESOURCES = ("registers", "local_bytes", "smem_bytes", "blocks_per_sm", "spill_bytes")  # columns of `trial`
 WORDS = {  # of a trial that failed, in Kernel Tuner: it has none for a wrong result, nor for one that takes too long
@@ -46,7 +47,7 @@ def results(entry: Entry) -> Iterator[Result]:
     """Those of the entry, by configuration."""
     for key, tried in sorted(entry.part.trials.items(), key=lambda item: item[0]):
         values = tried.values
-        timed = _newest(entry, key) if values["outcome"] == Outcome.OK else None
+        timed = _newest(entry, key) if values["outcome"] in TIMED else None
         measured: dict[str, float] = {}
         if timed is not None:
             measured["GFLOP/s"] = entry.problem.flops / timed.values["median_us"] / 1e3

@@ -14,6 +14,7 @@ from tsm2_tune.tuner.trial import Outcome
 
 INVALIDITY = {
     Outcome.OK: "correct",
+    Outcome.BEHIND: "correct",
     Outcome.COMPILE_FAILED: "compile",
     Outcome.LAUNCH_FAILED: "runtime",
     Outcome.WRONG_RESULT: "correctness",
