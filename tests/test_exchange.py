@@ -60,10 +60,10 @@ def test_a_cache_has_the_trials_of_one_family_by_their_tunables() -> None:
     assert found["problem_size"] == [PROBLEM.m, PROBLEM.n, PROBLEM.k]
     names = found["tune_params_keys"]
     assert found["tune_params"] == {
-        "columns": [8, 16], "prefetch": [4], "threads": [64, 128, 256, 512], "version": ["v3"],
+        "columns": [4, 8, 16], "prefetch": [4], "threads": [64, 128, 256, 512], "version": ["v3"],
     }  # fmt: skip
     assert list(found["tune_params"]) == names
-    assert len(found["cache"]) == 7
+    assert len(found["cache"]) == 8
     for key, one in found["cache"].items():
         assert key == ",".join(str(one[name]) for name in names)
     errors = {

@@ -16,7 +16,20 @@ import pytest
 
 import tsm2_tune
 from tests.command import run
-from tests.exchanged import CACHE, FASTEST, OTHER, RUN, SLOWER, T4, WITH, WRONG, document, tuned_database, written
+from tests.exchanged import (
+    BEHIND,
+    CACHE,
+    FASTEST,
+    OTHER,
+    RUN,
+    SLOWER,
+    T4,
+    WITH,
+    WRONG,
+    document,
+    tuned_database,
+    written,
+)
 from tests.fabricated import BASIS, GPU, PROBLEM, final, measurement, plain_sql, source, trial, tuning_run
 from tests.test_importing import facts
 from tsm2_tune.tuner.basis import basis
@@ -74,12 +87,12 @@ def test_only_trials_that_compete_in_one_state_are_written(tuned: Path) -> None:
     assert one["times"]["runtimes"] == [0.549, 0.55, 0.551]
     clean = document(tuned, T4, cache="clean")
     assert clean["metadata"]["l2_before_each_sample"] == "clean"
-    assert len(clean["results"]) == 7
+    assert len(clean["results"]) == 8
 
 
 def test_a_trial_that_contradicts_itself_is_refused_and_one_without_an_outcome_left_out(tuned: Path) -> None:
     plain_sql(tuned, f"UPDATE trial SET outcome = 'interrupted' WHERE config = '{WRONG.text}'")
-    assert len(document(tuned, T4)["results"]) == 7
+    assert len(document(tuned, T4)["results"]) == 8
     plain_sql(tuned, f"UPDATE trial SET verdict_correct = 0 WHERE config = '{FASTEST.text}'")
     with pytest.raises(tsm2_tune.StoreError, match="trial 1 is ok, but has no right result or no time"):
         document(tuned, T4)
@@ -95,7 +108,7 @@ def test_a_trial_that_contradicts_itself_is_refused_and_one_without_an_outcome_l
 def test_trials_come_back_equal_and_twice_is_as_once(form: str, tuned: Path, tmp_path: Path) -> None:
     file, new = written(tuned, form), tmp_path / "new.db"
     found = tsm2_tune.import_trials(file, new)
-    assert (found.trials, found.left_out) == ({T4: 8, CACHE: 7}[form], ())
+    assert (found.trials, found.left_out) == ({T4: 9, CACHE: 8}[form], ())
     assert of_problem(new) == of_problem(tuned, WITH[form].get("family"))
     content = new.read_bytes()
     again = run("import", str(file), "--db", str(new))
@@ -116,11 +129,11 @@ def test_imported_times_are_of_their_own_run_and_the_next_final_measures_them_ag
     here = replace(tuning_run(uuid="GPU-here", started_at="2026-06-06T00:00:00+00:00"), sms=132)
     with Store.open(new, create=False) as store:
         tried = store.history(GPU, PROBLEM, ("tsm2",), BASIS).tried()
-        assert {one.config for one in tried if one.is_new} == {SLOWER}
+        assert {one.config for one in tried if one.is_new} == {SLOWER, BEHIND}
         store.add_final(here, final((FASTEST, 600), (SLOWER, 610)), ("tsm2",), BASIS)
         assert [row.median_us for row in store.best(problem=PROBLEM)] == [600]
     owners = plain_sql(new, "SELECT round, device_uuid FROM measurement JOIN run ON run.id = run_id ORDER BY round")
-    assert owners == [(0, "GPU-1"), (0, "GPU-1"), (1, "GPU-1"), (2, "GPU-here"), (2, "GPU-here")]
+    assert owners == [*[(0, "GPU-1")] * 3, (1, "GPU-1"), (2, "GPU-here"), (2, "GPU-here")]
 
 
 def test_a_kernel_that_is_made_otherwise_is_left_out_and_told(tmp_path: Path) -> None:
