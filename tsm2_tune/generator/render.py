@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,6 +19,7 @@ from tsm2_tune.generator.problem import DTYPES, Problem
 
 SUPPORT_THREADS = 256  # of a block of the tuner's own kernels
 SPARSE_TERMS = 32  # that a line of a sparse operand keeps: the most products of which its results are sums
+TEXTS_AT_HAND = 128  # that a search asks for more than once: each in milliseconds
 INDEX_BITS = (32, 64)  # widths of a kernel's index
 REFERENCE_BLOCKS_PER_SM = 2  # of those that compute the reference, which bounds their registers
 
@@ -55,6 +56,7 @@ class KernelSource:
         return replace(self, text="") == replace(other, text="") and self.digest == other.digest
 
 
+@lru_cache(maxsize=TEXTS_AT_HAND)
 def digest_of(text: str) -> str:
     """SHA-256 of the text's code."""
     return hashlib.sha256(code(text).encode(errors="surrogatepass")).hexdigest()
