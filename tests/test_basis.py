@@ -229,10 +229,10 @@ def test_a_changed_constant_makes_trials_stale_and_a_comment_does_not(tmp_path: 
     assert "(1 new trial;" in tune()
     assert "(0 new trials" in tune()
     template = f"templates/{FAMILIES['tsmr'].template}"
-    change(template, "constexpr int threads = ", "// said otherwise\nconstexpr int threads = ")
-    change("generator/families/tsmr.py", "TILE_DEPTH = 64 ", "# said otherwise\nTILE_DEPTH = 64 ")
+    change(template, "constexpr int vectors = ", "// said otherwise\nconstexpr int vectors = ")
+    change("generator/families/stream_a/fma.py", "TILE_DEPTH = 64 ", "# said otherwise\nTILE_DEPTH = 64 ")
     assert "(0 new trials" in tune()
-    change("generator/families/tsmr.py", "TILE_DEPTH = 64 ", "TILE_DEPTH = 32 ")
+    change("generator/families/stream_a/fma.py", "TILE_DEPTH = 64 ", "TILE_DEPTH = 32 ")
     assert "(1 new trial;" in tune()
     kept = "SELECT count(*), count(DISTINCT config), sum(superseded), count(DISTINCT source_digest) FROM trial"
     assert plain_sql(path, kept) == [(2, 1, 1, 2)]

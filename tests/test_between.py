@@ -16,7 +16,7 @@ from tests.simulated import DEVICE, RUN, Simulated, stored_trial
 from tsm2_tune.cli import main
 from tsm2_tune.generator.between import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.stream_a import TsmrConfig
 from tsm2_tune.generator.order import FAR_BEHIND
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES

@@ -12,7 +12,7 @@ from tests.fabricated import handmade, trial, tuning_run
 from tsm2_tune import options
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.stream_a import TsmrMmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.options import op_in, problems_of
 from tsm2_tune.tuner.store import Store

@@ -6,9 +6,8 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
+from tsm2_tune.generator.families.stream_a import TsmrConfig, TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmm import TsmmConfig
-from tsm2_tune.generator.families.tsmr import TsmrConfig
-from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.problem import Problem
@@ -42,7 +41,7 @@ BUGS = (
         dtype="c64", op="cn", shape=(16, 8, 300)),
     *(Bug(name, ROWS_ZMMA, original, planted, dtype="c128", op="jn", shape=(64, 8, 96))
       for name, original, planted in (
-        ("rows of B exchanged (rows)", "half = l / 4 % 2", "half = 1 - l / 4 % 2"),
+        ("rows of B exchanged (rows)", "l % 2 : l / 4 % 2", "l % 2 : 1 - l / 4 % 2"),
     )),
     *(Bug(name, TILES_ZMMA, original, planted, dtype="c128", shape=(64, 8, 96)) for name, original, planted in (
     )),

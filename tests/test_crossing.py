@@ -11,7 +11,7 @@ import pytest
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, TODAY, Simulated, Times, stored_trial
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.stream_a import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import crossing, job
 from tsm2_tune.tuner.crossing import MOST_SHAPES, Crossed, Crossing

@@ -18,7 +18,7 @@ from tests.command import TUNE, run
 from tests.conftest import ONCE, compiled
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import DeviceError
-from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.stream_a import TsmrConfig
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render

@@ -14,7 +14,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.expected import START_US, expected_us, padded_flops, sums_us, waves_us
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
-from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.stream_a import TsmrConfig
 from tsm2_tune.generator.first_choices import first_choices
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits

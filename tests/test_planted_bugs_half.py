@@ -11,8 +11,7 @@ import pytest
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
-from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
+from tsm2_tune.generator.families.stream_a import TsmrHalfConfig, TsmrTf32Config
 
 pytestmark = pytest.mark.host
 
@@ -58,7 +57,7 @@ STORING_BUGS = (
 )  # fmt: skip
 
 TF32_BUGS = (
-    bug("f32: pieces of A exchanged", TF32, "part[r / piece_rows]", "part[1 - r / piece_rows]", dtype="tf32"),
+    bug("f32: pieces of A exchanged", TF32, "part + r / piece_rows", "part + (1 - r / piece_rows)", dtype="tf32"),
     bug("f32: what is kept taken for the rest", TF32, "tf32_small(b0), tf32_small(b1)", "b[0], b[1]",
         dtype="3xtf32"),
 )  # fmt: skip

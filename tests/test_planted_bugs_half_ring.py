@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.tsmr_half_ring import TsmrHalfRingConfig
+from tsm2_tune.generator.families.stream_a import TsmrHalfRingConfig
 
 pytestmark = pytest.mark.host
 

@@ -18,16 +18,13 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_half import StagedHalfConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
+from tsm2_tune.generator.families.stream_a import TsmrConfig, TsmrHalfConfig, TsmrHalfRingConfig, TsmrMmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
 from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
 from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
-from tsm2_tune.generator.families.tsmr import TsmrConfig
-from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
-from tsm2_tune.generator.families.tsmr_half_ring import TsmrHalfRingConfig
-from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig

@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, Times, stored_trial
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.stream_a import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import SPLITS, WIDE_SPLITS
 from tsm2_tune.tuner.export.measuring import Bench, Narrowed, Search

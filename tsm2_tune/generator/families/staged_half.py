@@ -15,7 +15,7 @@ from tsm2_tune.generator.architecture import HOST
 from tsm2_tune.generator.candidate import tunable
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
-from tsm2_tune.generator.families.tsmr_half_ring import FEW_COLUMNS, MANY_COLUMNS
+from tsm2_tune.generator.families.stream_a import FEW_COLUMNS, MANY_COLUMNS
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem

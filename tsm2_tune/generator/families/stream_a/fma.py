@@ -1,0 +1,57 @@
+"""stream_a by fused multiply-adds: a thread holds vectors of rows of A, and computes these rows alone."""
+
+from __future__ import annotations
+
+from tsm2_tune.generator.families.stream_a.kernel import (
+    VECTOR_BYTES,
+    WARP_THREADS,
+    Options,
+    StreamA,
+    rows_within_m,
+    streaming_rules,
+)
+from tsm2_tune.generator.families.stream_a.tunables import TsmrConfig
+from tsm2_tune.generator.problem import Problem
+
+OPTIONS = Options(
+    threads=(64, 128),
+    rows=(1, 2),
+    columns=(1, 2, 3, 4, 6, 8, 12, 16),
+    prefetch_stages=((4, 2), (8, 2), (8, 4), (8, 8), (16, 2), (16, 4), (16, 8), (32, 8)),
+    min_blocks=(1, 2, 4, 6),
+)
+TILE_DEPTH = 64  # rows of B staged at a time
+
+
+class Tsmr(StreamA[TsmrConfig]):
+    name = "tsmr"
+    summary = "large A times skinny B: A streams through registers, k is split over blocks"
+    template = "stream_a_fma.cu.jinja"
+    vectors_of_c = True
+    options = OPTIONS
+    rules = streaming_rules(OPTIONS, rows_within_m(threads=OPTIONS.threads[0], vectors=OPTIONS.rows[0]))
+    config_type = TsmrConfig
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.contiguous[0] == "m" and super().supports(problem)
+
+    def warp_rows(self, config: TsmrConfig, problem: Problem) -> int:
+        return WARP_THREADS * config.vectors * self.vector_rows(problem)
+
+    def vector_rows(self, problem: Problem) -> int:
+        return VECTOR_BYTES // problem.dtype.element_bytes
+
+    def few_rows(self, config: TsmrConfig) -> int:
+        return config.threads + 34
+
+    def tile_depth(self, config: TsmrConfig) -> int:
+        return TILE_DEPTH
+
+    def pitch(self, config: TsmrConfig, problem: Problem) -> int:
+        """Where rows are staged down columns, those of whole lines of banks are padded by a vector."""
+        padded = config.columns % 8 == 0 and problem.contiguous[1] == "k"
+        return config.columns + (self.vector_rows(problem) if padded else 0)
+
+    def registers(self, config: TsmrConfig, problem: Problem) -> int:
+        rows = config.vectors * self.vector_rows(problem)
+        return (rows * (config.columns + config.prefetch) + config.columns) * problem.dtype.registers

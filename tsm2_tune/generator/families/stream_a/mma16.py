@@ -1,0 +1,183 @@
+"""stream_a on the tensor cores for 16-bit floats, and for f32 through TF32 and 3xTF32, A straight into registers.
+
+A lane loads 16 bytes at a time. Along k these are a fragment's elements in another order, and B is staged in the same
+order. Along m a register holds two rows of one column in 16 bits, of which byte permutations make two columns of one
+row. TF32 needs none, as a register holds one element. Sums are in f32; C is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.families.stream_a.kernel import VECTOR_BYTES, WARP_THREADS, Options, StreamA, streaming_rules
+from tsm2_tune.generator.families.stream_a.tunables import Mma16Config, TsmrHalfConfig, TsmrTf32Config
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITS, SPLITS_ROW_TILES, in_turns, splits_to_prefer
+from tsm2_tune.generator.tensor_cores import HAS_HALF_TENSOR_CORES
+
+# Tiles of rows a block, of which one fills the device's slots nearly once: of others the last wave is half empty.
+LONG_RUNS = (20, 28, 40, 56, 80)
+OPTIONS = Options(
+    threads=(128, 256),
+    rows=(2, 4, 8, 16),
+    columns=(8, 16, 32, 64),
+    prefetch_stages=((8, 1), (16, 1), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4), (128, 2)),
+    min_blocks=(1, 2, 3, 4),
+    splits_row_tiles=(*SPLITS_ROW_TILES, *((1, tiles) for tiles in LONG_RUNS)),
+)
+LANES_DOWN = 8  # of a warp
+STAGED_ELEMENTS = 4096  # of B at a time
+FRAGMENT_REGISTERS = 20  # of A and B, as the tensor core wants them
+
+# For each number of columns, where A is large: threads, lane_rows, prefetch, stages, min_blocks.
+COLUMN_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
+    8: ((128, 8, 32, 2, 4), (128, 8, 32, 1, 4), (128, 8, 64, 2, 3)),
+    16: ((128, 8, 32, 1, 4), (128, 8, 32, 2, 4), (128, 8, 64, 2, 3)),
+    32: ((128, 8, 64, 2, 3), (128, 8, 64, 4, 3)),
+    64: ((128, 8, 64, 4, 1),),
+}
+ROW_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
+    8: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 4, 64, 1, 4)),
+    16: ((256, 2, 128, 2, 2), (128, 4, 128, 2, 3), (128, 4, 64, 1, 4)),
+    32: ((128, 4, 128, 2, 3), (128, 2, 128, 2, 4)),
+    64: ((128, 4, 128, 2, 1),),
+}
+FEW_SPLITS = 2  # that fill the device's slots once: too few blocks to fill them well
+USUAL_SPLITS = (2, 3, 6)  # of the winners then
+MOST_SPLITS = 3  # to prefer for a configuration
+FEW_COLUMNS = 16
+# Where k is short: threads, lane_rows, min_blocks.
+FEW_COLUMNS_SHORT = ((128, 8, 4), (128, 8, 1), (256, 8, 1))
+MANY_COLUMNS_SHORT = ((128, 8, 1), (128, 4, 1), (128, 2, 4))
+SHORTEST = ((128, 16, 4), (256, 16, 2), (128, 8, 1))  # of up to 8 products
+LEAST_FILLED = 0.7  # of the slots
+SMALL_M = 2**18  # rows that several blocks should share
+MOST_SHORT = 9  # configurations to prefer where k is short
+
+
+class Mma16(StreamA[Mma16Config]):
+    """Both ways to stream A: into registers, and through a ring in shared memory."""
+
+    on_tensor_cores = True
+    template = "stream_a_mma16.cu.jinja"
+    dtypes = ("bf16", "f16")
+
+    def warp_rows(self, config: Mma16Config, problem: Problem) -> int:
+        return LANES_DOWN * config.lane_rows
+
+    def tile_depth(self, config: Mma16Config) -> int:
+        return max(config.prefetch, 64, STAGED_ELEMENTS // config.columns)
+
+    def has_one_tile(self, config: Mma16Config) -> bool:
+        return False
+
+    def probe_shapes(self, config: Mma16Config, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Whole and part-filled blocks of rows, groups of columns and shares of k.
+
+        B stays in shared memory in the first three, and some shares are empty; in the last three a share takes three
+        tiles of B: in whole prefetches, with a rest that is aligned, and with one that is not.
+        """
+        rows, prefetch = self.block_rows(config, problem), config.prefetch
+        deep = (2 * self.tile_depth(config) + prefetch) * config.splits
+        return (
+            (rows + 1, 1, max(prefetch - 2, 1)),
+            (rows, config.columns, prefetch + 8),
+            (2 * rows * config.row_tiles, 2 * config.columns + 1, 2 * prefetch),
+            (rows + 8, config.columns - 1, deep),
+            ((2 * config.row_tiles - 1) * rows + 8, config.columns // 2, deep - 8),
+            (rows + 2, 2, deep - 1),
+        )
+
+    def one_wave_first(
+        self, variants: Sequence[Mma16Config], problem: Problem, limits: DeviceLimits
+    ) -> tuple[Mma16Config, ...]:
+        """The variants, in turns, each with its splits: those first that give every slot of the device a block."""
+
+        def splits_of(variant: Mma16Config) -> list[int]:
+            tiles = self.launch(variant, problem).tiles(problem.m, problem.n)
+            slots = limits.sms * variant.min_blocks
+            one_wave = max(splits for splits in SPLITS if splits == 1 or splits * tiles <= slots)
+            others = splits_to_prefer(
+                limits,
+                problem,
+                resources=self.resources(variant, problem),
+                min_blocks=variant.min_blocks,
+                tiles=tiles,
+            )
+            first = (one_wave,) if one_wave > FEW_SPLITS else USUAL_SPLITS
+            worth = [splits for splits in first if splits <= problem.k // LEAST_SHARE]
+            return list(dict.fromkeys((*worth, *others)))[:MOST_SPLITS]
+
+        return in_turns([replace(variant, splits=splits) for splits in splits_of(variant)] for variant in variants)
+
+    def context(self, config: Mma16Config, problem: Problem) -> dict[str, Any]:
+        run = min(VECTOR_BYTES // problem.dtype.element_bytes, config.prefetch // config.stages // 4)
+        return super().context(config, problem) | {"run": run}
+
+
+class TsmrHalf(Mma16):
+    name = "tsmr_half"
+    summary = "large or tall A times skinny B in 16 bits on the tensor cores, A streaming into their fragments"
+    options = OPTIONS
+    rules: ClassVar[tuple[Rule, ...]] = (HAS_HALF_TENSOR_CORES, *streaming_rules(OPTIONS))
+    config_type: type[Mma16Config] = TsmrHalfConfig
+
+    def registers(self, config: Mma16Config, problem: Problem) -> int:
+        rows = self.warp_rows(config, problem)
+        loaded_bytes = rows * config.prefetch * problem.dtype.element_bytes // WARP_THREADS
+        return rows * config.columns // WARP_THREADS + loaded_bytes // 4 + FRAGMENT_REGISTERS
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[Mma16Config, ...]:
+        """Where the winners on an H200 lay: every column at once, few splits, or several tiles of rows."""
+        options = OPTIONS.columns
+        columns = next((option for option in options if option >= problem.n), options[-1])
+        if problem.k < 2 * LEAST_SHARE:
+            return self._proposals_of_short(problem, limits, columns)
+        if columns == options[-1] and problem.dtype.element_bytes == 2:  # a ring in shared memory leaves registers
+            return ()
+        row_major = problem.contiguous[0] == "k"
+        variants = (ROW_MAJOR if row_major else COLUMN_MAJOR)[columns]
+        if problem.dtype.element_bytes > 2:  # as many bytes on their way
+            variants = tuple((t, rows, p // 2, s if p >= 32 * s else 1, b) for t, rows, p, s, b in variants)
+        chosen = [self.config_type(t, rows, columns, p, s, 1, 1, least) for t, rows, p, s, least in variants]
+        return self.one_wave_first(chosen, problem, limits)
+
+    def _proposals_of_short(self, problem: Problem, limits: DeviceLimits, columns: int) -> tuple[Mma16Config, ...]:
+        """Several tiles of rows a block; with few columns so many that one wave of blocks has all of them."""
+        few = columns <= FEW_COLUMNS
+        ahead: tuple[tuple[int, int], ...] = ((64, 4), (64, 1))
+        if problem.k <= 32:
+            ahead = ((8, 1),) if problem.k <= 8 else ((16, 1),) if problem.k <= 16 else ((32, 2), (32, 1))
+        tiles: tuple[int, ...] = (8, 4, 2) if few else (8, 4) if columns < OPTIONS.columns[-1] else (4, 8)
+        tiles = (1,) if problem.m <= SMALL_M else tiles
+        shapes = SHORTEST if problem.k <= 8 else FEW_COLUMNS_SHORT if few else MANY_COLUMNS_SHORT
+        chosen = [
+            self.config_type(threads, lane_rows, columns, *division, 1, row_tiles, min_blocks)
+            for row_tiles in tiles
+            for division in ahead
+            for threads, lane_rows, min_blocks in shapes
+        ]
+        if few:
+            runs = [
+                _long_run(-(-problem.m // self.block_rows(one, problem)), limits.sms * one.min_blocks)
+                for one in chosen
+            ]
+            long = [replace(one, row_tiles=run) for one, run in zip(chosen, runs, strict=True) if run]
+            chosen = list(dict.fromkeys((*long, *chosen)))[:MOST_SHORT]
+        return tuple(chosen)
+
+
+def _long_run(tiles: int, slots: int) -> int:
+    """The tiles a block that give nearly every slot one block; 0 where no option does."""
+    return next((run for run in LONG_RUNS if LEAST_FILLED * slots <= -(-tiles // run) <= slots), 0)
+
+
+class TsmrTf32(TsmrHalf):
+    name = "tsmr_tf32"
+    summary = "large or tall A times skinny B in TF32 or 3xTF32, A streaming into the tensor cores' fragments"
+    dtypes = ("tf32", "3xtf32")
+    config_type = TsmrTf32Config

@@ -1,0 +1,115 @@
+"""stream_a on the same tensor cores as mma16, with A through a ring in shared memory.
+
+For so many columns that their sums leave no registers to load A ahead into. Each warp copies its own rows,
+neighbouring lanes neighbouring pieces of memory, and reads them again as fragments.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tsm2_tune.generator.candidate import Candidate, tunable
+from tsm2_tune.generator.families.stream_a.kernel import VECTOR_BYTES, WARP_THREADS, Options
+from tsm2_tune.generator.families.stream_a.mma16 import Mma16
+from tsm2_tune.generator.families.stream_a.tunables import Mma16Config, TsmrHalfRingConfig, TsmrTf32RingConfig
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Rule, columns_within_n
+from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITTING_RULES
+from tsm2_tune.generator.tensor_cores import HAS_HALF_TENSOR_CORES
+
+LANE_ROWS = 8
+OPTIONS = Options(
+    threads=(128, 256),
+    rows=(LANE_ROWS,),
+    columns=(32, 64),
+    prefetch_stages=((32, 2), (64, 2), (64, 4), (128, 2), (128, 4)),
+    min_blocks=(1, 2, 3),
+)
+SMALLEST_GROUP = 32  # whose run of a lane is a piece of 16 bytes
+FEW_COLUMNS = 16  # for which registers hold enough of A
+
+# For each number of columns, where A is large: threads, prefetch, stages, min_blocks.
+COLUMN_MAJOR: dict[int, tuple[tuple[int, int, int, int], ...]] = {
+    32: ((128, 128, 4, 2), (128, 64, 2, 3), (256, 128, 4, 1)),
+    64: ((256, 128, 4, 1), (128, 128, 4, 2)),
+}
+ROW_MAJOR: dict[int, tuple[tuple[int, int, int, int], ...]] = {
+    32: ((256, 128, 2, 1), (128, 128, 2, 2)),
+    64: ((256, 128, 2, 1), (256, 128, 4, 1)),
+}
+# And where k is short: prefetch, stages, row_tiles, min_blocks.
+SHORT: dict[int, tuple[tuple[int, int, int, int], ...]] = {
+    32: ((128, 4, 8, 2), (64, 2, 8, 3), (128, 4, 4, 2)),
+    64: ((128, 2, 4, 2), (64, 2, 8, 2), (128, 2, 8, 2)),
+}
+
+MANY_COLUMNS = Rule(
+    "ring-for-many-columns",
+    "shape",
+    "with few columns registers hold enough of A, and what goes through shared memory is slower",
+    lambda c: c.problem.n > FEW_COLUMNS,
+)
+
+
+def _group(candidate: Candidate) -> int:
+    """Columns of A."""
+    return tunable(candidate, "prefetch") // tunable(candidate, "stages")
+
+
+class TsmrHalfRing(Mma16):
+    name = "tsmr_half_ring"
+    summary = (
+        "large or tall A times B of many columns in 16 bits on the tensor cores, A through a ring in shared memory"
+    )
+    ring_of_a = True
+    options = OPTIONS
+    rules: ClassVar[tuple[Rule, ...]] = (
+        MANY_COLUMNS,
+        columns_within_n(OPTIONS.columns),
+        Rule(
+            "group-within-k",
+            "shape",
+            "a row of A has only k elements for a group of the ring",
+            lambda c: _group(c) <= max(c.problem.k, SMALLEST_GROUP),
+        ),
+        Rule(
+            "runs-are-pieces",
+            "limit",
+            "of a row of A four lanes read pieces of 16 bytes of a group",
+            lambda c: c.problem.contiguous[0] != "k" or _group(c) * c.problem.dtype.element_bytes >= 4 * VECTOR_BYTES,
+        ),
+        HAS_HALF_TENSOR_CORES,
+        *SPLITTING_RULES,
+    )
+    config_type: type[Mma16Config] = TsmrHalfRingConfig
+
+    def registers(self, config: Mma16Config, problem: Problem) -> int:
+        sums = self.warp_rows(config, problem) * config.columns // WARP_THREADS
+        return sums + 4 * config.lane_rows + config.columns // 2
+
+    def ring_bytes(self, config: Mma16Config, problem: Problem) -> int:
+        return self.block_rows(config, problem) * config.prefetch * problem.dtype.element_bytes
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[Mma16Config, ...]:
+        """Where the winners on an H200 lay: every column at once; of a row-major A whole lines of memory."""
+        if problem.n <= FEW_COLUMNS:
+            return ()
+        columns = next((option for option in OPTIONS.columns if option >= problem.n), OPTIONS.columns[-1])
+        divisor = problem.dtype.element_bytes // 2  # as many bytes on their way
+        if problem.k < 2 * LEAST_SHARE:
+            return tuple(
+                self.config_type(128, LANE_ROWS, columns, p // divisor, s, 1, row_tiles, least)
+                for p, s, row_tiles, least in SHORT[columns]
+                if p // s <= max(problem.k, SMALLEST_GROUP)
+            )
+        variants = (ROW_MAJOR if problem.contiguous[0] == "k" else COLUMN_MAJOR)[columns]
+        chosen = [self.config_type(t, LANE_ROWS, columns, p // divisor, s, 1, 1, b) for t, p, s, b in variants]
+        return self.one_wave_first(chosen, problem, limits)
+
+
+class TsmrTf32Ring(TsmrHalfRing):
+    name = "tsmr_tf32_ring"
+    summary = "large or tall A times B of many columns in TF32 or 3xTF32, A through a ring in shared memory"
+    dtypes = ("tf32", "3xtf32")
+    config_type = TsmrTf32RingConfig

@@ -1,0 +1,118 @@
+"""The configurations of stream_a: they have the same tunables, but for the one that counts rows of A."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
+
+Threads = Annotated[int, Tunable("threads of a block", symbol="t1", letter="t")]
+ColumnsOfWarp = Annotated[
+    int, Tunable("columns of C that one warp accumulates in registers", symbol="t2", letter="c")
+]
+PrefetchOfWarp = Annotated[
+    int, Tunable("columns of A that one warp has in registers, on their way or arrived", symbol="t3", letter="p")
+]
+Stages = Annotated[int, Tunable("groups in which these are used and loaded anew", letter="s")]
+Splits = Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True, letter="k")]
+RowTiles = Annotated[
+    int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
+]
+MinBlocks = Annotated[
+    int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="b")
+]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmrConfig(KernelConfig):
+    """Of fused multiply-adds, which a thread computes alone."""
+
+    family: ClassVar[str] = "tsmr"
+
+    threads: Threads
+    vectors: Annotated[int, Tunable("16-byte pieces of a column of A that one thread loads", usual=1, letter="v")]
+    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
+    prefetch: Annotated[
+        int,
+        Tunable("columns of A that one thread has in registers, on their way or arrived", symbol="t3", letter="p"),
+    ]
+    stages: Stages
+    splits: Splits
+    row_tiles: RowTiles
+    min_blocks: MinBlocks
+    evict_first: EvictFirst = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmrMmaConfig(KernelConfig):
+    """Of the f64 tensor cores."""
+
+    family: ClassVar[str] = "tsmr_mma"
+
+    threads: Threads
+    strips: Annotated[int, Tunable("strips of 16 rows of A that one warp computes", letter="m")]
+    columns: ColumnsOfWarp
+    prefetch: PrefetchOfWarp
+    stages: Stages
+    splits: Splits
+    row_tiles: RowTiles
+    min_blocks: MinBlocks
+    evict_first: EvictFirst = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmrZmmaConfig(TsmrMmaConfig):
+    """Of complex numbers on the f64 tensor cores."""
+
+    family: ClassVar[str] = "tsmr_zmma"
+
+    strips: Annotated[int, Tunable("strips of 8 vectors of rows of A that one warp computes", letter="m")]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mma16Config(KernelConfig):
+    """Of the tensor cores for 16-bit floats and TF32."""
+
+    threads: Threads
+    lane_rows: Annotated[int, Tunable("rows of C of which a lane has sums, an eighth of a warp's", letter="m")]
+    columns: ColumnsOfWarp
+    prefetch: PrefetchOfWarp
+    stages: Stages
+    splits: Splits
+    row_tiles: RowTiles
+    min_blocks: MinBlocks
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmrHalfConfig(Mma16Config):
+    """Of 16-bit floats, A in registers."""
+
+    family: ClassVar[str] = "tsmr_half"
+
+    evict_first: EvictFirst = 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmrTf32Config(TsmrHalfConfig):
+    """Of f32 through TF32, A in registers."""
+
+    family: ClassVar[str] = "tsmr_tf32"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmrHalfRingConfig(Mma16Config):
+    """Of 16-bit floats, A through a ring in shared memory: `prefetch` and `stages` are the ring's."""
+
+    family: ClassVar[str] = "tsmr_half_ring"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmrTf32RingConfig(TsmrHalfRingConfig):
+    """Of f32 through TF32, A through a ring in shared memory."""
+
+    family: ClassVar[str] = "tsmr_tf32_ring"
+
+
+StreamAConfig = TsmrConfig | TsmrMmaConfig | Mma16Config
