@@ -15,7 +15,7 @@ from benchmarks.contest import CONTESTANTS, Contest
 from benchmarks.winner import Winner
 from tests.conftest import ONCE
 from tests.fabricated_rows import RIGHT
-from tsm2_tune.generator.families.tsmt import TsmtConfig
+from tsm2_tune.generator.families.inner import TsmtConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner.compiler import Toolchain

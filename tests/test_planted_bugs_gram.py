@@ -13,7 +13,7 @@ from tests.planting import Bug, Shape, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
-from tsm2_tune.generator.families.tsmt import TsmtConfig
+from tsm2_tune.generator.families.inner import TsmtConfig
 
 pytestmark = pytest.mark.host
 

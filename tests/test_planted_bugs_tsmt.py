@@ -10,8 +10,7 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.generator.families.tsmt import TsmtConfig
-from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
+from tsm2_tune.generator.families.inner import TsmtConfig, TsmtMmaConfig
 
 pytestmark = pytest.mark.host
 
@@ -41,8 +40,8 @@ SPLITTING_BUGS = (
 )  # fmt: skip
 
 SWEEPING_BUGS = (
-    tsmt("the rest of k left out where nothing is a vector", FLAT, "sweep(Flag<false>(), split, chunks)",
-        "sweep(Flag<false>(), split, whole_chunks)"),
+    tsmt("the rest of k left out where nothing is a vector", FLAT, "sweep_chunks(Flag<false>(), split, chunks)",
+        "sweep_chunks(Flag<false>(), split, whole_chunks)"),
     tsmt("the vectors past the last not clamped", FLAT, "first + lines <= last ? first : last - lines", "first",
         op="ntt"),
     tsmt("a vector too early past the last", FLAT, ": last - lines;", ": last - lines / 2;", op="ntt"),
@@ -58,14 +57,14 @@ ALIGNED_BUGS = (
 )  # fmt: skip
 
 ADDING_BUGS = (
-    tsmt("alpha for each split too", FLAT, "put_tile_of_splits<vector",
+    tsmt("alpha for each split too", FLAT, "put_tile_of_splits<sum_vector",
         "for (int e = threadIdx.x; e < sums_of_tile * tile_elements; e += threads)\n"
-        "left[e] *= alpha;\n__syncthreads();\nput_tile_of_splits<vector"),
+        "left[e] *= alpha;\n__syncthreads();\nput_tile_of_splits<sum_vector"),
 )  # fmt: skip
 
 FRAGMENT_BUGS = (
-    mma("a column of an octet in another's place", MMA_FLAT, "return 8 * octet + slot;",
-        "return 8 * octet + slot / 2;"),
+    mma("a column of an octet in another's place", MMA_FLAT, "? 8 * octet + slot :",
+        "? 8 * octet + slot / 2 :"),
 )  # fmt: skip
 
 NARROW_BUGS = (

@@ -10,9 +10,7 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
-from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
-from tsm2_tune.generator.families.tsmt_tf32 import TsmtTf32Config
+from tsm2_tune.generator.families.inner import TsmtFewConfig, TsmtHalfConfig, TsmtTf32Config
 
 pytestmark = pytest.mark.host
 
@@ -61,19 +59,18 @@ PRODUCT_BUGS = (
 )  # fmt: skip
 
 TF32_BUGS = (
-    tf32("what is kept of A taken for the rest", "*x = rest_a[s]", "*x = a[s]", dtype="3xtf32"),
-    tf32("what is kept of B taken for the rest", "*y = rest_b[o / 2]", "*y = b[o / 2]", dtype="3xtf32"),
-    tf32("the rests multiplied", "*x = rest_a[s], *y = b[o / 2]", "*x = rest_a[s], *y = rest_b[o / 2]",
-        dtype="3xtf32"),
+    tf32("what is kept of A taken for the rest", "add_products(rest_a, b)", "add_products(a, b)", dtype="3xtf32"),
+    tf32("what is kept of B taken for the rest", "add_products(a, rest_b)", "add_products(a, b)", dtype="3xtf32"),
+    tf32("the rests multiplied", "add_products(rest_a, b)", "add_products(rest_a, rest_b)", dtype="3xtf32"),
 )  # fmt: skip
 
 
 FEW_BUGS = (
-    few("pairs of products exchanged", WIDE, "word(vectors[line], q / 2)", "word(vectors[line], 3 - q / 2)", op="nn"),
-    few("the edge's lines exchanged", ODD, "r = (v * of_vector + e) % tile_rows;",
-        "r = tile_rows - 1 - (v * of_vector + e) % tile_rows;", op="nn"),
-    few("as many lines as a leading dimension has room for", FEW, "ld == tile_columns && count == tile_columns",
-        "ld >= tile_columns", op="ntt"),
+    few("pairs of products exchanged", WIDE, "line * piece + q :", "line * piece + (q ^ 2) :", op="nn"),
+    few("the edge's lines exchanged", ODD, "r = (v * of_vector + e) % lines;",
+        "r = lines - 1 - (v * of_vector + e) % lines;", op="nn"),
+    few("as many lines as a leading dimension has room for", FEW, "ld == lines && count == lines",
+        "ld >= lines", op="ntt"),
 )  # fmt: skip
 
 HALF_BUGS = (*COPYING_BUGS, *RING_BUGS, *PRODUCT_BUGS, *TF32_BUGS)

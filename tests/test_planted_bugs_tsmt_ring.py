@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.generator.families.tsmt_ring import TsmtRingConfig
+from tsm2_tune.generator.families.inner import TsmtRingConfig
 
 pytestmark = pytest.mark.host
 

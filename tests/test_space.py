@@ -14,6 +14,7 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.gram import GramConfig
+from tsm2_tune.generator.families.inner import TsmtConfig, TsmtFewConfig, TsmtRingConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_half import StagedHalfConfig
@@ -26,9 +27,6 @@ from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
 from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
-from tsm2_tune.generator.families.tsmt import TsmtConfig
-from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
-from tsm2_tune.generator.families.tsmt_ring import TsmtRingConfig
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.probes import edge_problems

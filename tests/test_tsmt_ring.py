@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.families.tsmt_ring import (
+from tsm2_tune.generator.families.inner.staged_fma import (
     LINES,
     RINGS,
     THREADS,

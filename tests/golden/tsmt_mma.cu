@@ -15,19 +15,24 @@ using sum_t = double;  // of sums of products, alpha and beta
 
 constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // how A, B and C lie in memory
 
-constexpr int threads = 128;       // of a block
-constexpr int tile_rows = 16;     // of C, of a block
+constexpr int threads = 128;  // of a block
+constexpr int tile_rows = 16;  // of C, of a block
 constexpr int tile_columns = 16;  // of C, of a block
-constexpr int strips = 1;        // of 16 rows of C, of a warp
-constexpr int octets = 2;        // of 8 columns of C, of a warp
-constexpr int step = 8;          // products along k that a warp loads for at a time
-constexpr int stages = 4;        // such loads that it has in registers, on their way or arrived
-constexpr int min_blocks = 1;    // that a multiprocessor must hold, which bounds the registers
-
+constexpr int stages = 4;  // chunks of k, on their way or arrived
+constexpr int min_blocks = 1;  // that a multiprocessor must hold, which bounds the registers
+constexpr int step = 8;  // products along k that a warp loads for at a time
 constexpr int strip_rows = 16;
+constexpr int strips = 1;  // of so many rows of C, of a warp
+constexpr int octets = 2;  // of 8 columns of C, of a warp
+// The warps of a team compute a tile together; the other teams take other k.
+constexpr int team_rows = tile_rows / (strip_rows * strips);
+constexpr int team = team_rows * (tile_columns / (8 * octets));
+constexpr int sums_of_tile = threads / 32 / team;  // that a block's teams leave to be added up
+
 constexpr int lane_rows = strip_rows / 8;  // of a strip, of a lane
-constexpr int depths = step / 8;        // products of the tensor core along a load
-constexpr int width = 2;                // of a vector
+constexpr int depths = step / 8;  // mma instructions along a load
+constexpr int chunk = sums_of_tile * step;  // of k, that a block computes at a time
+constexpr int sum_width = 2;  // sums in a vector, of which a tile has a whole number
 
 // What kernels share, header by header.
 
@@ -318,19 +323,47 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
 }
 #endif
 
-// This kernel.
-
-using vector = Vector<scalar, width, double2>;
-using bits_t = vector::bits_t;  // of the loads and stores
-
-// The warps of a tile share what they load through the L1; the others take other k.
-constexpr int team_rows = tile_rows / (strip_rows * strips);
-constexpr int team = team_rows * (tile_columns / (8 * octets));
-constexpr int sums_of_tile = threads / 32 / team;  // that a block's warps leave to be added up
-constexpr int chunk = sums_of_tile * step;         // of k, that a block computes at a time
-constexpr int tile_elements = tile_rows * tile_columns;
+// sweep.cuh
+// A block's chunks of k, whose elements each thread loads into registers some chunks ahead of their use.
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
+
+// Chunks from, from + splits, ... before `end`; returns the next one. load(a, b, chunk) loads one and multiply(a, b)
+// multiplies it, and `stages` of them are in registers.
+template <int stages, class A, class B, class Index, class Load, class Multiply>
+__device__ __forceinline__ Index sweep(Index from, Index end, int splits, const Load &load, const Multiply &multiply)
+{
+    A a[stages];
+    B b[stages];
+    Index next = from;  // chunk to load
+    const auto load_next = [&](A &to_a, B &to_b) {
+        if (next >= end)
+            return;
+        load(to_a, to_b, next);
+        next += splits;
+    };
+    #pragma unroll
+    for (int s = 0; s < stages; ++s)
+        load_next(a[s], b[s]);
+    for (Index current = from; current < end;) {
+        #pragma unroll
+        for (int s = 0; s < stages; ++s) {
+            if (current < end)
+                multiply(a[s], b[s]);
+            load_next(a[s], b[s]);
+            __syncwarp();  // keeps the compiler from putting these loads off
+            current += splits;
+        }
+    }
+    return next;
+}
+
+// This kernel.
+
+using sum_vector = Vector<sum_t, sum_width, double2>;
+using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
+
+constexpr int tile_elements = tile_rows * tile_columns;
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
@@ -342,18 +375,28 @@ __device__ __forceinline__ void store_C(
 
 constexpr int most_loads = 9;  // of splits' sums, that a thread has on their way at once
 
-// Which rows and columns the tensor core's are is free, as long as A, B and C agree. Its columns of A and rows of B, t
-// and t + 4, are products 2 t and 2 t + 1 along k; its rows g and g + 8 are rows 2 g and 2 g + 1 of a strip of C.
-// Its columns are those of C.
-__device__ __forceinline__ int column_of(int octet, int slot) { return 8 * octet + slot; }
+using a_t = double[depths][strips][2 * lane_rows];
+using b_t = double[depths][octets][2];
+
+constexpr bool is_narrow = strip_rows < 16;  // whether the mma is the smaller one
+constexpr bool one_of_a = is_narrow && !a_along_k, one_of_b = octets == 1 && !b_along_k;  // loads of single elements
+
+// The mma's rows and columns may be permuted as long as A, B and C agree. Its columns of A and rows of B, t and t + 4,
+// are products 2 t and 2 t + 1 along k. Its rows g and g + 8 are rows 2 g and 2 g + 1 of a strip; the smaller one's are
+// those of C. Where neighbours in a row of B are loaded together, columns `slot` of two octets are columns 2 slot and
+// 2 slot + 1 of 16 columns of C.
+__device__ __forceinline__ int column_of(int octet, int slot)
+{
+    return b_along_k || one_of_b ? 8 * octet + slot : octet / 2 * 16 + 2 * slot + octet % 2;
+}
 
 // Two neighbours of an operand, or one where the other does not fit; aligned where `whole`.
 template <bool whole>
-__device__ __forceinline__ bits_t load_pair(const double *__restrict__ at, bool first, bool second)
+__device__ __forceinline__ double2 load_pair(const double *__restrict__ at, bool first, bool second)
 {
     if (whole)
-        return __ldcs(reinterpret_cast<const bits_t *>(at));
-    bits_t bits = {0, 0};
+        return __ldcs(reinterpret_cast<const double2 *>(at));
+    double2 bits = {0, 0};
     if (first)
         bits.x = at[0];
     if (second)
@@ -361,23 +404,44 @@ __device__ __forceinline__ bits_t load_pair(const double *__restrict__ at, bool 
     return bits;
 }
 
+// One element of an operand, there where `whole`.
+template <bool whole>
+__device__ __forceinline__ double load_one(const double *__restrict__ at, bool inside)
+{
+    return whole ? __ldcs(at) : inside ? *at : 0;
+}
+
 // This lane's part of A, from row `row` of C and product `l` on. A row past the last is read as the last, and its
 // sums are dropped.
 template <bool whole>
 __device__ __forceinline__ void load_a(
-    double (&a)[depths][strips][2 * lane_rows], const double *__restrict__ A, index_t lda, index_t row, index_t m,
-    index_t l, index_t k)
+    a_t &a, const double *__restrict__ A, index_t lda, index_t row, index_t m, index_t l, index_t k)
 {
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
         #pragma unroll
         for (int s = 0; s < strips; ++s) {
-            #pragma unroll
-            for (int r = 0; r < lane_rows; ++r) {
-                const index_t wanted = row + strip_rows * s + r, i = wanted < m ? wanted : m - 1, p = l + 8 * d;
-                const bits_t bits = load_pair<whole>(A + i * lda + p, p < k, p + 1 < k);
-                a[d][s][r] = bits.x;
-                a[d][s][lane_rows + r] = bits.y;
+            if constexpr (a_along_k) {
+                #pragma unroll
+                for (int r = 0; r < lane_rows; ++r) {
+                    const index_t wanted = row + strip_rows * s + r, i = wanted < m ? wanted : m - 1, p = l + 8 * d;
+                    const double2 bits = load_pair<whole>(A + i * lda + p, p < k, p + 1 < k);
+                    a[d][s][r] = bits.x;
+                    a[d][s][lane_rows + r] = bits.y;
+                }
+            } else {
+                #pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const index_t last = whole && !one_of_a ? m - 2 : m - 1, wanted = row + strip_rows * s;
+                    const index_t i = wanted < last ? wanted : last, p = l + 8 * d + half;
+                    if constexpr (one_of_a) {
+                        a[d][s][half] = load_one<whole>(A + i + p * lda, p < k);
+                    } else {
+                        const double2 bits = load_pair<whole>(A + i + p * lda, p < k, p < k && i + 1 < m);
+                        a[d][s][2 * half] = bits.x;
+                        a[d][s][2 * half + 1] = bits.y;
+                    }
+                }
             }
         }
     }
@@ -386,17 +450,36 @@ __device__ __forceinline__ void load_a(
 // This lane's part of B, from column `column` of C and product `l` on; `slot` is the lane's column of an octet.
 template <bool whole>
 __device__ __forceinline__ void load_b(
-    double (&b)[depths][octets][2], const double *__restrict__ B, index_t ldb, index_t column, int slot, index_t n,
-    index_t l, index_t k)
+    b_t &b, const double *__restrict__ B, index_t ldb, index_t column, int slot, index_t n, index_t l, index_t k)
 {
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
-        #pragma unroll
-        for (int o = 0; o < octets; ++o) {
-            const index_t j = column + column_of(o, slot), p = l + 8 * d;
-            const bits_t bits = load_pair<whole>(B + (j < n ? j : n - 1) * ldb + p, p < k, p + 1 < k);
-            b[d][o][0] = bits.x;
-            b[d][o][1] = bits.y;
+        if constexpr (b_along_k) {
+            #pragma unroll
+            for (int o = 0; o < octets; ++o) {
+                const index_t j = column + column_of(o, slot), p = l + 8 * d;
+                const double2 bits = load_pair<whole>(B + (j < n ? j : n - 1) * ldb + p, p < k, p + 1 < k);
+                b[d][o][0] = bits.x;
+                b[d][o][1] = bits.y;
+            }
+        } else if constexpr (one_of_b) {
+            #pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const index_t wanted = column + slot, j = wanted < n ? wanted : n - 1, p = l + 8 * d + half;
+                b[d][0][half] = load_one<whole>(B + j + p * ldb, p < k);
+            }
+        } else {
+            #pragma unroll
+            for (int o = 0; o < octets; o += 2) {
+                #pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const index_t last = whole ? n - 2 : n - 1, wanted = column + column_of(o, slot);
+                    const index_t j = wanted < last ? wanted : last, p = l + 8 * d + half;
+                    const double2 bits = load_pair<whole>(B + j + p * ldb, p < k, p < k && j + 1 < n);
+                    b[d][o][half] = bits.x;
+                    b[d][o + 1][half] = bits.y;
+                }
+            }
         }
     }
 }
@@ -407,67 +490,51 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmt_mma(
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    scalar *left = reinterpret_cast<scalar *>(shared_bytes);  // sums of the warps, tile after tile
+    sum_t *left = reinterpret_cast<sum_t *>(shared_bytes);  // sums that are left to be added up, tile after tile
 
     const index_t tile_of_C = blockIdx.x;
     const int splits = gridDim.y, split = blockIdx.y;
     const index_t tiles = gridDim.x, tiles_down = (m + tile_rows - 1) / tile_rows;
     const index_t across = tiles == tiles_down ? 0 : tile_of_C / tiles_down;
     const index_t first_row = (tile_of_C - across * tiles_down) * tile_rows, first_column = across * tile_columns;
+    const index_t whole_chunks = k / chunk, chunks = (k + chunk - 1) / chunk;
+
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const int row = warp % team % team_rows * (strip_rows * strips) + lane_rows * g;
-    const int column = warp % team / team_rows * (8 * octets);
+    const int row = warp % team % team_rows * (strip_rows * strips), column = warp % team / team_rows * (8 * octets);
+    const int lane_row = row + lane_rows * g;
 
     double sum[strips][octets][2 * lane_rows] = {};
-
-    // Chunks split, split + splits, ... up to `end`; returns the next one. `all` says that every load of them is whole.
-    const auto sweep = [&](auto all, index_t from, index_t end) {
-        constexpr bool whole = decltype(all)::value;
-        constexpr int ring = whole ? stages : 1;
-        double a[ring][depths][strips][2 * lane_rows], b[ring][depths][octets][2];
-        index_t next = from;  // chunk to load
-        const auto load_next = [&](double (&to_a)[depths][strips][2 * lane_rows], double (&to_b)[depths][octets][2]) {
-            if (next >= end)
-                return;
-            const index_t l = next * chunk + warp / team * step + 2 * t;
-            load_a<whole>(to_a, A, lda, first_row + row, m, l, k);
-            load_b<whole>(to_b, B, ldb, first_column + column, g, n, l, k);
-            next += splits;
-        };
+    const auto multiply = [&](const a_t &a, const b_t &b) {
         #pragma unroll
-        for (int s = 0; s < ring; ++s)
-            load_next(a[s], b[s]);
-        for (index_t current = from; current < end;) {
+        for (int d = 0; d < depths; ++d) {
             #pragma unroll
-            for (int s = 0; s < ring; ++s) {
-                if (current < end) {
-                    #pragma unroll
-                    for (int d = 0; d < depths; ++d) {
-                        #pragma unroll
-                        for (int i = 0; i < strips; ++i) {
-                            #pragma unroll
-                            for (int o = 0; o < octets; ++o)
-                                mma_m16n8k8(sum[i][o], a[s][d][i], b[s][d][o]);
-                        }
-                    }
-                }
-                load_next(a[s], b[s]);
-                __syncwarp();  // keeps the compiler from putting these loads off
-                current += splits;
+            for (int i = 0; i < strips; ++i) {
+                #pragma unroll
+                for (int o = 0; o < octets; ++o)
+                    mma_m16n8k8(sum[i][o], a[d][i], b[d][o]);
             }
         }
-        return next;
     };
     const auto aligned = [](const double *X, index_t ld) {
         return (reinterpret_cast<unsigned long long>(X) | ld * sizeof(double)) % 16 == 0;
     };
-    const index_t whole_chunks = k / chunk, chunks = (k + chunk - 1) / chunk;
+
+    // Chunks split, split + splits, ... up to `end`; returns the next one. `all` says that every load of them is whole.
+    const auto sweep_chunks = [&](auto all, index_t from, index_t end) {
+        constexpr bool whole = decltype(all)::value;
+        const auto load_chunk = [&](a_t &a, b_t &b, index_t current) {
+            const index_t l = current * chunk + warp / team * step + 2 * t;
+            load_a<whole>(a, A, lda, first_row + lane_row, m, l, k);
+            load_b<whole>(b, B, ldb, first_column + column, g, n, l, k);
+        };
+        return sweep<whole ? stages : 1, a_t, b_t>(from, end, splits, load_chunk, multiply);
+    };
     if (aligned(A, lda) && aligned(B, ldb)
-        && (a_along_k || strip_rows < 16 || m % 2 == 0) && (b_along_k || octets == 1 || n % 2 == 0)) {
-        const index_t rest = sweep(Flag<true>(), split, whole_chunks);
-        sweep(Flag<false>(), rest, chunks);
+        && (a_along_k || one_of_a || m % 2 == 0) && (b_along_k || one_of_b || n % 2 == 0)) {
+        const index_t rest = sweep_chunks(Flag<true>(), split, whole_chunks);
+        sweep_chunks(Flag<false>(), rest, chunks);
     } else {
-        sweep(Flag<false>(), split, chunks);
+        sweep_chunks(Flag<false>(), split, chunks);
     }
 
     // Add up over the block, always in the same order.
@@ -478,7 +545,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmt_mma(
         for (int o = 0; o < octets; ++o) {
             #pragma unroll
             for (int e = 0; e < 2 * lane_rows; ++e) {
-                const int i = row + strip_rows * s + e / 2, j = column + column_of(o, 2 * t + e % 2);
+                const int i = lane_row + strip_rows * s + e / 2, j = column + column_of(o, 2 * t + e % 2);
                 mine[j * tile_rows + i] = sum[s][o][e];
             }
         }
@@ -490,7 +557,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmt_mma(
             store_C(C, ldc, i, j, alpha, value, beta);
     };
     constexpr int flat_splits = 128, group_splits = 16, adders = 1;
-    put_tile_of_splits<vector, threads, sums_of_tile, tile_elements, adders, flat_splits, group_splits, most_loads>(
+    put_tile_of_splits<sum_vector, threads, sums_of_tile, tile_elements, adders, flat_splits, group_splits, most_loads>(
         left, partials, counters, tile_of_C, splits, split, put);
 
 }

@@ -1,9 +1,11 @@
-"""TSMT on the tensor cores, for bf16 and f16: the transpose of a tall and skinny matrix times another.
+"""The tensor cores for bf16 and f16, and for f32 through TF32 and 3xTF32: both operands through shared memory.
 
-Fragments loaded straight from memory would be few bytes of each of many lines, and of few lines most of them padding.
-So both operands go through shared memory as they lie: 128 bytes of a line and more are read at a time, and none of
-lines that C does not have. The fragments come from there, four parts of one by one instruction. Sums are in f32 up to
-the last; C is rounded once.
+Fragments loaded straight from memory would be few bytes each of many lines, and most of them padding where lines are
+few. So both operands are copied as they lie: 128 bytes of a line or more at a time, and no line that C does not have.
+Then ldmatrix loads the fragments, four 8 x 8 matrices an instruction. Sums are in f32 to the end; C is rounded once.
+
+16 bytes of a line hold half as many elements of f32, and the mma takes half as many products at a time, so that
+fragments along k are alike. Across k a lane loads f32 element by element.
 """
 
 from __future__ import annotations
@@ -13,24 +15,20 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.candidate import tunable
-from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule
-from tsm2_tune.generator.split_k import (
-    SMALL_K,
-    WIDE_SPLIT_RULES,
-    WIDE_SPLITS,
-    adders,
-    mostly_busy,
-    splits_of_few_chunks,
-    wide_splits,
+from tsm2_tune.generator.families.inner.kernel import (
+    CHUNKS_FOR_ALL,
+    VECTOR_BYTES,
+    WARP_THREADS,
+    Inner,
+    InnerConfig,
+    Splits,
+    proposed_splits,
 )
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tensor_cores import HAS_HALF_TENSOR_CORES
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
+from tsm2_tune.generator.tiles import covering, tile_rules
 from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 TILE = (16, 32, 64)  # rows and columns of C, of a block
@@ -67,18 +65,15 @@ WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int], ...]]
     ),
 }  # fmt: skip
 LEAST_COLUMNS = 5  # for fewer those families are better that hold all of C in every thread
-STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS, VECTOR_BYTES = 16, 8, 32, 16
+STRIP_ROWS, OCTET = 16, 8  # rows and columns of an mma
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmtHalfConfig(KernelConfig):
+class TsmtHalfConfig(InnerConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmt_half"
 
-    threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
     strips: Annotated[
         int,
         Tunable("strips of 16 rows of C that one warp accumulates in registers", word="warp", unit=16, letter="r"),
@@ -90,14 +85,20 @@ class TsmtHalfConfig(KernelConfig):
     stages: Annotated[
         int, Tunable("places of the ring: 2 fed from registers, or more fed by asynchronous copies", letter="s")
     ]
-    splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
+    splits: Splits
     evict_first: EvictFirst = 1
 
+    @property
+    def warp_tile(self) -> tuple[int, int]:
+        """Rows and columns of C of a warp."""
+        return STRIP_ROWS * self.strips, OCTET * self.octets
 
-def team(config: TsmtHalfConfig) -> int:
-    """Threads that share a tile of C."""
-    rows, columns = STRIP_ROWS * config.strips, OCTET_COLUMNS * config.octets
-    return WARP_THREADS * (config.tile_rows // rows) * (config.tile_columns // columns)
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmtTf32Config(TsmtHalfConfig):
+    """The same for f32."""
+
+    family: ClassVar[str] = "tsmt_tf32"
 
 
 def warp_tile(strips: int, octets: int) -> tuple[int, int]:
@@ -105,43 +106,41 @@ def warp_tile(strips: int, octets: int) -> tuple[int, int]:
     return max(option for option in WARP_TILES if option[0] <= strips and option[1] <= octets)
 
 
-class TsmtHalf(Family[TsmtHalfConfig]):
+class TsmtHalf(Inner[TsmtHalfConfig]):
     name = "tsmt_half"
     on_tensor_cores = True
     summary = "transposed tall and skinny times tall and skinny in 16 bits on the tensor cores, both staged"
+    about = "both operands staged for the tensor cores, k over every warp"
     template = "tsmt_half.cu.jinja"
-    dtypes = ("bf16", "f16")
+    dtypes: ClassVar[tuple[str, ...]] = ("bf16", "f16")
     element_bytes = 2
-    rules = (
-        HAS_HALF_TENSOR_CORES,
-        *tile_rules(TILE),
-        Rule(
-            "chunks-for-all",
-            "shape",
-            "most blocks should have a chunk of k",
-            lambda c: (
-                tunable(c, "splits") == WIDE_SPLITS[0]
-                or mostly_busy(tunable(c, "splits"), -(-c.problem.k // tunable(c, "chunk")))
-            ),
-        ),
-        *WIDE_SPLIT_RULES,
-    )
+    rules = (HAS_HALF_TENSOR_CORES, *tile_rules(TILE), CHUNKS_FOR_ALL, *WIDE_SPLIT_RULES)
+    divides = True
+    is_flat = False
     config_type = TsmtHalfConfig
 
     def later(self, config: TsmtHalfConfig) -> tuple[TsmtHalfConfig, ...]:
-        """Only of a ring of two places pieces pass registers, by loads that have a policy."""
+        """Only a ring of two places is filled through registers, by loads that have a policy."""
         return super().later(config) if config.stages == 2 else ()
 
     def configurations(self) -> Iterator[TsmtHalfConfig]:
         tiles = [
-            (tile_rows, tile_columns, strips, octets)
-            for tile_rows, tile_columns, (strips, octets) in product(TILE, TILE, WARP_TILES)
-            if tile_rows % (STRIP_ROWS * strips) == 0 and tile_columns % (OCTET_COLUMNS * octets) == 0
+            (rows, columns, strips, octets)
+            for rows, columns, (strips, octets) in product(TILE, TILE, WARP_TILES)
+            if rows % (STRIP_ROWS * strips) == 0 and columns % (OCTET * octets) == 0
         ]
         for tile, (threads, line_bytes, stages), splits in product(tiles, RINGS, WIDE_SPLITS):
             config = self.config_type(threads, *tile, line_bytes // self.element_bytes, stages, splits)
-            if team(config) <= threads and line_bytes * team(config) >= 2 * VECTOR_BYTES * threads:
+            teams = self.lanes_of_k(config)
+            if teams >= 1 and line_bytes >= 2 * VECTOR_BYTES * teams:
                 yield config
+
+    def lanes_of_k(self, config: TsmtHalfConfig) -> int:
+        rows, columns = config.warp_tile
+        return config.threads // WARP_THREADS // ((config.tile_rows // rows) * (config.tile_columns // columns))
+
+    def chunk(self, config: TsmtHalfConfig, problem: Problem) -> int:
+        return config.chunk
 
     def pitches(self, config: TsmtHalfConfig, problem: Problem) -> tuple[int, int]:
         """Elements from one run of neighbours of A, and of B, to the next in shared memory.
@@ -156,42 +155,24 @@ class TsmtHalf(Family[TsmtHalfConfig]):
             along_k if along_b == "k" else config.tile_columns + across,
         )
 
-    def resources(self, config: TsmtHalfConfig, problem: Problem) -> Resources:
-        rows, columns = STRIP_ROWS * config.strips, OCTET_COLUMNS * config.octets
-        staged_bytes = (config.tile_rows + config.tile_columns) * config.chunk * self.element_bytes
-        held = staged_bytes // config.threads // 4 if config.stages == 2 else 0
+    def staged_bytes(self, config: TsmtHalfConfig) -> int:
+        """Bytes of A and B in one place of the ring."""
+        return (config.tile_rows + config.tile_columns) * config.chunk * self.element_bytes
+
+    def ring_bytes(self, config: TsmtHalfConfig, problem: Problem) -> int:
         along_a, along_b, _ = problem.contiguous
         a_pitch, b_pitch = self.pitches(config, problem)
         a = a_pitch * (config.tile_rows if along_a == "k" else config.chunk)
         b = b_pitch * (config.tile_columns if along_b == "k" else config.chunk)
-        ring = config.stages * (a + b) * self.element_bytes
-        tile_bytes = config.tile_rows * config.tile_columns * problem.dtype.sum.element_bytes
-        sums = max(config.threads // team(config), adders(threads=config.threads, tile_bytes=tile_bytes))
-        return Resources(
-            threads=config.threads,
-            registers=(rows * columns + (rows + columns) * 4) // WARP_THREADS + held + OVERHEAD_REGISTERS,
-            smem_bytes=max(ring, sums * tile_bytes),
-            bytes_in_flight=staged_bytes * (config.stages - 1) // config.threads // 2,
-            reuse=config.tile_columns,
-        )
+        return config.stages * (a + b) * self.element_bytes
 
-    def launch(self, config: TsmtHalfConfig, problem: Problem) -> Launch:
-        return Launch(
-            threads=config.threads,
-            rows_per_block=config.tile_rows,
-            columns_per_block=config.tile_columns,
-            smem_bytes=self.resources(config, problem).smem_bytes,
-            splits=config.splits,
-        )
+    def registers(self, config: TsmtHalfConfig, problem: Problem) -> int:
+        rows, columns = config.warp_tile
+        held = self.staged_bytes(config) // config.threads // 4 if config.stages == 2 else 0
+        return (rows * columns + (rows + columns) * 4) // WARP_THREADS + held
 
-    def periods(self, config: TsmtHalfConfig, problem: Problem) -> Periods:
-        return Periods(config.tile_rows, config.tile_columns, config.chunk)
-
-    def traffic(self, config: TsmtHalfConfig, problem: Problem) -> Traffic:
-        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
-
-    def supports(self, problem: Problem) -> bool:
-        return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= LARGEST_THIN
+    def bytes_in_flight(self, config: TsmtHalfConfig, problem: Problem) -> int:
+        return self.staged_bytes(config) * (config.stages - 1) // config.threads // 2
 
     def probe_shapes(self, config: TsmtHalfConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each block.
@@ -226,39 +207,25 @@ class TsmtHalf(Family[TsmtHalfConfig]):
                     threads,
                     tile_rows,
                     tile_columns,
-                    *warp_tile(min(strips, tile_rows // STRIP_ROWS), min(octets, tile_columns // OCTET_COLUMNS)),
+                    *warp_tile(min(strips, tile_rows // STRIP_ROWS), min(octets, tile_columns // OCTET)),
                     line_bytes // self.element_bytes,
                     stages,
                     splits,
                 )
                 for threads, line_bytes, stages, blocks, strips, octets in winners
-                for splits in self._splits(problem, limits, chunk=line_bytes // self.element_bytes, blocks=blocks)
+                for splits in proposed_splits(problem, limits, chunk=line_bytes // self.element_bytes, blocks=blocks)
             )
         )
 
-    @staticmethod
-    def _splits(problem: Problem, limits: DeviceLimits, *, chunk: int, blocks: int) -> list[int]:
-        if problem.k > SMALL_K:
-            return [wide_splits(limits, blocks)]
-        return splits_of_few_chunks(problem.k, chunk=chunk, stages=1, limits=limits)[:2]
-
     def context(self, config: TsmtHalfConfig, problem: Problem) -> dict[str, Any]:
-        along_a, along_b, _ = problem.contiguous
         a_pitch, b_pitch = self.pitches(config, problem)
-        tile_bytes = config.tile_rows * config.tile_columns * problem.dtype.sum.element_bytes
-        return {
-            "about": "both operands staged for the tensor cores, k over every warp",
-            "kernel": self.name,
-            "storage": problem.storage,
-            "a_along_k": along_a == "k",
-            "b_along_k": along_b == "k",
-            "c_along_n": problem.row_major_c,
-            "a_pitch": a_pitch,
-            "b_pitch": b_pitch,
-            "flat_splits": self.launch(config, problem).flat_splits,
-            "group_splits": GROUP_SPLITS,
-            "adders": adders(threads=config.threads, tile_bytes=tile_bytes),
-        }
+        own = {"strip_rows": STRIP_ROWS, "a_pitch": a_pitch, "b_pitch": b_pitch}
+        return super().context(config, problem) | own
 
 
-FAMILIES = (TsmtHalf(),)
+class TsmtTf32(TsmtHalf):
+    name = "tsmt_tf32"
+    summary = "transposed tall and skinny times tall and skinny in TF32 or 3xTF32: both staged"
+    dtypes = ("tf32", "3xtf32")
+    element_bytes = 4
+    config_type = TsmtTf32Config

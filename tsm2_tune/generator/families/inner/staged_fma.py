@@ -1,7 +1,7 @@
-"""TSMT with both operands through a ring in shared memory, as they lie: any number of lines at the same speed.
+"""Fused multiply-adds with both operands in a ring in shared memory, as they lie: as fast for any number of lines.
 
-Where an operand's lines lie side by side and it has no others, a part of k is one run of bytes, which begins at
-a whole vector however many lines there are. It is copied in vectors, every element once, and no thread loads a line.
+Where an operand's lines are side by side and it has no others, its part of a chunk is one run of bytes, which begins
+at a whole vector however many lines there are. It is copied in vectors, each element once; no thread loads a line.
 """
 
 from __future__ import annotations
@@ -10,27 +10,24 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import gcd, lcm
+from math import lcm
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.candidate import Candidate, tunable
-from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import ODD_LINES, Family
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.families.family import ODD_LINES
+from tsm2_tune.generator.families.inner.kernel import (
+    CHUNKS_FOR_ALL,
+    VECTOR_BYTES,
+    WARP_THREADS,
+    Inner,
+    InnerConfig,
+    Splits,
+)
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import Rule
-from tsm2_tune.generator.split_k import (
-    MULTIPROCESSORS,
-    SMALL_K,
-    WIDE_SPLIT_RULES,
-    adders,
-    flat_splits,
-    in_turns,
-    mostly_busy,
-    wide_splits,
-)
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
+from tsm2_tune.generator.split_k import MULTIPROCESSORS, SMALL_K, WIDE_SPLIT_RULES, in_turns, wide_splits
+from tsm2_tune.generator.tiles import covering, tile_rules
 from tsm2_tune.generator.tunables import Tunable
 from tsm2_tune.runtime.expecting import Division
 
@@ -63,23 +60,18 @@ MOST_SUM_REGISTERS = 64  # of a thread, that leave room for so many blocks
 WHOLE_LANES = 4  # teams of a block, from twice as many on a multiple of it, so that their products are whole vectors
 MOST_LEFT = 8  # teams whose sums a block adds up at last
 LOADED = 32  # registers that a thread has for elements beside its sums
-VECTOR_BYTES = 16
-SUM_BITS = {4: "float", 8: "float2", 16: "float4"}  # CUDA's type of so many bytes
-WARP_THREADS, WAVEFRONT_BYTES = 32, 128  # that shared memory serves in a clock
+WAVEFRONT_BYTES = 128  # that shared memory serves in a clock
 ISSUED = 128  # instructions of threads, a clock, of a multiprocessor
 THIN, TILE_OF_OTHERS = 4, 16  # times as long as wide; the longer extent from which a C is thin then
 PARTS_TRIED = 3  # of a tile, for a thread: at first
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmtRingConfig(KernelConfig):
+class TsmtRingConfig(InnerConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmt_ring"
 
-    threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
     rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread", letter="r")]
     columns: Annotated[
         int, Tunable("columns of C that one thread accumulates in registers", word="thread", letter="c")
@@ -99,7 +91,7 @@ class TsmtRingConfig(KernelConfig):
         ),
     ]
     stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
-    splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
+    splits: Splits
 
 
 def team(config: TsmtRingConfig) -> int:
@@ -171,32 +163,30 @@ def clocks(config: TsmtRingConfig, problem: Problem) -> float:
     return members * (read / WARP_THREADS + instructions / ISSUED)
 
 
-def _config(candidate: Candidate) -> TsmtRingConfig:
-    assert isinstance(candidate.config, TsmtRingConfig)
-    return candidate.config
+def _reads_differ(candidate: Candidate) -> bool:
+    config = candidate.config
+    assert isinstance(config, TsmtRingConfig)
+    return config.together == 0 or team(config) % WARP_THREADS > 0
 
 
-def _chunks_for_all(candidate: Candidate) -> bool:
-    config, problem = _config(candidate), candidate.problem
-    return config.splits == SPLITS[0] or mostly_busy(config.splits, -(-problem.k // chunk(config, problem)))
-
-
-class TsmtRing(Family[TsmtRingConfig]):
+class TsmtRing(Inner[TsmtRingConfig]):
     name = "tsmt_ring"
     summary = "transposed tall and skinny times tall and skinny: both through shared memory, of any number of lines"
+    about = "both operands through a ring, of any number of lines"
     template = "tsmt_ring.cu.jinja"
     dtypes = FMA_DTYPES
     rules = (
         *tile_rules(TILE),
-        Rule("chunks-for-all", "shape", "most blocks should have a chunk of k", _chunks_for_all),
+        CHUNKS_FOR_ALL,
         Rule(
             "reads-differ",
             "shape",
             "a warp of one team reads the same, whichever products are its own",
-            lambda c: tunable(c, "together") == 0 or team(_config(c)) % WARP_THREADS > 0,
+            _reads_differ,
         ),
         *WIDE_SPLIT_RULES,
     )
+    moved_as_doubles = ()
     odd_lines = 1.0  # of lines side by side, which are copied as one run
     config_type = TsmtRingConfig
 
@@ -213,62 +203,37 @@ class TsmtRing(Family[TsmtRingConfig]):
             if tile[0] // rows * (tile[1] // columns) <= THREADS:
                 yield rows, columns
 
-    def smem_elements(self, config: TsmtRingConfig, problem: Problem) -> int:
-        """Elements of the ring, or of the sums that take its place."""
+    def lanes_of_k(self, config: TsmtRingConfig) -> int:
+        return lanes_of_k(config)
+
+    def chunk(self, config: TsmtRingConfig, problem: Problem) -> int:
+        return chunk(config, problem)
+
+    def sums_of_tile(self, config: TsmtRingConfig) -> int:
+        """Those that half of the teams give the other half, as long as there are many."""
+        return max(lanes_of_k(config) // 2, min(lanes_of_k(config), MOST_LEFT))
+
+    def ring_bytes(self, config: TsmtRingConfig, problem: Problem) -> int:
         a, b = (
             lines * (pitch if along == "k" else chunk)(config, problem)
             for lines, along in zip((config.tile_rows, config.tile_columns), problem.contiguous[:2], strict=True)
         )
-        copies = max(lanes_of_k(config) // 2, min(lanes_of_k(config), MOST_LEFT), self.adders(config, problem))
-        return max(config.stages * (a + b), copies * config.tile_rows * config.tile_columns)
+        return config.stages * (a + b) * problem.dtype.element_bytes
 
-    def adders(self, config: TsmtRingConfig, problem: Problem) -> int:
-        """Groups of a block's threads that add up the splits' sums, each thread a vector of them."""
-        vectors = config.tile_rows * config.tile_columns // self.sum_width(config, problem)
-        return adders(threads=config.threads, tile_bytes=vectors * VECTOR_BYTES)
-
-    def sum_width(self, config: TsmtRingConfig, problem: Problem) -> int:
-        """Sums in a vector, of which a tile has a whole number."""
-        return gcd(config.tile_rows * config.tile_columns, VECTOR_BYTES // problem.dtype.element_bytes)
-
-    def resources(self, config: TsmtRingConfig, problem: Problem) -> Resources:
+    def registers(self, config: TsmtRingConfig, problem: Problem) -> int:
         loaded = (config.rows + config.columns) * at_once(config, problem)
-        lines, size = config.tile_rows + config.tile_columns, problem.dtype.element_bytes
-        on_their_way = lines * chunk(config, problem) * (config.stages - 1) * size
-        return Resources(
-            threads=config.threads,
-            registers=(config.rows * config.columns + loaded) * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=self.smem_elements(config, problem) * size,
-            bytes_in_flight=on_their_way // config.threads,
-            reuse=config.tile_columns,
-        )
+        return (config.rows * config.columns + loaded) * problem.dtype.registers
 
-    def launch(self, config: TsmtRingConfig, problem: Problem) -> Launch:
-        return Launch(
-            threads=config.threads,
-            rows_per_block=config.tile_rows,
-            columns_per_block=config.tile_columns,
-            smem_bytes=self.resources(config, problem).smem_bytes,
-            splits=config.splits,
-            flat_splits=flat_splits(config.tile_rows * config.tile_columns),
-        )
-
-    def periods(self, config: TsmtRingConfig, problem: Problem) -> Periods:
-        return Periods(config.tile_rows, config.tile_columns, chunk(config, problem))
+    def bytes_in_flight(self, config: TsmtRingConfig, problem: Problem) -> int:
+        lines, places = config.tile_rows + config.tile_columns, config.stages - 1
+        return lines * chunk(config, problem) * places * problem.dtype.element_bytes // config.threads
 
     def division(self, config: TsmtRingConfig, problem: Problem, resident: int) -> Division:
         found = super().division(config, problem, resident)
         return replace(found, odd_lines=ODD_LINES) if "k" in problem.contiguous[:2] else found
 
-    def traffic(self, config: TsmtRingConfig, problem: Problem) -> Traffic:
-        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
-
     def supports(self, problem: Problem) -> bool:
-        return (
-            max(problem.m, problem.n) <= LARGEST_THIN
-            and problem.dtype_name in self.dtypes
-            and not problem.is_gram  # half of whose products are enough
-        )
+        return super().supports(problem) and not problem.is_gram  # half of whose products are enough
 
     def probe_shapes(self, config: TsmtRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split."""
@@ -332,27 +297,11 @@ class TsmtRing(Family[TsmtRingConfig]):
         return max((splits for splits in SPLITS if splits <= min(chunks, limits.sms)), default=SPLITS[0])
 
     def context(self, config: TsmtRingConfig, problem: Problem) -> dict[str, Any]:
-        along_a, along_b, _ = problem.contiguous
-        width = self.sum_width(config, problem)
-        return {
-            "about": "both operands through a ring, of any number of lines",
-            "storage": problem.storage,
-            "a_along_k": along_a == "k",
-            "b_along_k": along_b == "k",
-            "c_along_n": problem.row_major_c,
+        return super().context(config, problem) | {
             "chunk": chunk(config, problem),
             "lanes_of_k": lanes_of_k(config),
-            "pad": pitch(config, problem) - chunk(config, problem),
-            "together": config.together,
+            "pitch": pitch(config, problem),
             "at_once": at_once(config, problem),
             "most_left": MOST_LEFT,
-            "min_blocks": MIN_BLOCKS if self.resources(config, problem).registers <= MOST_REGISTERS else 1,
-            "sum_width": width,
-            "sum_bits": SUM_BITS[width * problem.dtype.sum.element_bytes],
-            "flat_splits": self.launch(config, problem).flat_splits,
-            "group_splits": GROUP_SPLITS,
-            "adders": self.adders(config, problem),
+            "min_blocks": MIN_BLOCKS if self.resources(config, problem).registers <= MOST_REGISTERS else 0,
         }
-
-
-FAMILIES = (TsmtRing(),)

@@ -1,0 +1,107 @@
+"""Fused multiply-adds: a thread has part of a tile in registers, and loads its rows of A and columns of B itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Any, ClassVar
+
+from tsm2_tune.generator.families.inner.kernel import CHUNKS_FOR_ALL, InnerConfig, MinBlocks, Splits, Streamed
+from tsm2_tune.generator.problem import FMA_DTYPES, TF32_DTYPES, Problem
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.tiles import mirrored, tile_rules
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
+
+THREADS = (128, 256, 512)
+TILE = (1, 2, 4, 8, 16, 32, 64)  # rows and columns of C, of a block
+THREAD_TILES = ((8, 8), (4, 4), (8, 4), (8, 16), (16, 16))  # the most rows and columns of C, of a thread
+STEP_STAGES = ((1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2), (8, 1))
+MIN_BLOCKS = (1, 2, 3)
+LARGEST_TEAM = 64  # threads that share a tile of C
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmtConfig(InnerConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "tsmt"
+
+    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread", letter="r")]
+    columns: Annotated[
+        int, Tunable("columns of C that one thread accumulates in registers", word="thread", letter="c")
+    ]
+    step: Annotated[int, Tunable("products along k that one thread loads for at a time", word="thread", letter="p")]
+    stages: Annotated[
+        int, Tunable("such loads that one thread has in registers, on their way or arrived", letter="s")
+    ]
+    splits: Splits
+    min_blocks: MinBlocks
+    evict_first: EvictFirst = 1
+
+
+def team(config: TsmtConfig) -> int:
+    """Threads that share a tile of C."""
+    return (config.tile_rows // config.rows) * (config.tile_columns // config.columns)
+
+
+def is_half(config: TsmtConfig, problem: Problem) -> bool:
+    """Whether a thread has half of a tile of a Gram matrix, the rest being its mirror image, and loads X once."""
+    return problem.is_gram and team(config) == 1 and config.rows == config.columns
+
+
+class Tsmt(Streamed[TsmtConfig]):
+    name = "tsmt"
+    summary = "transposed tall and skinny times tall and skinny: C in registers, k over every thread"
+    about = "C in registers, k over every thread"
+    template = "tsmt.cu.jinja"
+    dtypes = (*FMA_DTYPES, *TF32_DTYPES)  # TF32 asks for no more than f32 gives
+    rules = (*tile_rules(TILE), CHUNKS_FOR_ALL, *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)
+    rest_steps = 1
+    moved_as_doubles = ("f64", "c64", "c128")
+    config_type = TsmtConfig
+
+    def configurations(self) -> Iterator[TsmtConfig]:
+        tiles = sorted(
+            {
+                (tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns))
+                for tile_rows, tile_columns, (rows, columns) in product(TILE, TILE, THREAD_TILES)
+            }
+        )
+        for threads, tile, ahead, splits, min_blocks in product(THREADS, tiles, STEP_STAGES, WIDE_SPLITS, MIN_BLOCKS):
+            config = TsmtConfig(threads, *tile, *ahead, splits, min_blocks)
+            if team(config) <= LARGEST_TEAM:
+                yield config
+
+    def lanes_of_k(self, config: TsmtConfig) -> int:
+        return config.threads // team(config)
+
+    def registers(self, config: TsmtConfig, problem: Problem) -> int:
+        rows, columns = config.rows, config.columns
+        sums = rows * (rows + 1) // 2 if is_half(config, problem) else rows * columns
+        return (sums + self.loaded(config, problem)) * problem.dtype.registers
+
+    def loaded(self, config: TsmtConfig, problem: Problem) -> int:
+        lines = config.rows + (0 if is_half(config, problem) else config.columns)
+        return lines * config.step * config.stages
+
+    def reuse(self, config: TsmtConfig) -> int:
+        return config.columns
+
+    def probe_shapes(self, config: TsmtConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """The first has vectors and a rest of k, the last vectors that a part-filled tile must not reach past.
+
+        The fourth, whose k is 1 more than a multiple of 4, has aligned addresses where the leading dimensions of the
+        general call are not, or the other way round.
+        """
+        rows, columns, chunk = config.rows, config.columns, self.chunk(config, problem)
+        return (
+            *super().probe_shapes(config, problem),
+            (config.tile_rows + rows, config.tile_columns + columns, 2 * chunk + 1),
+            (rows, columns, chunk),
+        )
+
+    def context(self, config: TsmtConfig, problem: Problem) -> dict[str, Any]:
+        gram = {"gram": is_half(config, problem), "mirrored": mirrored(problem)}
+        return super().context(config, problem) | gram

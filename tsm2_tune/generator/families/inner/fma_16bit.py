@@ -1,0 +1,149 @@
+"""Fused multiply-adds in f32 for few columns in bf16 and f16: each thread has sums of all of C.
+
+The tensor cores' fragments would mostly be padding. A load is a vector of up to 16 bytes, beside those of the
+neighbouring lanes: of one column along k, or of all columns where they are side by side in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import gcd
+from typing import Annotated, Any, ClassVar
+
+from tsm2_tune.generator.candidate import Candidate, tunable
+from tsm2_tune.generator.families.inner.kernel import (
+    CHUNKS_FOR_ALL,
+    VECTOR_BYTES,
+    InnerConfig,
+    MinBlocks,
+    Splits,
+    Streamed,
+    proposed_splits,
+)
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
+
+TILE = (1, 2, 3, 4, 5, 6, 7, 8)  # rows and columns of C
+# Threads, piece, stages and blocks that a multiprocessor must hold.
+LOADS = (
+    (128, 2, 2, 1), (128, 2, 2, 4), (128, 4, 1, 1), (128, 4, 1, 3), (128, 4, 1, 4), (128, 4, 2, 1), (128, 8, 1, 1),
+    (128, 8, 2, 1), (256, 4, 2, 1), (256, 8, 1, 1), (256, 8, 2, 1), (512, 4, 2, 1), (512, 8, 1, 1), (512, 8, 2, 1),
+    (1024, 4, 1, 1),
+)  # fmt: skip
+# What won on an H200 for so many rows or columns at most, where an operand lies along k and where none does: threads,
+# piece, stages, blocks that a multiprocessor must hold, and those that it gets.
+WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int], ...]] = {
+    (2, True): ((256, 8, 1, 1, 3), (256, 8, 2, 1, 4), (512, 8, 2, 1, 2), (512, 8, 1, 1, 2)),
+    (2, False): ((256, 8, 2, 1, 4), (512, 8, 2, 1, 1), (256, 4, 2, 1, 4), (512, 4, 2, 1, 2)),
+    (4, True): ((256, 8, 1, 1, 2), (128, 8, 1, 1, 4), (512, 8, 1, 1, 1), (128, 8, 2, 1, 4)),
+    (4, False): ((1024, 4, 1, 1, 1), (128, 8, 2, 1, 4), (512, 4, 2, 1, 1), (256, 4, 2, 1, 2)),
+    (8, True): ((128, 8, 1, 1, 2), (128, 4, 1, 4, 4), (128, 8, 2, 1, 2), (128, 4, 2, 1, 3)),
+    (8, False): ((128, 4, 1, 4, 4), (128, 4, 1, 3, 3), (128, 4, 2, 1, 3), (128, 2, 2, 4, 4)),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmtFewConfig(InnerConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "tsmt_few"
+
+    piece: Annotated[int, Tunable("neighbours along k that one thread has of every line at a time", letter="p")]
+    stages: Annotated[
+        int, Tunable("such pieces that one thread has in registers, on their way or arrived", letter="s")
+    ]
+    splits: Splits
+    min_blocks: MinBlocks
+    evict_first: EvictFirst = 1
+
+
+def vector_bytes(piece: int, lines: int, along_k: bool, element_bytes: int) -> int:
+    """Of one load of a piece: of a line, or of all lines where these are side by side."""
+    return gcd(VECTOR_BYTES, piece * element_bytes * (1 if along_k else lines))
+
+
+def _wide_loads(candidate: Candidate) -> bool:
+    problem, piece = candidate.problem, tunable(candidate, "piece")
+    least = min(
+        vector_bytes(piece, lines, along == "k", problem.dtype.element_bytes)
+        for lines, along in zip(
+            (tunable(candidate, "tile_rows"), tunable(candidate, "tile_columns")),
+            problem.contiguous[:2],
+            strict=True,
+        )
+    )
+    return least >= VECTOR_BYTES // 2
+
+
+class TsmtFew(Streamed[TsmtFewConfig]):
+    name = "tsmt_few"
+    summary = "transposed tall and skinny times tall and skinny in 16 bits, of few columns: all of C in every thread"
+    about = "all of C in every thread, k over every thread"
+    template = "tsmt_few.cu.jinja"
+    dtypes = ("bf16", "f16")
+    rules = (
+        *tile_rules(TILE, covered=LARGEST_THIN),
+        Rule("wide-loads", "shape", "loads of 4 bytes keep the load unit busy", _wide_loads),
+        CHUNKS_FOR_ALL,
+        *WIDE_SPLIT_RULES,
+        REGISTERS_REACHABLE,
+    )
+    most_adders = 64  # one round of loads for most splits
+    most_loads = 17
+    rest_steps = 1
+    config_type = TsmtFewConfig
+
+    def configurations(self) -> Iterator[TsmtFewConfig]:
+        for tile_rows, tile_columns, (threads, piece, stages, min_blocks), splits in product(
+            TILE, TILE, LOADS, WIDE_SPLITS
+        ):
+            yield TsmtFewConfig(threads, tile_rows, tile_columns, piece, stages, splits, min_blocks)
+
+    def lanes_of_k(self, config: TsmtFewConfig) -> int:
+        return config.threads
+
+    def step(self, config: TsmtFewConfig) -> int:
+        return config.piece
+
+    def registers(self, config: TsmtFewConfig, problem: Problem) -> int:
+        return config.tile_elements + self.loaded(config, problem) // 2
+
+    def loaded(self, config: TsmtFewConfig, problem: Problem) -> int:
+        return (config.tile_rows + config.tile_columns) * config.piece * config.stages
+
+    def probe_shapes(self, config: TsmtFewConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        rows, columns, chunk = config.tile_rows, config.tile_columns, self.chunk(config, problem)
+        return (
+            *super().probe_shapes(config, problem),
+            (rows, columns, 2 * chunk + 1),
+            (2 * rows, columns, chunk),
+            (rows, 2 * columns, chunk),
+        )
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtFewConfig, ...]:
+        """What won on an H200 for as many columns, and operands lying so."""
+        largest = max(problem.m, problem.n)
+        if largest > TILE[-1]:
+            return ()
+        winners = WINNERS[next(lines for lines in (2, 4, 8) if lines >= largest), "k" in problem.contiguous[:2]]
+        chosen = [
+            TsmtFewConfig(threads, problem.m, problem.n, piece, stages, splits, min_blocks)
+            for threads, piece, stages, min_blocks, blocks in winners
+            for splits in proposed_splits(problem, limits, chunk=threads * piece, blocks=blocks)
+        ]
+        return tuple(dict.fromkeys(self._bounded(config, problem, limits) for config in chosen))
+
+    def _bounded(self, config: TsmtFewConfig, problem: Problem, limits: DeviceLimits) -> TsmtFewConfig:
+        """Without a bound on registers that fewer columns would keep anyway."""
+        bound = limits.registers_per_sm // (config.threads * config.min_blocks)
+        return config if bound <= 2 * self.resources(config, problem).registers else replace(config, min_blocks=1)
+
+    def context(self, config: TsmtFewConfig, problem: Problem) -> dict[str, Any]:
+        min_blocks = config.min_blocks if config.min_blocks > 1 else 0
+        return super().context(config, problem) | {"min_blocks": min_blocks}

@@ -1,0 +1,202 @@
+"""What all ways to multiply share: a block computes a tile of C, or all of it, for its part of k.
+
+The threads of a tile are a team. Each team of a block sums over its own part of k, and the sums of all teams are
+added up in a fixed order: over the warp, over the block, over groups of blocks, over all blocks.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from math import gcd
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from tsm2_tune.generator.candidate import Candidate, tunable
+from tsm2_tune.generator.config import FLAT_SPLITS, GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.split_k import (
+    MOST_ADDERS,
+    SMALL_K,
+    WIDE_SPLITS,
+    flat_splits,
+    mostly_busy,
+    splits_of_few_chunks,
+    wide_splits,
+)
+from tsm2_tune.generator.tiles import LARGEST_THIN, tile_traffic
+from tsm2_tune.generator.tunables import Tunable
+
+WARP_THREADS, VECTOR_BYTES = 32, 16
+# CUDA's types of so many bytes, as which vectors of sums are moved.
+FLOATS, DOUBLES = {4: "float", 8: "float2", 16: "float4"}, {8: "double", 16: "double2"}
+
+Splits = Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
+MinBlocks = Annotated[
+    int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="b")
+]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class InnerConfig(KernelConfig):
+    """The first tunables of every configuration. Its last ones are `stages`, `splits` and what only some have."""
+
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+
+    @property
+    def tile_elements(self) -> int:
+        """Elements of C in a block's tile."""
+        return self.tile_rows * self.tile_columns
+
+
+C = TypeVar("C", bound=InnerConfig)
+
+
+class Inner(Family[C]):
+    """A small C in the registers of each team, and a k that is split over all teams."""
+
+    about: ClassVar[str]  # a line at the head of the text
+    most_adders: ClassVar[int] = MOST_ADDERS  # groups of a block's threads that add up sums of splits
+    most_loads: ClassVar[int] = 10  # of sums of splits, that a thread has in flight: they fit into 64 registers
+    divides: ClassVar[bool] = False  # whether a block divides to find its tile even where C is one tile wide
+    moved_as_doubles: ClassVar[tuple[str, ...]] = ("f64", "c128")  # vectors of these types; others as floats
+    is_flat: ClassVar[bool] = True  # whether one block adds up the sums of more splits where the tile is small
+
+    @abstractmethod
+    def lanes_of_k(self, config: C) -> int:
+        """Teams of a block, each with its own part of k."""
+
+    @abstractmethod
+    def chunk(self, config: C, problem: Problem) -> int:
+        """Products along k that a block computes at a time."""
+
+    @abstractmethod
+    def registers(self, config: C, problem: Problem) -> int:
+        """Registers of a thread for its sums and its elements of A and B."""
+
+    @abstractmethod
+    def bytes_in_flight(self, config: C, problem: Problem) -> int:
+        """Bytes that one thread has requested and not yet used."""
+
+    def reuse(self, config: C) -> int:
+        """Columns of C for which an element of A is loaded once."""
+        return config.tile_columns
+
+    def ring_bytes(self, config: C, problem: Problem) -> int:
+        """Shared memory for A and B, which the sums take over."""
+        return 0
+
+    def sums_of_tile(self, config: C) -> int:
+        """Sums of each element of the tile that a block has in shared memory: one for each team, or for each warp."""
+        return min(self.lanes_of_k(config), config.threads // WARP_THREADS)
+
+    def sum_width(self, config: C, problem: Problem) -> int:
+        """Sums in a vector of at most 16 bytes, of which the tile has a whole number."""
+        return gcd(config.tile_elements, VECTOR_BYTES // problem.dtype.sum.element_bytes)
+
+    def adders(self, config: C, problem: Problem) -> int:
+        """Groups of a block's threads that add up the sums of splits, a vector each thread."""
+        vectors = config.tile_elements // self.sum_width(config, problem)
+        return max(min(self.most_adders, config.threads // vectors), 1)
+
+    def resources(self, config: C, problem: Problem) -> Resources:
+        copies = max(self.sums_of_tile(config), self.adders(config, problem))
+        sum_bytes = copies * config.tile_elements * problem.dtype.sum.element_bytes
+        return Resources(
+            threads=config.threads,
+            registers=self.registers(config, problem) + OVERHEAD_REGISTERS,
+            smem_bytes=max(self.ring_bytes(config, problem), sum_bytes),
+            bytes_in_flight=self.bytes_in_flight(config, problem),
+            reuse=self.reuse(config),
+        )
+
+    def launch(self, config: C, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=config.tile_rows,
+            columns_per_block=config.tile_columns,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+            splits=int(config.tunables["splits"]),
+            flat_splits=flat_splits(config.tile_elements) if self.is_flat else FLAT_SPLITS,
+        )
+
+    def periods(self, config: C, problem: Problem) -> Periods:
+        return Periods(config.tile_rows, config.tile_columns, self.chunk(config, problem))
+
+    def traffic(self, config: C, problem: Problem) -> Traffic:
+        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= LARGEST_THIN
+
+    def context(self, config: C, problem: Problem) -> dict[str, Any]:
+        along_a, along_b, _ = problem.contiguous
+        width, size = self.sum_width(config, problem), problem.dtype.sum.element_bytes
+        return {
+            "about": self.about,
+            "kernel": self.name,
+            "storage": problem.storage,
+            "a_along_k": along_a == "k",
+            "b_along_k": along_b == "k",
+            "c_along_n": problem.row_major_c,
+            "min_blocks": int(config.tunables.get("min_blocks", 0)),  # 0: the compiler is told none
+            "most_loads": self.most_loads,
+            "divides": self.divides,
+            "sum_width": width,
+            "sum_bits": (DOUBLES if problem.dtype_name in self.moved_as_doubles else FLOATS)[width * size],
+            "flat_splits": self.launch(config, problem).flat_splits,
+            "group_splits": GROUP_SPLITS,
+            "adders": self.adders(config, problem),
+        }
+
+
+class Streamed(Inner[C]):
+    """A and B go straight from memory into the registers of the threads that multiply them."""
+
+    rest_steps: ClassVar[int] = 0  # behind the whole chunks of the first probe
+
+    @abstractmethod
+    def loaded(self, config: C, problem: Problem) -> int:
+        """Elements of A and B that one thread has in registers, on their way or arrived."""
+
+    def step(self, config: C) -> int:
+        """Products along k that a team loads at a time."""
+        return int(config.tunables["step"])
+
+    def chunk(self, config: C, problem: Problem) -> int:
+        return self.lanes_of_k(config) * self.step(config)
+
+    def bytes_in_flight(self, config: C, problem: Problem) -> int:
+        return self.loaded(config, problem) * problem.dtype.element_bytes // 2
+
+    def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split."""
+        splits, stages = (int(config.tunables[name]) for name in ("splits", "stages"))
+        rows, columns = config.tile_rows, config.tile_columns
+        chunk, step = self.chunk(config, problem), self.step(config)
+        return (
+            (rows, columns, chunk * (splits * stages + 3) + self.rest_steps * step),
+            (rows + 1, max(columns - 1, 1), 2 * chunk + step + 1),
+            (max(rows - 1, 1), columns + 1, max(step - 1, 1)),
+        )
+
+
+def proposed_splits(problem: Problem, limits: DeviceLimits, *, chunk: int, blocks: int) -> list[int]:
+    """So many blocks on each multiprocessor, or those that a small k is worth."""
+    if problem.k > SMALL_K:
+        return [wide_splits(limits, blocks)]
+    return splits_of_few_chunks(problem.k, chunk=chunk, stages=1, limits=limits)[:2]
+
+
+def _chunks_for_all(candidate: Candidate) -> bool:
+    assert isinstance(candidate.family, Inner)
+    splits, chunk = tunable(candidate, "splits"), candidate.family.chunk(candidate.config, candidate.problem)
+    return splits == WIDE_SPLITS[0] or mostly_busy(splits, -(-candidate.problem.k // chunk))
+
+
+CHUNKS_FOR_ALL = Rule("chunks-for-all", "shape", "most blocks should have a chunk of k", _chunks_for_all)
