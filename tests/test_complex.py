@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.resident_b import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig

@@ -36,7 +36,7 @@ from tsm2_tune.display import trial_facts
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.between import shapes_between
 from tsm2_tune.generator.families import config_spelt
-from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.resident_b import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace

@@ -15,7 +15,7 @@ import pytest
 from tests.fabricated import device_array, imported, trial, tuning_run
 from tests.fake_tensors import Tensor, fake_torch
 from tests.recording_driver import recording
-from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
+from tsm2_tune.generator.families.resident_b import TsmmRingConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
