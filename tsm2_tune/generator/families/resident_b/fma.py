@@ -147,10 +147,8 @@ class Tsmm(ThroughRegisters[TsmmConfig]):
         return replace(found, tile_columns=config.columns, depth=config.prefetch)
 
     def context(self, config: TsmmConfig, problem: Problem) -> dict[str, Any]:
-        return {
-            "about": "several rows a thread in wide loads, B in shared memory",
-            "tile_depth": tile_depth(config),
-        }
+        about = "several rows a thread in wide loads, B in shared memory"
+        return super().context(config, problem) | {"about": about, "tile_depth": tile_depth(config)}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -223,4 +221,4 @@ class TsmmHeld(ThroughRegisters[TsmmHeldConfig]):
         )
 
     def context(self, config: TsmmHeldConfig, problem: Problem) -> dict[str, Any]:
-        return {"about": "A in registers, C some columns at a time"}
+        return super().context(config, problem) | {"about": "A in registers, C some columns at a time"}

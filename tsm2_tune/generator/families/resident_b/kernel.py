@@ -47,6 +47,9 @@ class ResidentB(Family[R]):
     def traffic(self, config: R, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=self.periods(config, problem).n, splits=1)
 
+    def context(self, config: R, problem: Problem) -> dict[str, Any]:
+        return {"kernel": self.name, "storage": problem.storage, "b_along_n": problem.contiguous[1] == "n"}
+
 
 def _rows_for_all(candidate: Candidate) -> bool:
     tiles = -(-candidate.problem.m // candidate.family.periods(candidate.config, candidate.problem).m)
@@ -78,6 +81,3 @@ class PersistentResidentB(ResidentB[R]):
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and not problem.is_gram
-
-    def context(self, config: R, problem: Problem) -> dict[str, Any]:
-        return {"storage": problem.storage, "b_along_n": problem.contiguous[1] == "n"}

@@ -270,7 +270,6 @@ class TsmmMma(PersistentResidentB[TsmmMmaConfig]):
     def context(self, config: TsmmMmaConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {
             "about": "each warp streams its rows of A past a B that stays",
-            "kernel": self.name,
             "a_along_k": problem.contiguous[0] == "k",
             "c_along_n": problem.row_major_c,
             "pitch": pitch(config, problem),
