@@ -292,7 +292,6 @@ class Gemm(Family[GemmConfig]):
         bits = problem.dtype.component.c_type
         return {
             "about": "a tile of C in registers, stripes of A and B one ahead",
-            "kernel": self.name,
             "bounds": "threads",
             "zero": "scalar(0)",  # what a stripe has past the operands' ends
             "storage": problem.storage,

@@ -48,7 +48,7 @@ class ResidentB(Family[R]):
         return split_traffic(problem, columns=self.periods(config, problem).n, splits=1)
 
     def context(self, config: R, problem: Problem) -> dict[str, Any]:
-        return {"kernel": self.name, "storage": problem.storage, "b_along_n": problem.contiguous[1] == "n"}
+        return {"storage": problem.storage, "b_along_n": problem.contiguous[1] == "n"}
 
 
 def _rows_for_all(candidate: Candidate) -> bool:
