@@ -17,7 +17,7 @@ import pytest
 from tests.command import TUNE, run
 from tests.conftest import ONCE, TryKernel
 from tsm2_tune.errors import DeviceError
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import worker as worker_module
