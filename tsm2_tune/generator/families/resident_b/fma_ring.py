@@ -1,9 +1,8 @@
-"""TSMM for a row-major A and C whose rows are no whole vectors: tiles of rows pass through shared memory.
+"""A row-major A and C whose rows are no whole vectors: tiles of rows pass through shared memory.
 
-Where rows of A and of C lie without gaps, a tile of them is one piece of memory, however long a row is: it comes and
-goes in vectors, and nobody looks at where a row begins but the lanes that multiply, each of which has rows of its
-own. A block has B, a ring of A's tiles and a tile of C in shared memory. Of how many rows a tile is, the kernel makes
-of the room that n and k leave.
+Where rows lie without gaps, a tile of them is one piece of memory, however long a row is, and is copied in vectors.
+Only the lanes that multiply ask where a row begins; each has rows of its own. A block has B, a ring of tiles of A and
+a tile of C in shared memory. The kernel computes the rows of a tile from the room that n and k leave.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ STAGES = (1, 2, 3)
 SMEM_KB = (55, 74, 112)  # of which a multiprocessor of an H100 or H200 holds 4, 3 and 2
 MOST_EXTENT = 64  # of n and k: of more, the families for larger products reuse A
 MOST_SUMS = 32  # registers for a lane's sums: with more, 16 warps on a multiprocessor spill
-MOST_REGISTERS = 128  # of each of as many warps
+MOST_REGISTERS = 128  # of a thread, where a multiprocessor holds as many warps
 COPY_REGISTERS = 60  # for the addresses of copies, several at a time
 # Of a multiprocessor, to compare configurations by.
 SCHEDULERS, BUSY_SCHEDULERS = 4, 2.5  # of warps: all of them, and as many as issue at a time
@@ -80,7 +79,7 @@ def pitch(length: int, problem: Problem) -> int:
 
 
 def most_strips(config: TsmmRingConfig, problem: Problem, *, n: int, k: int, places: int) -> int:
-    """How many strips of a tile have room, beside B, in so many places of the ring and in C's tile."""
+    """Strips of a tile that have room beside B, in so many places of the ring and in the tile of C."""
     left = config.smem_kb * 1024 // problem.dtype.element_bytes - k * -(-n // config.columns) * config.columns
     return max(left, 0) // (strip(config) * (places * pitch(k, problem) + pitch(n, problem)))
 

@@ -1,8 +1,8 @@
 """A tall A times a small B on the f64 tensor cores: each warp streams its own rows of A past a B that stays.
 
-A's rows go through a ring in shared memory that is the warp's alone; all of B lies there in the order in which the
-tensor core wants it. No warp waits for another, so that some multiply while others store, and tensor cores and memory
-are both busy. The one text serves f32, whose products are exact in f64, f64, and complex numbers of both.
+Each warp has a ring in shared memory for its rows of A; all of B lies there in the order of the tensor core's
+fragments. No warp waits for another: some multiply while others store, and tensor cores and memory are both busy. One
+template serves f32, whose products are exact in f64, f64, and complex numbers of both.
 """
 
 from __future__ import annotations
