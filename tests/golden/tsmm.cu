@@ -148,12 +148,6 @@ __device__ __forceinline__ void load_a(
     }
 }
 
-// Whether vectors of rows begin at whole vectors in every column.
-__device__ __forceinline__ bool is_aligned(const scalar *X, index_t ld)
-{
-    return (reinterpret_cast<unsigned long long>(X) | ld * sizeof(scalar)) % vector_bytes == 0;
-}
-
 // sum += these columns of A times as many staged rows of B, from one of which to the next are `pitch` elements.
 template <int pitch, int count>
 __device__ __forceinline__ void multiply(sums_t &sum, const scalar (&a)[count][rows], const sum_t *staged)
@@ -176,7 +170,8 @@ extern "C" __global__ void __launch_bounds__(threads) tsmm(
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     sum_t *staged = reinterpret_cast<sum_t *>(shared_bytes);  // of B, row by row
-    const bool aligned = is_aligned(A, lda), aligned_C = is_aligned(C, ldc);
+    const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % vector_bytes == 0;
+    const bool aligned_C = (reinterpret_cast<unsigned long long>(C) | ldc * sizeof(scalar)) % vector_bytes == 0;
     const index_t stride = index_t(gridDim.x) * block_rows;
 
     for (index_t first = 0; first < n; first += columns) {
