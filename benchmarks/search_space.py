@@ -20,7 +20,7 @@ from pathlib import Path
 
 import click
 
-from tsm2_tune.generator.bacugen import MOST_BLK, MOST_DIM, MOST_K_BLK, MOST_THREADS
+from tsm2_tune.generator.families.gemm.bacugen import MOST_BLK, MOST_DIM, MOST_K_BLK, MOST_THREADS
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES

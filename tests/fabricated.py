@@ -15,7 +15,7 @@ from types import CodeType, EllipsisType, ModuleType, SimpleNamespace
 from typing import Any
 
 from tsm2_tune.generator.config import KernelConfig, Launch
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, environment, render

@@ -10,7 +10,7 @@ from tests.fabricated import ONE_STATE, measurement, trial, tuning_run, vendor_m
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.families.tsm2 import TSM2
+from tsm2_tune.generator.families.published import TSM2
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import KernelSource, render

@@ -16,7 +16,7 @@ from typing import cast
 from tests.fabricated import GPU, ONE_STATE, configuration, downgrade, final, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES

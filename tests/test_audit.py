@@ -25,8 +25,7 @@ from tests.fabricated import (
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.architecture import HOST
 from tsm2_tune.generator.families.gemm import GemmConfig
-from tsm2_tune.generator.families.ism2 import Ism2Config
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
 from tsm2_tune.generator.guidelines import Thresholds
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem

@@ -11,10 +11,16 @@ import numpy as np
 import pytest
 
 from tests.command import run
-from tsm2_tune.generator.bacugen import MOST_BLK, MOST_K_BLK, blocks, published_occupancy, with_reading_grids
 from tsm2_tune.generator.config import Resources
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
+from tsm2_tune.generator.families.gemm.bacugen import (
+    MOST_BLK,
+    MOST_K_BLK,
+    blocks,
+    published_occupancy,
+    with_reading_grids,
+)
 from tsm2_tune.generator.first_choices import first_choices
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.occupancy import occupancies, occupancy

@@ -18,7 +18,7 @@ import pytest
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.on_host import has_compiler
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, code, digest_of, render
 from tsm2_tune.tuner import superseding

@@ -11,8 +11,8 @@ import pytest
 from benchmarks.every_kernel import Pack, launched, lines_of, losses, some, table
 from tests.fabricated import GPU, imported, trial, tuning_run
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families.resident_b import TsmmRingConfig
 from tsm2_tune.generator.families.stream_a import TsmrConfig
-from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.runtime.launch import Launch

@@ -21,8 +21,8 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.recording_driver import recording
+from tsm2_tune.generator.families.resident_b import TsmmRingConfig
 from tsm2_tune.generator.families.stream_a import TsmrConfig
-from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render

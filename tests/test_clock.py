@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.on_host import ON_HOST
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import clock
 from tsm2_tune.tuner.clock import MOST_TICKS, TICK_SECONDS, RunningClock, answers_in_time, is_stopped

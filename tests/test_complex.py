@@ -7,8 +7,8 @@ import pytest
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.families.inner import TsmtConfig, TsmtZmmaConfig
+from tsm2_tune.generator.families.resident_b import TsmmConfig
 from tsm2_tune.generator.families.stream_a import TsmrConfig, TsmrZmmaConfig
-from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.trial import Outcome
 

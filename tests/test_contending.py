@@ -36,8 +36,8 @@ from tsm2_tune.display import trial_facts
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.between import shapes_between
 from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families.resident_b import TsmmConfig
 from tsm2_tune.generator.families.stream_a import TsmrConfig
-from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import crossing, job

@@ -7,14 +7,10 @@ from typing import Any
 import pytest
 
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
+from tsm2_tune.generator.families.resident_b import TsmmConfig, TsmmHeldConfig, TsmmMmaConfig, TsmmRingConfig
 from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
 from tsm2_tune.generator.families.stream_a import TsmrConfig
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
-from tsm2_tune.generator.families.tsmm import TsmmConfig
-from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
-from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
-from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.expecting import Division
 

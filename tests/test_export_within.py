@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests.command import run
 from tests.fabricated import BASIS, GPU, configuration, final, imported, trial, tuning_run, vendor_measurement
 from tsm2_tune.cli import main
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import limits_of

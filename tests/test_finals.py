@@ -12,7 +12,7 @@ import pytest
 from tests.fabricated import ONE_STATE, PROBLEM, measurement, trial, tuning_run
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.tsm2 import TSM2, Tsm2Config
+from tsm2_tune.generator.families.published import TSM2, Tsm2Config
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES

@@ -16,10 +16,10 @@ from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.inner import TsmtConfig
+from tsm2_tune.generator.families.row_lanes import TsmrRowsConfig
 from tsm2_tune.generator.families.staged_half import StagedHalfConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.families.stream_a import TsmrConfig, TsmrHalfConfig
-from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.probes import launch_problems
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import render

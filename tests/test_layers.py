@@ -10,7 +10,7 @@ import pytest
 
 from tests import layers
 from tests.planting import Bug
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.published import Tsm2Config
 
 ROOT = Path(__file__).parents[1]
 ARGS = pytest.Config.ArgsSource.ARGS

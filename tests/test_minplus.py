@@ -17,7 +17,7 @@ from tests.planting import Bug, assert_rejected
 from tests.test_gemm import stencil
 from tests.test_reference import write
 from tsm2_tune.generator.families import FAMILIES, family_named
-from tsm2_tune.generator.families.minplus import MinplusConfig
+from tsm2_tune.generator.families.gemm import MinplusConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.checks import checks_of

@@ -21,9 +21,8 @@ from tests.mutation.subjects import Subject, subjects, text_of
 from tests.mutation.tokens import Text
 from tests.mutation.trial import Bench, Judged, Result
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
 from tsm2_tune.generator.families.stream_a import TsmrConfig
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain

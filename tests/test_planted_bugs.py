@@ -6,9 +6,8 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.generator.families.ism2 import Ism2Config
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
-from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
+from tsm2_tune.generator.families.resident_b import TsmmConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.worker import Worker

@@ -11,8 +11,7 @@ import pytest
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
-from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
+from tsm2_tune.generator.families.row_lanes import TsmmRowsConfig, TsmrRowsConfig
 
 pytestmark = pytest.mark.host
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
+from tsm2_tune.generator.families.resident_b import TsmmHeldConfig
 
 pytestmark = pytest.mark.host
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
+from tsm2_tune.generator.families.resident_b import TsmmRingConfig
 
 pytestmark = pytest.mark.host
 

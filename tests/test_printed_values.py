@@ -13,7 +13,7 @@ from tests.test_render import F32, every_source
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator import render as rendering
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import DTYPES
 from tsm2_tune.generator.render import OF_KERNELS, OF_LITERALS, environment, filled, render, support_source
 

@@ -15,18 +15,13 @@ from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.inner import TsmtConfig, TsmtFewConfig, TsmtRingConfig
-from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
+from tsm2_tune.generator.families.resident_b import TsmmConfig, TsmmHeldConfig, TsmmMmaConfig, TsmmRingConfig
+from tsm2_tune.generator.families.row_lanes import TsmmRowsConfig, TsmrRowsConfig
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_half import StagedHalfConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.families.stream_a import TsmrConfig, TsmrHalfConfig, TsmrHalfRingConfig, TsmrMmaConfig
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
-from tsm2_tune.generator.families.tsmm import TsmmConfig
-from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
-from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
-from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
-from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
-from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.probes import edge_problems

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, measurement, plain_sql, trial, tuning_run
 from tsm2_tune.errors import InputError, StoreError
-from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.store import Store

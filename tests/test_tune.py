@@ -11,7 +11,7 @@ import pytest
 from tests.fabricated import measurement
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ONCE, compiled
 from tests.fake_vendor import VERSION, FakeLibrary, opened
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import DTYPES, PLUS_TIMES, Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.checks import checks_of

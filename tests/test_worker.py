@@ -19,8 +19,8 @@ import pytest
 from tests.command import TUNE, run
 from tests.conftest import ONCE, TryKernel
 from tsm2_tune.errors import DeviceError
+from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.families.stream_a import TsmrConfig
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import worker as worker_module
 from tsm2_tune.tuner.compiler import Toolchain, compile_text

@@ -14,11 +14,11 @@ using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
 constexpr int threads = 128;   // of a block
-constexpr int vectors = 1;   // pieces of a column of A that a thread loads: its rows
+constexpr int vectors = 1;   // of a column of A that a thread loads: its rows
 constexpr int columns = 8;   // of C that a thread accumulates in registers
 constexpr int prefetch = 4;  // columns of A that a thread loads before it multiplies
 constexpr int tile_depth = 64;  // rows of B in shared memory, whole steps of `prefetch`
-constexpr int vector_bytes = 16;  // of one load
+constexpr int vector_bytes = 16;  // of a load of A and a store of C
 constexpr int width = vector_bytes / sizeof(scalar);
 constexpr int rows = vectors * width;        // of a thread
 constexpr int block_rows = threads * rows;
@@ -62,26 +62,11 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
 using vector = Vector<scalar, width, float4>;
 using bits_t = vector::bits_t;  // of the loads and stores
 
-// Columns step ... step + prefetch - 1 of A in this thread's rows: `width` rows at a time, vectors of neighbouring
-// threads side by side, so that a warp reads contiguous bytes and all loads are on their way at once.
-__device__ __forceinline__ void load_a(
-    scalar (&a)[prefetch][rows], const scalar *__restrict__ A, index_t lda, index_t row, index_t step)
-{
-    #pragma unroll
-    for (int q = 0; q < prefetch; ++q) {
-        #pragma unroll
-        for (int v = 0; v < vectors; ++v) {
-            const scalar *at = A + row + v * threads * width + (step + q) * lda;
-            // A is read once: first to evict
-            const vector piece = vector_of<vector>(__ldcs(reinterpret_cast<const bits_t *>(at)));
-            #pragma unroll
-            for (int e = 0; e < width; ++e)
-                a[q][v * width + e] = piece.element[e];
-        }
-    }
-}
+// A thread's sums, and the one of its r-th row and c-th column.
+using sums_t = sum_t[rows][columns];
+__device__ __forceinline__ sum_t &sum_at(sums_t &sum, int r, int c) { return sum[r][c]; }
 
-// The same where a vector may be misaligned or end past m, or a step past k: element by element, zeros outside.
+// Columns of A where a vector may be misaligned or end past m: element by element, zeros outside of A.
 __device__ __forceinline__ void load_a_at_the_edge(
     scalar (&a)[prefetch][rows], const scalar *__restrict__ A, index_t lda, index_t row, index_t m, index_t step,
     index_t k)
@@ -108,8 +93,8 @@ __device__ __forceinline__ void stage_b(
 
 // C's columns first ... in this thread's rows. `whole` promises that the vectors are all there and aligned.
 __device__ __forceinline__ void store_c(
-    const sum_t (&sum)[rows][columns], sum_t alpha, sum_t beta, scalar *__restrict__ C, index_t ldc, index_t row,
-    index_t m, index_t first, index_t n, bool whole)
+    const sums_t &sum, sum_t alpha, sum_t beta, scalar *__restrict__ C, index_t ldc, index_t row, index_t m,
+    index_t first, index_t n, bool whole)
 {
     if (whole && beta == 0) {
         #pragma unroll
@@ -140,13 +125,51 @@ __device__ __forceinline__ void store_c(
     }
 }
 
+// Columns step ... of A in this thread's rows: `width` rows at a time, vectors of neighbouring threads side by side, so
+// that a warp reads contiguous bytes and all loads are on their way at once. Zeros past k; `inside` promises that no
+// column is there.
+template <bool inside, int count>
+__device__ __forceinline__ void load_a(
+    scalar (&a)[count][rows], const scalar *__restrict__ A, index_t lda, index_t row, index_t step, index_t k)
+{
+    #pragma unroll
+    for (int q = 0; q < count; ++q) {
+        #pragma unroll
+        for (int v = 0; v < vectors; ++v) {
+            vector piece = {};
+            if (inside || step + q < k) {
+                const scalar *at = A + row + v * threads * width + (step + q) * lda;
+                piece = vector_of<vector>(__ldcs(reinterpret_cast<const bits_t *>(at)));
+            }
+            #pragma unroll
+            for (int e = 0; e < width; ++e)
+                a[q][v * width + e] = piece.element[e];
+        }
+    }
+}
+
+// sum += these columns of A times as many staged rows of B, from one of which to the next are `pitch` elements.
+template <int pitch, int count>
+__device__ __forceinline__ void multiply(sums_t &sum, const scalar (&a)[count][rows], const sum_t *staged)
+{
+    #pragma unroll
+    for (int q = 0; q < count; ++q) {
+        #pragma unroll
+        for (int c = 0; c < columns; ++c) {
+            const sum_t b = staged[q * pitch + c];
+            #pragma unroll
+            for (int r = 0; r < rows; ++r)
+                sum_at(sum, r, c) += sum_t(a[q][r]) * b;
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(threads) tsmm(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    sum_t *staged = reinterpret_cast<sum_t *>(shared_bytes);  // tile_depth x columns of B, row-major
-
+    sum_t *staged = reinterpret_cast<sum_t *>(shared_bytes);  // of B, row by row
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % vector_bytes == 0;
     const bool aligned_C = (reinterpret_cast<unsigned long long>(C) | ldc * sizeof(scalar)) % vector_bytes == 0;
     const index_t stride = index_t(gridDim.x) * block_rows;
@@ -156,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(threads) tsmm(
         for (index_t block_row = blockIdx.x * index_t(block_rows); block_row < m; block_row += stride) {
             const index_t row = block_row + threadIdx.x * width;
             const bool inside = block_row + block_rows <= m;
-            sum_t sum[rows][columns] = {};
+            sums_t sum = {};
 
             #pragma unroll 1
             for (index_t tile = 0; tile < k; tile += tile_depth) {
@@ -171,19 +194,10 @@ extern "C" __global__ void __launch_bounds__(threads) tsmm(
                 for (index_t step = tile; step < end; step += prefetch) {
                     scalar a[prefetch][rows];
                     if (inside && aligned && step + prefetch <= k)
-                        load_a(a, A, lda, row, step);
+                        load_a<true>(a, A, lda, row, step, k);
                     else
                         load_a_at_the_edge(a, A, lda, row, m, step, k);
-                    #pragma unroll
-                    for (int q = 0; q < prefetch; ++q) {
-                        #pragma unroll
-                        for (int c = 0; c < columns; ++c) {
-                            const sum_t b = staged[(step - tile + q) * columns + c];
-                            #pragma unroll
-                            for (int r = 0; r < rows; ++r)
-                                sum[r][c] += sum_t(a[q][r]) * b;
-                        }
-                    }
+                    multiply<columns>(sum, a, staged + (step - tile) * columns);
                 }
             }
             store_c(sum, alpha, beta, C, ldc, row, m, first, n, inside && aligned_C);

@@ -15,17 +15,17 @@ using sum_t = float;  // of sums of products, alpha and beta
 
 constexpr bool b_along_n = true, c_along_n = true;  // how A, B and C lie in memory
 
-constexpr int threads = 128;     // of a block
-constexpr int vector_bytes = 16; // of a load
-constexpr int lanes = 4;         // along a row of A
-constexpr int vectors = 1;       // of a row that a lane has
+constexpr int threads = 128;       // of a block
+constexpr int vector_bytes = 16;   // of a load of A
+constexpr int lanes = 4;          // along a row of A
+constexpr int vectors = 1;         // of a row of A that a lane loads at a time
+constexpr int columns = 16;         // of C, of a lane
+constexpr int min_blocks = 4;      // that a multiprocessor must hold, which bounds the registers
+constexpr int width = vector_bytes / sizeof(scalar);  // of a vector
 constexpr int teams = 1;         // of lanes that have the same part of A, and columns of C of their own
-constexpr int columns = 16;       // of C, of a lane
 constexpr int rows = 8;          // of A that a lane has in registers, on their way or arrived
 constexpr int joined = 1;        // rows of A, that one vector holds
-constexpr int min_blocks = 4;    // that a multiprocessor must hold, which bounds the registers
 
-constexpr int width = vector_bytes / sizeof(scalar);
 constexpr int piece = width / joined;            // of a row, in a vector
 constexpr int depth = lanes * vectors * piece;   // of A's columns, that the lanes of a row have at once
 constexpr int groups = 32 / (lanes * teams);     // rows that a warp loads at once
@@ -68,6 +68,23 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
     return both.bits;
 }
 
+// lane_sums.cuh
+// How the lanes of a row add up the sums that each of them has: a lane gives its neighbour half of them and keeps the
+// other half, then with the next neighbour half of those, and so on; where their count is odd, both keep them all.
+__host__ __device__ constexpr int halved(int count) { return count % 2 == 0 ? count / 2 : count; }
+
+// The sums that a lane has in the end.
+__host__ __device__ constexpr int kept_of(int count, int lanes_left)
+{
+    return lanes_left == 1 ? count : kept_of(halved(count), lanes_left / 2);
+}
+
+// The bits of a lane's number in which it differs from the others that have the same sums in the end.
+__host__ __device__ constexpr int doubled_of(int count, int lanes_left)
+{
+    return lanes_left == 1 ? 0 : doubled_of(halved(count), lanes_left / 2) | (count % 2 == 0 ? 0 : lanes_left / 2);
+}
+
 // epilogue.cuh
 // Neighbours in C, which is read only where beta asks for it, and written once.
 template <class V>
@@ -108,23 +125,6 @@ __device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum
     for (int e = 0; e < count; ++e)
         result.element[e] = T(total[e]);
     __stcs(to, bits_of(result));
-}
-
-// lane_sums.cuh
-// How the lanes of a row add up the sums that each of them has: a lane gives its neighbour half of them and keeps the
-// other half, then with the next neighbour half of those, and so on; where their count is odd, both keep them all.
-__host__ __device__ constexpr int halved(int count) { return count % 2 == 0 ? count / 2 : count; }
-
-// The sums that a lane has in the end.
-__host__ __device__ constexpr int kept_of(int count, int lanes_left)
-{
-    return lanes_left == 1 ? count : kept_of(halved(count), lanes_left / 2);
-}
-
-// The bits of a lane's number in which it differs from the others that have the same sums in the end.
-__host__ __device__ constexpr int doubled_of(int count, int lanes_left)
-{
-    return lanes_left == 1 ? 0 : doubled_of(halved(count), lanes_left / 2) | (count % 2 == 0 ? 0 : lanes_left / 2);
 }
 
 // This kernel.

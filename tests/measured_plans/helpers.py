@@ -15,8 +15,8 @@ import pytest
 from tests.fabricated import device_array, imported, trial, tuning_run
 from tests.fake_tensors import Tensor, fake_torch
 from tests.recording_driver import recording
+from tsm2_tune.generator.families.resident_b import TsmmRingConfig
 from tsm2_tune.generator.families.stream_a import TsmrConfig
-from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export import export

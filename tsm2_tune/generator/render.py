@@ -105,6 +105,7 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
             **family.context(config, problem),
             "several_splits": config.has_splits,
             "config": config.kernel_text,
+            "kernel": config.family,
             "op": problem.op,
             "dtype": problem.dtype,
             "conjugated_a": problem.conjugated[0],

@@ -55,14 +55,14 @@ def covering_rule(
     return Rule(name, "shape", because, keeps, covering)
 
 
-def columns_within_n(options: tuple[int, ...]) -> Rule:
-    """For the options of a tunable `columns`: of C, that one thread or warp accumulates."""
+def columns_within_n(options: tuple[int, ...], least: Callable[[Problem], int] = lambda problem: 1) -> Rule:
+    """For the options of a tunable `columns`: of C, that one thread or warp accumulates, and needs the `least` of."""
     return covering_rule(
         "columns-within-n",
         "a column group wider than needed for n computes columns that nobody asked for",
         tunable="columns",
         options=options,
-        extent=lambda problem: problem.n,
+        extent=lambda problem: max(problem.n, least(problem)),
     )
 
 
@@ -82,6 +82,13 @@ VECTOR_HOLDS_AN_ELEMENT = Rule(
     "limit",
     "a load moves whole elements",
     lambda c: int(c.config.tunables["vector_bytes"]) >= c.problem.dtype.element_bytes,
+)
+
+STRIDES_FILL_DEVICE = Rule(
+    "grid-fills-device",
+    "shape",
+    "striding over rows pays only where the grid still gives every multiprocessor a block",
+    lambda c: tunable(c, "row_tiles") == 1 or c.problem.m >= c.launch.rows_per_block * c.limits.sms,
 )
 
 HARDWARE_RULES = (

@@ -1,8 +1,8 @@
 """A tall A times a small B on the f64 tensor cores: each warp streams its own rows of A past a B that stays.
 
-A's rows go through a ring in shared memory that is the warp's alone; all of B lies there in the order in which the
-tensor core wants it. No warp waits for another, so that some multiply while others store, and tensor cores and memory
-are both busy. The one text serves f32, whose products are exact in f64, f64, and complex numbers of both.
+Each warp has a ring in shared memory for its rows of A; all of B lies there in the order of the tensor core's
+fragments. No warp waits for another: some multiply while others store, and tensor cores and memory are both busy. One
+template serves f32, whose products are exact in f64, f64, and complex numbers of both.
 """
 
 from __future__ import annotations
@@ -13,17 +13,24 @@ from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.config import Periods, Resources
+from tsm2_tune.generator.families.resident_b.kernel import (
+    PERSISTENT_RULES,
+    VECTOR_BYTES,
+    WARP_THREADS,
+    PersistentResidentB,
+    ResidentBConfig,
+    depth_within_k,
+    width,
+)
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, covering_rule
-from tsm2_tune.generator.split_k import MULTIPROCESSORS, WIDE_SPLIT_RULES
+from tsm2_tune.generator.rules import Rule, columns_within_n
+from tsm2_tune.generator.split_k import MULTIPROCESSORS
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.tiles import covering
 from tsm2_tune.generator.tunables import Tunable
-from tsm2_tune.runtime.expecting import Division
 
 THREADS = (256, 384)
 STRIPS = (1, 2, 4)
@@ -36,8 +43,7 @@ CHUNK = (8, 16, 32)
 STAGES = (2, 3, 4, 5)
 THROUGH = (1, 2)
 SPLITS = (16, 40, 64, *MULTIPROCESSORS)  # a block on each multiprocessor, and few for a few rows
-LEAST_BUSY = 0.55  # of the blocks, that should have rows
-VECTOR_BYTES, BANKS_BYTES, WARP_THREADS, LANES_DOWN = 16, 128, 32, 8
+BANKS_BYTES, LANES_DOWN = 128, 8
 # What won on an H200 for as many columns, where A lies along m and where along k: threads, strips, chunk, stages,
 # through. Along m, a warp's rows are best 256 bytes of a column of A.
 Choices = tuple[tuple[int, int, int, int, int], ...]
@@ -74,12 +80,11 @@ FEW = 8  # columns of C, and of A, for which fused multiply-adds do
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmmMmaConfig(KernelConfig):
+class TsmmMmaConfig(ResidentBConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmm_mma"
 
-    threads: Annotated[int, Tunable("threads of a block", letter="t")]
     strips: Annotated[
         int, Tunable("strips of 16 rows of C, of complex numbers 8, that one warp computes", letter="m")
     ]
@@ -106,10 +111,6 @@ def _warp_rows(config: TsmmMmaConfig, problem: Problem) -> int:
     return config.strips * (8 if problem.dtype.is_complex else 16)
 
 
-def _block_rows(config: TsmmMmaConfig, problem: Problem) -> int:
-    return config.threads // WARP_THREADS // config.teams * _warp_rows(config, problem)
-
-
 def pitch(config: TsmmMmaConfig, problem: Problem) -> int:
     """Elements from one line of A to the next in the ring: 8 lanes that read at the same time meet no bank twice.
 
@@ -117,13 +118,13 @@ def pitch(config: TsmmMmaConfig, problem: Problem) -> int:
     else two have 32 bytes, and the next ones are as many lines on as a lane has products.
     """
     element = problem.dtype.element_bytes
-    width, products = VECTOR_BYTES // element, 1 if problem.dtype.is_complex else 2
+    products = 1 if problem.dtype.is_complex else 2
     along_k = problem.contiguous[0] == "k"
     line = config.chunk if along_k else _warp_rows(config, problem)
-    lines_on, banks = (width, (64,)) if along_k else (products, (32, 96))
+    lines_on, banks = (width(problem), (64,)) if along_k else (products, (32, 96))
     return next(
         elements
-        for elements in range(line, line + BANKS_BYTES, width)
+        for elements in range(line, line + BANKS_BYTES, width(problem))
         if elements * element * lines_on % BANKS_BYTES in banks
     )
 
@@ -136,13 +137,13 @@ def products_at_once(config: TsmmMmaConfig, problem: Problem) -> int:
 
 def least_columns(problem: Problem) -> int:
     """Of a warp: the four lanes of a row of C have a vector each."""
-    return max(4 * VECTOR_BYTES // problem.dtype.element_bytes, COLUMNS[0])
+    return max(4 * width(problem), COLUMNS[0])
 
 
 def step(problem: Problem) -> int:
     """Products along k of four lanes: of vectors where A lies along k, else what the tensor core takes at once."""
     run = 1 if problem.dtype.is_complex else 2
-    return 4 * (VECTOR_BYTES // problem.dtype.element_bytes if problem.contiguous[0] == "k" else run)
+    return 4 * (width(problem) if problem.contiguous[0] == "k" else run)
 
 
 def _blocks(limits: DeviceLimits) -> int:
@@ -168,14 +169,7 @@ def _small_blocks(candidate: Candidate) -> bool:
     return block not in BLOCKS_OF_SMALL or candidate.problem.m <= SMALL_ROWS * candidate.limits.sms
 
 
-def _rows_for_all(candidate: Candidate) -> bool:
-    config = candidate.config
-    assert isinstance(config, TsmmMmaConfig)
-    tiles = -(-candidate.problem.m // _block_rows(config, candidate.problem))
-    return config.splits == SPLITS[0] or tiles >= LEAST_BUSY * config.splits
-
-
-class TsmmMma(Family[TsmmMmaConfig]):
+class TsmmMma(PersistentResidentB[TsmmMmaConfig]):
     name = "tsmm_mma"
     on_tensor_cores = True
     summary = "tall A times B of up to 64 columns on the f64 tensor cores, each warp with a ring for its rows of A"
@@ -184,23 +178,10 @@ class TsmmMma(Family[TsmmMmaConfig]):
         HAS_F64_TENSOR_CORES,
         Rule("whole-vectors", "limit", "a lane's neighbours in C, down or across, are whole vectors", _whole_vectors),
         Rule("whole-steps", "limit", "four lanes' products along k divide a chunk", _whole_steps),
-        covering_rule(
-            "columns-within-n",
-            "a column group wider than needed for n computes columns that nobody asked for",
-            tunable="columns",
-            options=COLUMNS,
-            extent=lambda problem: max(problem.n, least_columns(problem)),
-        ),
-        covering_rule(
-            "depth-within-k",
-            "more rows of B than k are zeros that are multiplied",
-            tunable="depth",
-            options=DEPTH,
-            extent=lambda problem: max(problem.k, step(problem)),
-        ),
+        columns_within_n(COLUMNS, least=least_columns),
+        depth_within_k(DEPTH, least=step),
         Rule("small-blocks", "shape", "where m is large, a warp should have all columns of its rows", _small_blocks),
-        Rule("rows-for-all", "shape", "most blocks should have rows", _rows_for_all),
-        *WIDE_SPLIT_RULES,
+        *PERSISTENT_RULES,
     )
     config_type = TsmmMmaConfig
 
@@ -225,42 +206,22 @@ class TsmmMma(Family[TsmmMmaConfig]):
             reuse=config.columns // config.teams,
         )
 
-    def launch(self, config: TsmmMmaConfig, problem: Problem) -> Launch:
-        """No tile has parts in several blocks: to its workspace, every element is one."""
-        return Launch(
-            threads=config.threads,
-            rows_per_block=1,
-            columns_per_block=1,
-            smem_bytes=self.resources(config, problem).smem_bytes,
-            splits=config.splits,
-            persistent=True,
-        )
-
     def periods(self, config: TsmmMmaConfig, problem: Problem) -> Periods:
-        return Periods(_block_rows(config, problem), config.columns, max(config.chunk, config.depth))
+        rows = config.threads // WARP_THREADS // config.teams * _warp_rows(config, problem)
+        return Periods(rows, config.columns, max(config.chunk, config.depth))
 
     def deepest(self, config: TsmmMmaConfig) -> int:
         return config.depth
 
-    def division(self, config: TsmmMmaConfig, problem: Problem, resident: int) -> Division:
-        whole = self.periods(config, problem)
-        found = super().division(config, problem, resident)
-        return replace(found, tile_rows=whole.m, tile_columns=whole.n, step=0, flows=True)
-
-    def traffic(self, config: TsmmMmaConfig, problem: Problem) -> Traffic:
-        passes = -(-problem.n // config.columns)
-        elements = problem.m * problem.k * passes + problem.k * problem.n
-        return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
-
     def supports(self, problem: Problem) -> bool:
         """Where all of B stays. A larger one is served, part after part: an exported kernel meets every shape."""
         stays = problem.n <= COLUMNS[-1] and problem.k <= DEPTH[-1]
-        return problem.dtype_name in self.dtypes and not problem.is_gram and stays
+        return super().supports(problem) and stays
 
     def probe_shapes(self, config: TsmmMmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Several tiles of rows for each warp and a k of no whole chunk; several parts of B; aligned, but no tile
         of rows and no chunk whole at the end; beginning aligned where leading dimensions are not."""
-        rows = _block_rows(config, problem)
+        rows = self.periods(config, problem).m
         return (
             (2 * rows * config.splits + 1, 1, config.chunk - 1),
             (min(rows, 66), 2 * config.columns + 1, 2 * config.depth + 1),
@@ -307,16 +268,10 @@ class TsmmMma(Family[TsmmMmaConfig]):
         return tuple(found)
 
     def context(self, config: TsmmMmaConfig, problem: Problem) -> dict[str, Any]:
-        return {
+        return super().context(config, problem) | {
             "about": "each warp streams its rows of A past a B that stays",
-            "kernel": self.name,
-            "storage": problem.storage,
             "a_along_k": problem.contiguous[0] == "k",
-            "b_along_n": problem.contiguous[1] == "n",
             "c_along_n": problem.row_major_c,
             "pitch": pitch(config, problem),
             "products": products_at_once(config, problem),
         }
-
-
-FAMILIES = (TsmmMma(),)

@@ -1,7 +1,8 @@
-"""TSM2: a large matrix times a skinny one, one row a thread, in the four published versions.
+"""The published kernels, one row of A a thread at a time: TSM2, a large matrix times a skinny one, in four versions;
+ISM2, a tall and skinny matrix times a small one, in two optimisations.
 
 Source: Rivera, Chen, Xiong, Song, Tao, "ISM2: Optimizing Irregular-Shaped Matrix-Matrix Multiplication on
-GPUs", sections 3.2 to 3.6 (Algorithms 1 to 4) and 4.2 (the versions V0 to V3).
+GPUs", sections 3.2 to 3.6 (Algorithms 1 to 4), 4.2 (the versions V0 to V3) and 5.2 (Algorithms 6 and 7).
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS, choose
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import columns_within_n, covering_rule, prefetch_within_k
+from tsm2_tune.generator.rules import STRIDES_FILL_DEVICE, columns_within_n, covering_rule, prefetch_within_k
+from tsm2_tune.generator.split_k import split_traffic
 from tsm2_tune.generator.tiles import covering
 from tsm2_tune.generator.tunables import Tunable
 from tsm2_tune.runtime.expecting import Division
@@ -24,6 +26,7 @@ from tsm2_tune.runtime.expecting import Division
 THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH = (1, 2, 4, 6, 8, 12, 16, 24, 32)
+ROW_TILES = (1, 2, 4, 8, 16, 32, 64)  # [tcf]; past 64 the paper saw the speed decline (section 5.2)
 SMALL_M, SMALL_K = 2**18, 16  # up to which starting the kernel takes longer than reading A
 
 VERSIONS = {
@@ -31,6 +34,10 @@ VERSIONS = {
     "v1": "Algorithm 2, outer product: an element of A is loaded once for a group of columns",
     "v2": "Algorithm 3: the outer product, with tiles of B staged in shared memory",
     "v3": "Algorithm 4: tiles of B staged in shared memory, A and B prefetched into registers",
+}
+OPTIMISATIONS = {
+    1: "Algorithm 6: TSM2's V3 repeated over tiles of rows",
+    2: "Algorithm 7: rows stride past each staged tile of B, C prefetched",
 }
 
 
@@ -48,6 +55,25 @@ class Tsm2Config(KernelConfig):
     prefetch: Annotated[int, Tunable("elements of A that one thread loads at a time", symbol="t3", letter="p")]
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Ism2Config(KernelConfig):
+    """Every choice that the ISM2 template needs. The paper's symbol is in brackets."""
+
+    family: ClassVar[str] = "ism2"
+
+    optimisation: Annotated[int, Tunable("1: rows outermost; 2: rows inside the tile of B, C prefetched", letter="o")]
+    threads: Annotated[
+        int, Tunable("threads of a block; also the rows of B staged at a time", symbol="t1", letter="t")
+    ]
+    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
+    prefetch: Annotated[int, Tunable("elements of A that one thread loads ahead", symbol="t3", letter="p")]
+    row_tiles: Annotated[
+        int, Tunable("rows of A for each thread of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
+    ]
+
+
+P = TypeVar("P", bound=Tsm2Config | Ism2Config)
+
 SHAPE_RULES = (
     columns_within_n(COLUMNS),
     prefetch_within_k(PREFETCH),
@@ -61,16 +87,37 @@ SHAPE_RULES = (
 )
 
 
-def staged_bytes(*, threads: int, columns: int, prefetch: int, problem: Problem) -> int:
+def _staged_bytes(config: Tsm2Config | Ism2Config, problem: Problem) -> int:
     """Shared memory of one tile of B: the whole steps of `prefetch` rows that `threads` rows hold."""
-    return threads // prefetch * prefetch * columns * problem.dtype.element_bytes
+    return config.threads // config.prefetch * config.prefetch * config.columns * problem.dtype.element_bytes
 
 
-class Tsm2(Family[Tsm2Config]):
+class Published(Family[P]):
+    vectors_of_c = True
+
+    def launch(self, config: P, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=config.threads,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+        )
+
+    def periods(self, config: P, problem: Problem) -> Periods:
+        return Periods(config.threads, config.columns, max(config.threads, config.prefetch))
+
+    def division(self, config: P, problem: Problem, resident: int) -> Division:
+        """A block goes over its rows of A once for each group of columns."""
+        found = super().division(config, problem, resident)
+        return replace(found, tile_columns=config.columns, depth=config.prefetch)
+
+    def traffic(self, config: P, problem: Problem) -> Traffic:
+        return split_traffic(problem, columns=config.columns, splits=1)
+
+
+class Tsm2(Published[Tsm2Config]):
     name = "tsm2"
     summary = "large A times skinny B, one row of A a thread; published versions V0 to V3"
     template = "tsm2.cu.jinja"
-    vectors_of_c = True
     rules = SHAPE_RULES
     config_type = Tsm2Config
 
@@ -94,34 +141,10 @@ class Tsm2(Family[Tsm2Config]):
         return Resources(
             threads=config.threads,
             registers=elements * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=staged_bytes(
-                threads=config.threads, columns=config.columns, prefetch=config.prefetch, problem=problem
-            )
-            if staged
-            else 0,
+            smem_bytes=_staged_bytes(config, problem) if staged else 0,
             bytes_in_flight=config.prefetch * problem.dtype.element_bytes,
             reuse=config.columns,
         )
-
-    def launch(self, config: Tsm2Config, problem: Problem) -> Launch:
-        return Launch(
-            threads=config.threads,
-            rows_per_block=config.threads,
-            smem_bytes=self.resources(config, problem).smem_bytes,
-        )
-
-    def periods(self, config: Tsm2Config, problem: Problem) -> Periods:
-        return Periods(config.threads, config.columns, max(config.threads, config.prefetch))
-
-    def division(self, config: Tsm2Config, problem: Problem, resident: int) -> Division:
-        """A block goes over its rows of A once for each group of columns."""
-        found = super().division(config, problem, resident)
-        return replace(found, tile_columns=config.columns, depth=config.prefetch)
-
-    def traffic(self, config: Tsm2Config, problem: Problem) -> Traffic:
-        passes = -(-problem.n // config.columns)  # over A: one for each group of columns
-        elements = problem.m * problem.k * passes + problem.k * problem.n
-        return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[Tsm2Config, ...]:
         """The model's t1, t2 and t3. The other t1 that the paper profiles (section 3.6.3) are left to the search.
@@ -142,10 +165,46 @@ class Tsm2(Family[Tsm2Config]):
         return {"about": VERSIONS[config.version]}
 
 
+class Ism2(Published[Ism2Config]):
+    name = "ism2"
+    summary = "tall and skinny A times small B, m/tcf threads stride over the rows; optimisations 1 and 2"
+    template = "ism2.cu.jinja"
+    rules = (*SHAPE_RULES, STRIDES_FILL_DEVICE)
+    config_type = Ism2Config
+
+    def configurations(self) -> Iterator[Ism2Config]:
+        for choice in product(OPTIMISATIONS, THREADS, COLUMNS, PREFETCH, ROW_TILES):
+            yield Ism2Config(*choice)
+
+    def resources(self, config: Ism2Config, problem: Problem) -> Resources:
+        # Optimisation 1 holds what TSM2's V3 holds; optimisation 2 also C before this tile and the next row's.
+        elements = (3 if config.optimisation == 1 else 5) * config.columns + 2 * config.prefetch
+        return Resources(
+            threads=config.threads,
+            registers=elements * problem.dtype.registers + OVERHEAD_REGISTERS,
+            smem_bytes=_staged_bytes(config, problem),
+            bytes_in_flight=config.prefetch * problem.dtype.element_bytes,
+            reuse=config.columns,
+        )
+
+    def launch(self, config: Ism2Config, problem: Problem) -> Launch:
+        return replace(super().launch(config, problem), rows_per_block=config.threads * config.row_tiles)
+
+    def traffic(self, config: Ism2Config, problem: Problem) -> Traffic:
+        """Optimisation 2 writes C after every tile of B and reads it before all but the first."""
+        found, tile_rows = super().traffic(config, problem), config.threads // config.prefetch * config.prefetch
+        more = -(-problem.k // tile_rows) - 1 if config.optimisation == 2 else 0
+        c = more * problem.written_bytes
+        return Traffic(found.read_bytes + c, found.written_bytes + c)
+
+    def context(self, config: Ism2Config, problem: Problem) -> dict[str, Any]:
+        return {"about": OPTIMISATIONS[config.optimisation]}
+
+
 def nearest(options: tuple[int, ...], value: int) -> int:
     """The option nearest to `value`, the larger of two equally near ones."""
     return min(options, key=lambda option: (abs(option - value), -option))
 
 
 TSM2 = Tsm2()
-FAMILIES = (TSM2,)
+FAMILIES = (TSM2, Ism2())

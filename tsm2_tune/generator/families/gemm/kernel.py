@@ -19,7 +19,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tsm2_tune.generator.bacugen import (
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.config import Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.families.gemm.bacugen import (
     MOST_BLK,
     MOST_DIM,
     MOST_K_BLK,
@@ -29,16 +32,7 @@ from tsm2_tune.generator.bacugen import (
     published_occupancy,
     with_reading_grids,
 )
-from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.generator.config import Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.occupancy import Ints, Occupancy, occupancies
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Rule
-from tsm2_tune.generator.stencil import (
+from tsm2_tune.generator.families.gemm.stencil import (
     BUFFERS,
     FERMI,
     LOADS,
@@ -52,6 +46,12 @@ from tsm2_tune.generator.stencil import (
     line_bytes,
     with_widest_grids,
 )
+from tsm2_tune.generator.guidelines import Guidelines
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.occupancy import Ints, Occupancy, occupancies
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Rule
 from tsm2_tune.generator.tables import Joined, Rows
 from tsm2_tune.generator.tiles import SKINNY, tile_traffic
 
@@ -292,7 +292,6 @@ class Gemm(Family[GemmConfig]):
         bits = problem.dtype.component.c_type
         return {
             "about": "a tile of C in registers, stripes of A and B one ahead",
-            "kernel": self.name,
             "bounds": "threads",
             "zero": "scalar(0)",  # what a stripe has past the operands' ends
             "storage": problem.storage,
@@ -309,6 +308,3 @@ class Gemm(Family[GemmConfig]):
                 and config.m_dim % 2 == config.n_dim % 2 == 0
             ),
         }
-
-
-FAMILIES = (Gemm(),)

@@ -1,10 +1,8 @@
-"""TSMM for a row-major A: a tall and skinny matrix times a small one, the lanes of a warp along the rows.
+"""A tall row-major A times a small B, which stays in registers.
 
-A row of A is read by neighbouring lanes, a vector or two each, so that a warp's loads are whole pieces of memory. B
-never changes, and a lane needs only the rows of B that match its part of a row of A: they stay in its registers, and
-no shared memory is needed. The lanes add up their sums by shuffles, after which each has some columns of the row.
-Rows shorter than a vector that lie close together are loaded several at a time, and those of C stored so. 16-bit
-elements are multiplied and added up as f32.
+A lane has a vector or two of each row of A and keeps the rows of B that match these in registers, so that no shared
+memory is needed. After the shuffles each lane has some columns of the row of C. Where rows of A are shorter than a
+vector and lie without gaps, a vector holds several of them, and rows of C are stored so too.
 """
 
 from __future__ import annotations
@@ -15,18 +13,24 @@ from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.config import Launch, Periods, Resources
+from tsm2_tune.generator.families.row_lanes.kernel import (
+    PACK_BYTES,
+    VECTOR_BYTES,
+    VECTORS_FIT_ROWS,
+    RowLanes,
+    RowLanesConfig,
+    widest_vector,
+)
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import REGISTERS_REACHABLE, VECTOR_HOLDS_AN_ELEMENT, Rule
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE, STRIDES_FILL_DEVICE, VECTOR_HOLDS_AN_ELEMENT, Rule
 from tsm2_tune.generator.split_k import in_turns
 from tsm2_tune.generator.tunables import EvictFirst, Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = 128  # per block
-VECTOR_BYTES = (16, 8, 4, 2)
 # Of a row: lanes, vectors of each, teams of lanes.
 LAYOUTS = (
     *((lanes, 1, teams) for lanes in (1, 2, 4, 8, 16, 32) for teams in (1, 2, 4) if lanes * teams <= 32),
@@ -40,7 +44,6 @@ JOINED = (1, 2, 4, 8)
 ROWS_TILES = ((2, 1), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2), (8, 4), (8, 8), (16, 4))
 MIN_BLOCKS = (2, 3, 4, 5, 6, 8)
 MOST_COLUMNS = 64  # of a block: more take two blocks
-PACK_BYTES = 16
 MOST_REGISTERS = (170, 235)  # by the estimate, that a configuration to prefer may need: rather the first
 TIGHT = 1.04  # of the estimate to the registers that a thread gets
 LARGE_M = 300_000
@@ -59,14 +62,11 @@ WIDE = 4  # columns of C for each of A's
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmmRowsConfig(KernelConfig):
+class TsmmRowsConfig(RowLanesConfig):
     """Every choice that the template needs. Where vectors hold several rows, one lane has all of a row."""
 
     family: ClassVar[str] = "tsmm_rows"
 
-    threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    vector_bytes: Annotated[int, Tunable("bytes of one load", letter="b")]
-    lanes: Annotated[int, Tunable("lanes along a row of A", letter="l")]
     vectors: Annotated[int, Tunable("vectors of a row that one lane loads", usual=1, letter="v")]
     teams: Annotated[
         int, Tunable("teams of lanes with the same part of A, each with columns of C of its own", usual=1, letter="w")
@@ -137,20 +137,12 @@ def _tiles(problem: Problem) -> tuple[tuple[int, int], ...]:
 
 
 def _vectors_fit(candidate: Candidate) -> bool:
-    """Whether rows of k elements are whole vectors, and of no wider ones."""
-    config = _config(candidate)
-    return config.joined > 1 or config.vector_bytes == widest_vector(candidate.problem)
+    return _config(candidate).joined > 1 or VECTORS_FIT_ROWS.keeps(candidate)
 
 
 def _joined_rows_fit(candidate: Candidate) -> bool:
     config, problem = _config(candidate), candidate.problem
     return config.joined == 1 or (depth(config, problem) == problem.k and problem.m % config.joined == 0)
-
-
-def widest_vector(problem: Problem) -> int:
-    """Bytes of the widest vector that whole rows of A are made of."""
-    size = problem.dtype.element_bytes
-    return max((b for b in VECTOR_BYTES if b >= size and problem.k * size % b == 0), default=size)
 
 
 def _lanes_fit(candidate: Candidate) -> bool:
@@ -165,34 +157,23 @@ def _columns_fit(candidate: Candidate) -> bool:
     return columns // 2 < wanted <= columns
 
 
-def _grid_fills_device(candidate: Candidate) -> bool:
-    config = _config(candidate)
-    return config.row_tiles == 1 or candidate.problem.m >= candidate.launch.rows_per_block * candidate.limits.sms
-
-
 def _rows_within_m(candidate: Candidate) -> bool:
     config = _config(candidate)
     return config.rows == ROWS_TILES[0][0] or block_rows(config) <= candidate.problem.m
 
 
-class TsmmRows(Family[TsmmRowsConfig]):
+class TsmmRows(RowLanes[TsmmRowsConfig]):
     name = "tsmm_rows"
     summary = "tall and skinny row-major A times small B, lanes along the rows, B in registers"
     template = "tsmm_rows.cu.jinja"
-    dtypes = (*FMA_DTYPES, "bf16", "f16")
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
-        Rule("vectors-fit-rows", "shape", "loads are the widest that whole rows of A are made of", _vectors_fit),
+        replace(VECTORS_FIT_ROWS, keeps=_vectors_fit),
         Rule("joined-rows-fit", "shape", "vectors that hold several rows are full, to the last", _joined_rows_fit),
         Rule("lanes-fit-rows", "shape", "the lanes of a row should have all of it, and none be idle", _lanes_fit),
         Rule("columns-fit-n", "shape", "the teams should have every column, and no more than needed", _columns_fit),
         Rule("rows-within-m", "shape", "a tile of more rows than m leaves lanes idle", _rows_within_m),
-        Rule(
-            "grid-fills-device",
-            "shape",
-            "striding over rows pays only where the grid still gives every multiprocessor a block",
-            _grid_fills_device,
-        ),
+        STRIDES_FILL_DEVICE,
         REGISTERS_REACHABLE,
     )
     odd_lines = ODD_ROWS
@@ -200,7 +181,7 @@ class TsmmRows(Family[TsmmRowsConfig]):
 
     def configurations(self) -> Iterator[TsmmRowsConfig]:
         for vector_bytes, layout, columns, ahead, min_blocks, joined in product(
-            VECTOR_BYTES, LAYOUTS, COLUMNS, ROWS_TILES, MIN_BLOCKS, JOINED
+            (*VECTOR_BYTES, 2), LAYOUTS, COLUMNS, ROWS_TILES, MIN_BLOCKS, JOINED
         ):
             alone = vector_bytes == VECTOR_BYTES[0] and layout == LAYOUTS[0] and ahead[0] % joined == 0
             if layout[2] * columns <= MOST_COLUMNS and (joined == 1 or alone):
@@ -232,14 +213,6 @@ class TsmmRows(Family[TsmmRowsConfig]):
 
     def division(self, config: TsmmRowsConfig, problem: Problem, resident: int) -> Division:
         return replace(super().division(config, problem, resident), vector_bytes=config.vector_bytes)
-
-    def traffic(self, config: TsmmRowsConfig, problem: Problem) -> Traffic:
-        passes = -(-problem.n // (config.teams * config.columns))
-        read = problem.m * problem.k * passes + problem.k * problem.n
-        return Traffic(read * problem.dtype.element_bytes, problem.written_bytes)
-
-    def supports(self, problem: Problem) -> bool:
-        return problem.contiguous[0] == "k" and problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: TsmmRowsConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """What has branches of its own, whole and in part: tiles of rows, groups of columns, rows of vectors.
@@ -304,12 +277,4 @@ class TsmmRows(Family[TsmmRowsConfig]):
         return enough[-1:]
 
     def context(self, config: TsmmRowsConfig, problem: Problem) -> dict[str, Any]:
-        return {
-            "about": "lanes along the rows of A, B in registers",
-            "storage": problem.storage,
-            "b_along_n": problem.contiguous[1] == "n",
-            "c_along_n": problem.row_major_c,
-        }
-
-
-FAMILIES = (TsmmRows(),)
+        return super().context(config, problem) | {"about": "lanes along the rows of A, B in registers"}

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.bacugen import WARP_THREADS
-from tsm2_tune.generator.families.gemm import Gemm, GemmConfig
+from tsm2_tune.generator.families.gemm.bacugen import WARP_THREADS
+from tsm2_tune.generator.families.gemm.kernel import Gemm, GemmConfig
 from tsm2_tune.generator.problem import MIN_PLUS, Problem
 
 # What won on an H200, and its neighbours: m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers.
@@ -72,6 +72,3 @@ class Minplus(Gemm):
         registers = (resources.registers // REGISTER_UNIT + 2) * REGISTER_UNIT
         warps = PARTITIONS * (REGISTERS_PER_PARTITION // (WARP_THREADS * registers))
         return max(1, warps * WARP_THREADS // resources.threads)
-
-
-FAMILIES = (Minplus(),)

@@ -1,9 +1,8 @@
-"""TSMM for a row-major A and C whose rows are no whole vectors: tiles of rows pass through shared memory.
+"""A row-major A and C whose rows are no whole vectors: tiles of rows pass through shared memory.
 
-Where rows of A and of C lie without gaps, a tile of them is one piece of memory, however long a row is: it comes and
-goes in vectors, and nobody looks at where a row begins but the lanes that multiply, each of which has rows of its
-own. A block has B, a ring of A's tiles and a tile of C in shared memory. Of how many rows a tile is, the kernel makes
-of the room that n and k leave.
+Where rows lie without gaps, a tile of them is one piece of memory, however long a row is, and is copied in vectors.
+Only the lanes that multiply ask where a row begins; each has rows of its own. A block has B, a ring of tiles of A and
+a tile of C in shared memory. The kernel computes the rows of a tile from the room that n and k leave.
 """
 
 from __future__ import annotations
@@ -15,13 +14,20 @@ from math import hypot
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.config import Periods, Resources, Traffic
+from tsm2_tune.generator.families.resident_b.kernel import (
+    PERSISTENT_RULES,
+    VECTOR_BYTES,
+    WARP_THREADS,
+    PersistentResidentB,
+    ResidentBConfig,
+    width,
+)
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, covering_rule
-from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, in_turns, wide_splits
+from tsm2_tune.generator.rules import Rule, columns_within_n
+from tsm2_tune.generator.split_k import WIDE_SPLITS, in_turns, wide_splits
 from tsm2_tune.generator.tunables import Tunable
 from tsm2_tune.runtime.expecting import Division
 
@@ -30,11 +36,9 @@ ROWS = (1, 2, 4)
 COLUMNS = (2, 4, 8, 16)
 STAGES = (1, 2, 3)
 SMEM_KB = (55, 74, 112)  # of which a multiprocessor of an H100 or H200 holds 4, 3 and 2
-VECTOR_BYTES, WARP_THREADS = 16, 32
-LEAST_BUSY = 0.55  # of the blocks, that should have rows
 MOST_EXTENT = 64  # of n and k: of more, the families for larger products reuse A
 MOST_SUMS = 32  # registers for a lane's sums: with more, 16 warps on a multiprocessor spill
-MOST_REGISTERS = 128  # of each of as many warps
+MOST_REGISTERS = 128  # of a thread, where a multiprocessor holds as many warps
 COPY_REGISTERS = 60  # for the addresses of copies, several at a time
 # Of a multiprocessor, to compare configurations by.
 SCHEDULERS, BUSY_SCHEDULERS = 4, 2.5  # of warps: all of them, and as many as issue at a time
@@ -47,12 +51,11 @@ MEMORY = ((128, 55, 4), (256, 112, 2), (128, 74, 3))
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmmRingConfig(KernelConfig):
+class TsmmRingConfig(ResidentBConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmm_ring"
 
-    threads: Annotated[int, Tunable("threads of a block", letter="t")]
     rows: Annotated[int, Tunable("rows of C that one lane accumulates in registers", letter="r")]
     columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
     stages: Annotated[int, Tunable("places of the ring, each with a tile of A, on their way or arrived", letter="s")]
@@ -70,18 +73,13 @@ def strip(config: TsmmRingConfig) -> int:
     return WARP_THREADS * config.rows
 
 
-def width(problem: Problem) -> int:
-    """Elements of a vector."""
-    return VECTOR_BYTES // problem.dtype.element_bytes
-
-
 def pitch(length: int, problem: Problem) -> int:
     """Elements from one line of so many to the next in shared memory: an odd number of the widest packs of a line."""
     return length + (width(problem) if length % (2 * width(problem)) == 0 else 0)
 
 
 def most_strips(config: TsmmRingConfig, problem: Problem, *, n: int, k: int, places: int) -> int:
-    """How many strips of a tile have room, beside B, in so many places of the ring and in C's tile."""
+    """Strips of a tile that have room beside B, in so many places of the ring and in the tile of C."""
     left = config.smem_kb * 1024 // problem.dtype.element_bytes - k * -(-n // config.columns) * config.columns
     return max(left, 0) // (strip(config) * (places * pitch(k, problem) + pitch(n, problem)))
 
@@ -133,13 +131,7 @@ def _has_room(candidate: Candidate) -> bool:
     return places == _config(candidate).stages and strips >= 1
 
 
-def _rows_for_all(candidate: Candidate) -> bool:
-    config = _config(candidate)
-    strips = -(-candidate.problem.m // strip(config))
-    return config.splits == WIDE_SPLITS[0] or strips >= LEAST_BUSY * config.splits
-
-
-class TsmmRing(Family[TsmmRingConfig]):
+class TsmmRing(PersistentResidentB[TsmmRingConfig]):
     name = "tsmm_ring"
     summary = "tall row-major A times small B where rows are no whole vectors, through shared memory in one piece"
     template = "tsmm_ring.cu.jinja"
@@ -150,13 +142,7 @@ class TsmmRing(Family[TsmmRingConfig]):
             "a lane's columns of B are whole vectors in shared memory",
             lambda c: _config(c).columns * c.problem.dtype.element_bytes % VECTOR_BYTES == 0,
         ),
-        covering_rule(
-            "columns-within-n",
-            "a column group wider than needed for n computes columns that nobody asked for",
-            tunable="columns",
-            options=COLUMNS,
-            extent=lambda problem: max(problem.n, width(problem)),
-        ),
+        columns_within_n(COLUMNS, least=width),
         Rule(
             "sums-in-registers",
             "shape",
@@ -175,8 +161,7 @@ class TsmmRing(Family[TsmmRingConfig]):
             "fewer stages are another configuration; A is read, or C written, once more for each part of n or of k",
             _has_room,
         ),
-        Rule("rows-for-all", "shape", "most blocks should have rows", _rows_for_all),
-        *WIDE_SPLIT_RULES,
+        *PERSISTENT_RULES,
     )
     odd_lines = 1.0  # it has no others
     config_type = TsmmRingConfig
@@ -198,17 +183,6 @@ class TsmmRing(Family[TsmmRingConfig]):
             reuse=config.columns,
         )
 
-    def launch(self, config: TsmmRingConfig, problem: Problem) -> Launch:
-        """No tile has parts in several blocks: to its workspace, every element is one."""
-        return Launch(
-            threads=config.threads,
-            rows_per_block=1,
-            columns_per_block=1,
-            smem_bytes=config.smem_kb * 1024,
-            splits=config.splits,
-            persistent=True,
-        )
-
     def periods(self, config: TsmmRingConfig, problem: Problem) -> Periods:
         even = 2 * width(problem)  # by which lines are apart or not
         return Periods(strip(config), max(config.columns, even), even)
@@ -217,8 +191,7 @@ class TsmmRing(Family[TsmmRingConfig]):
         """A block has all columns, and sums of as many products as have room beside the fewest."""
         deepest = _longest(config, problem, config.columns)
         found = super().division(config, problem, resident)
-        found = replace(found, tile_rows=strip(config), tile_columns=0, width=config.columns)
-        return replace(found, step=0, deepest=deepest, flows=True)
+        return replace(found, tile_columns=0, width=config.columns, deepest=deepest)
 
     def traffic(self, config: TsmmRingConfig, problem: Problem) -> Traffic:
         """A once, C once: what has room. B comes from the L2 for each block."""
@@ -228,7 +201,7 @@ class TsmmRing(Family[TsmmRingConfig]):
         """Where one tile has all columns. Larger ones are served, part after part."""
         row_major = problem.contiguous[0] == "k" and problem.row_major_c
         small = max(problem.n, problem.k) <= MOST_EXTENT
-        return problem.dtype_name in self.dtypes and not problem.is_gram and row_major and small
+        return super().supports(problem) and row_major and small
 
     def probe_shapes(self, config: TsmmRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Several strips a block; odd rows in several groups of columns; rows of whole vectors, apart and not, and of
@@ -266,11 +239,5 @@ class TsmmRing(Family[TsmmRingConfig]):
         return in_turns(by_first)[:PROPOSED]
 
     def context(self, config: TsmmRingConfig, problem: Problem) -> dict[str, Any]:
-        return {
-            "about": "tiles of rows of A and of C through shared memory in one piece",
-            "storage": problem.storage,
-            "b_along_n": problem.contiguous[1] == "n",
-        }
-
-
-FAMILIES = (TsmmRing(),)
+        about = "tiles of rows of A and of C through shared memory in one piece"
+        return super().context(config, problem) | {"about": about}

@@ -1,10 +1,9 @@
-"""TSMR for a row-major A: large A times skinny B at the memory's rate, the lanes of a warp along the rows.
+"""A large row-major A times a skinny B at the memory's rate, k split over blocks.
 
-A warp reads long pieces of a few rows of A at a time, or all warps of a block do so side by side. B's rows for the
-block's share of k stay in shared memory, while it goes on, strip after strip of rows; what a lane reads of B feeds
-all of its rows. B leaves room for the L1, in which each load of A has its place while it is on its way. At the end of
-a strip, once for all of the share, the lanes add up their sums by shuffles, and warps that lie along a row theirs
-through shared memory.
+A warp reads long pieces of a few rows of A at a time, or all warps of a block do so side by side. The rows of B for
+the block's share of k stay in shared memory while the block computes strip after strip of rows; what a lane reads of
+B feeds all of its rows. B leaves room for the L1, through which loads of A pass. At the end of a strip, once for all
+of the share, the lanes add up their sums by shuffles, and warps that lie along a row theirs through shared memory.
 """
 
 from __future__ import annotations
@@ -16,21 +15,26 @@ from math import log
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.config import Launch, Periods, Resources
+from tsm2_tune.generator.families.row_lanes.kernel import (
+    PACK_BYTES,
+    VECTOR_BYTES,
+    VECTORS_FIT_ROWS,
+    WARP_THREADS,
+    RowLanes,
+    RowLanesConfig,
+    widest_vector,
+)
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_SPARED, VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n
-from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads, split_traffic
+from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
 from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.tunables import EvictFirst, Tunable
 from tsm2_tune.runtime.expecting import Division
 
-WARP_THREADS = 32
-PACK_BYTES = 16
 THREADS_MIN_BLOCKS = ((512, 1), (256, 2), (192, 2), (128, 3), (128, 4))
-VECTOR_BYTES = (16, 8, 4)
 ALL = 0  # lanes of the block, along a row
 COLUMNS = (1, 2, 3, 4, 6, 8, 16, 32)
 # How rows of A are read: vector_bytes, lanes, rows, vectors, stages. Narrow vectors are for those not aligned.
@@ -73,14 +77,11 @@ FEW_ROWS = 128  # of A: as many as a C has whose inner dimension is what is long
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmrRowsConfig(KernelConfig):
+class TsmrRowsConfig(RowLanesConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmr_rows"
 
-    threads: Annotated[int, Tunable("threads of a block", symbol="t1", letter="t")]
-    vector_bytes: Annotated[int, Tunable("bytes of one load of A", letter="b")]
-    lanes: Annotated[int, Tunable("lanes along a row of A", letter="l")]
     rows: Annotated[int, Tunable("rows of A that one lane computes at a time", letter="r")]
     columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
     vectors: Annotated[int, Tunable("vectors of a row of A that one lane loads at a time", usual=1, letter="v")]
@@ -168,13 +169,6 @@ def _config(candidate: Candidate) -> TsmrRowsConfig:
     return candidate.config
 
 
-def _vectors_fit(candidate: Candidate) -> bool:
-    """Whether rows of k elements are whole vectors, and of no wider ones."""
-    config, size = _config(candidate), candidate.problem.dtype.element_bytes
-    fitting = [b for b in VECTOR_BYTES if b >= size and candidate.problem.k * size % b == 0]
-    return config.vector_bytes == max(fitting, default=size)
-
-
 def _strips_are_vectors(candidate: Candidate) -> bool:
     config = _config(candidate)
     return strip_rows(config) * config.columns * candidate.problem.dtype.sum.element_bytes % PACK_BYTES == 0
@@ -212,14 +206,13 @@ def _wastes(variant: TsmrRowsConfig, problem: Problem) -> dict[int, float]:
     }
 
 
-class TsmrRows(Family[TsmrRowsConfig]):
+class TsmrRows(RowLanes[TsmrRowsConfig]):
     name = "tsmr_rows"
     summary = "large row-major A times skinny B, lanes along the rows, k split over blocks"
     template = "tsmr_rows.cu.jinja"
-    dtypes = (*FMA_DTYPES, "bf16", "f16")
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
-        Rule("vectors-fit-rows", "shape", "loads are the widest that whole rows of A are made of", _vectors_fit),
+        VECTORS_FIT_ROWS,
         columns_within_n(COLUMNS),
         Rule("strips-are-vectors", "limit", "a strip's sums are added up as whole vectors", _strips_are_vectors),
         Rule(
@@ -280,12 +273,6 @@ class TsmrRows(Family[TsmrRowsConfig]):
         found = super().division(config, problem, resident)
         return replace(found, tile_rows=strip_rows(config), longest=staged_rows(config, problem), flows=True)
 
-    def traffic(self, config: TsmrRowsConfig, problem: Problem) -> Traffic:
-        return split_traffic(problem, columns=config.columns, splits=config.splits)
-
-    def supports(self, problem: Problem) -> bool:
-        return problem.contiguous[0] == "k" and problem.dtype_name in self.dtypes
-
     def probe_shapes(self, config: TsmrRowsConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """What has branches of its own, whole and in part: strips, blocks, groups of columns, shares and chunks of k.
 
@@ -316,7 +303,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
             return ()
         most_columns = COLUMNS[-1] // problem.dtype.registers  # whose sums leave registers for loads
         columns = next(option for option in COLUMNS if option >= min(problem.n, most_columns))
-        vector_bytes = max((b for b in VECTOR_BYTES if b >= size and problem.k * size % b == 0), default=size)
+        vector_bytes = widest_vector(problem)
         heavy = problem.dtype_name == "c128" and columns > 2  # sums that leave few registers for loads
         wide = PREFERRED[max(PREFERRED) if heavy else min(columns, max(PREFERRED))]
         divided = [
@@ -346,14 +333,8 @@ class TsmrRows(Family[TsmrRowsConfig]):
         return (wastes[splits], max(wave, key=lambda config: blocks[config])) if wave else None
 
     def context(self, config: TsmrRowsConfig, problem: Problem) -> dict[str, Any]:
-        return {
+        return super().context(config, problem) | {
             "about": "lanes along the rows of A, B in shared memory",
             "most_loads": most_loads(self.resources(config, problem).registers),
-            "storage": problem.storage,
-            "b_along_n": problem.contiguous[1] == "n",
-            "c_along_n": problem.row_major_c,
             "chunks": chunks(config, problem),
         }
-
-
-FAMILIES = (TsmrRows(),)

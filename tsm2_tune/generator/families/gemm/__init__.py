@@ -1,0 +1,14 @@
+"""General matrices: a block has a tile of C in registers, and stripes of A and B pass through shared memory.
+
+`bacugen` has the published space, `stencil` the tunables and rules, `kernel` the family for sums of products, and
+`minplus` the one for minima of sums.
+"""
+
+from __future__ import annotations
+
+from tsm2_tune.generator.families.gemm.kernel import Gemm, GemmConfig
+from tsm2_tune.generator.families.gemm.minplus import Minplus, MinplusConfig
+
+__all__ = ["FAMILIES", "GemmConfig", "MinplusConfig"]
+
+FAMILIES = (Gemm(), Minplus())

@@ -1,0 +1,224 @@
+"""A through registers, by fused multiply-adds: a thread loads its rows of A in vectors of a column.
+
+An element of B that is read from shared memory feeds every row of the thread. `tsmm` has sums of a group of columns,
+for which it loads `prefetch` columns of A at a time. `tsmm_held` is for short rows: a thread has all of its rows of A
+in registers and computes some columns of C after the others. Where C is wide, A is read once, and a thread has so few
+sums that many warps store at the same time; where all is small, several blocks divide the columns of C, so that many
+warps start.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.config import Launch, Periods, Resources
+from tsm2_tune.generator.families.resident_b.kernel import ResidentB, ResidentBConfig, depth_within_k
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.rules import (
+    STRIDES_FILL_DEVICE,
+    VECTOR_HOLDS_AN_ELEMENT,
+    Rule,
+    columns_within_n,
+    covering_rule,
+    prefetch_within_k,
+)
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.runtime.expecting import Division
+
+THREADS = (64, 128, 256)
+VECTOR_BYTES = (4, 8, 16)
+# Of tsmm.
+VECTORS = (1, 2)
+COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+PREFETCH = (1, 2, 4, 8, 16, 32)
+ROW_TILES = (1, 2, 4, 8, 16, 24, 32)
+TILE_DEPTH = 64  # rows of B staged at a time: all of them where the product is small
+# Of tsmm_held.
+DEPTH = (2, 4, 8, 16)
+COLUMNS_AT_A_TIME = (2, 4, 8, 16)
+ACROSS = (2, 4, 8, 16, 32, 64)
+PACK = 16  # rows: whole vectors of every type
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FmaConfig(ResidentBConfig):
+    vector_bytes: Annotated[int, Tunable("bytes of one load of A and of one store of C", letter="b")]
+
+
+F = TypeVar("F", bound=FmaConfig)
+
+
+def _rows_within_m(candidate: Candidate) -> bool:
+    problem = candidate.problem
+    fewest = THREADS[0] * max(VECTOR_BYTES[0] // problem.dtype.element_bytes, 1)
+    return candidate.family.periods(candidate.config, problem).m <= max(problem.m, fewest)
+
+
+ROWS_WITHIN_M = Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m)
+
+
+class ThroughRegisters(ResidentB[F]):
+    vectors_of_c = True
+    dtypes = (*FMA_DTYPES, "bf16", "f16")  # products of the last two are added up in f32
+
+    @abstractmethod
+    def loaded_bytes(self, config: F) -> int:
+        """Bytes of A that one thread has in registers."""
+
+    def resources(self, config: F, problem: Problem) -> Resources:
+        tile, of_sum = self.periods(config, problem), problem.dtype.sum
+        sums = (tile.m // config.threads + 1) * int(config.tunables["columns"])
+        loaded_bytes = self.loaded_bytes(config)
+        return Resources(
+            threads=config.threads,
+            registers=sums * of_sum.registers + loaded_bytes // 4 + OVERHEAD_REGISTERS,
+            smem_bytes=tile.k * tile.n * of_sum.element_bytes,
+            bytes_in_flight=loaded_bytes,
+            reuse=tile.n,
+        )
+
+    def launch(self, config: F, problem: Problem) -> Launch:
+        tile, smem_bytes = self.periods(config, problem), self.resources(config, problem).smem_bytes
+        return Launch(config.threads, rows_per_block=tile.m, smem_bytes=smem_bytes, columns_per_block=tile.n)
+
+    def division(self, config: F, problem: Problem, resident: int) -> Division:
+        return replace(super().division(config, problem, resident), vector_bytes=config.vector_bytes)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmmConfig(FmaConfig):
+    """Every choice that the template of tsmm needs."""
+
+    family: ClassVar[str] = "tsmm"
+
+    vectors: Annotated[int, Tunable("vectors of a column of A that one thread loads", usual=1, letter="v")]
+    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
+    prefetch: Annotated[
+        int, Tunable("columns of A that one thread loads before it multiplies", symbol="t3", letter="p")
+    ]
+    row_tiles: Annotated[
+        int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
+    ]
+    evict_first: EvictFirst = 1
+
+
+def tile_depth(config: TsmmConfig) -> int:
+    """Rows of B staged at a time, in whole steps."""
+    return max(TILE_DEPTH // config.prefetch, 1) * config.prefetch
+
+
+class Tsmm(ThroughRegisters[TsmmConfig]):
+    name = "tsmm"
+    summary = "tall and skinny A times small B, several rows a thread in wide loads"
+    template = "tsmm.cu.jinja"
+    rules = (
+        VECTOR_HOLDS_AN_ELEMENT,
+        columns_within_n(COLUMNS),
+        prefetch_within_k(PREFETCH),
+        ROWS_WITHIN_M,
+        STRIDES_FILL_DEVICE,
+    )
+    config_type = TsmmConfig
+
+    def configurations(self) -> Iterator[TsmmConfig]:
+        for choice in product(THREADS, VECTOR_BYTES, VECTORS, COLUMNS, PREFETCH, ROW_TILES):
+            yield TsmmConfig(*choice)
+
+    def loaded_bytes(self, config: TsmmConfig) -> int:
+        return config.prefetch * config.vectors * config.vector_bytes
+
+    def launch(self, config: TsmmConfig, problem: Problem) -> Launch:
+        """A block goes over its tiles of rows once for each group of columns."""
+        found = super().launch(config, problem)
+        return replace(found, rows_per_block=found.rows_per_block * config.row_tiles, columns_per_block=0)
+
+    def periods(self, config: TsmmConfig, problem: Problem) -> Periods:
+        rows = config.vectors * config.vector_bytes // problem.dtype.element_bytes  # of a thread
+        return Periods(config.threads * rows, config.columns, tile_depth(config))
+
+    def division(self, config: TsmmConfig, problem: Problem, resident: int) -> Division:
+        found = super().division(config, problem, resident)
+        return replace(found, tile_columns=config.columns, depth=config.prefetch)
+
+    def context(self, config: TsmmConfig, problem: Problem) -> dict[str, Any]:
+        about = "several rows a thread in wide loads, B in shared memory"
+        return super().context(config, problem) | {"about": about, "tile_depth": tile_depth(config)}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmmHeldConfig(FmaConfig):
+    """Every choice that the template of tsmm_held needs."""
+
+    family: ClassVar[str] = "tsmm_held"
+
+    depth: Annotated[int, Tunable("columns of A that one thread has in registers", letter="d")]
+    columns: Annotated[int, Tunable("columns of C that one thread computes at a time", symbol="t2", letter="c")]
+    across: Annotated[int, Tunable("columns of C of a block", letter="n")]
+    evict_first: EvictFirst = 1
+
+
+class TsmmHeld(ThroughRegisters[TsmmHeldConfig]):
+    name = "tsmm_held"
+    summary = "tall A of a few columns times small B, rows of A in registers, C written some columns at a time"
+    template = "tsmm_held.cu.jinja"
+    rules = (
+        VECTOR_HOLDS_AN_ELEMENT,
+        columns_within_n(COLUMNS_AT_A_TIME),
+        covering_rule(
+            "across-within-n",
+            "a block of more columns than n computes columns that nobody asked for",
+            tunable="across",
+            options=ACROSS,
+            extent=lambda problem: problem.n,
+        ),
+        depth_within_k(DEPTH),
+        Rule(
+            "rows-held",
+            "shape",
+            "rows of A that are longer than what a thread holds are read again for every few columns of C",
+            lambda c: c.problem.k <= int(c.config.tunables["depth"]),
+        ),
+        ROWS_WITHIN_M,
+    )
+    config_type = TsmmHeldConfig
+
+    def configurations(self) -> Iterator[TsmmHeldConfig]:
+        for values in product(THREADS, VECTOR_BYTES, DEPTH, COLUMNS_AT_A_TIME, ACROSS):
+            config = TsmmHeldConfig(*values)
+            if config.columns <= config.across:
+                yield config
+
+    def loaded_bytes(self, config: TsmmHeldConfig) -> int:
+        return config.depth * config.vector_bytes
+
+    def periods(self, config: TsmmHeldConfig, problem: Problem) -> Periods:
+        rows = config.threads * config.vector_bytes // problem.dtype.element_bytes
+        return Periods(rows, config.across, config.depth)
+
+    def deepest(self, config: TsmmHeldConfig) -> int:
+        return config.depth
+
+    def division(self, config: TsmmHeldConfig, problem: Problem, resident: int) -> Division:
+        return replace(super().division(config, problem, resident), width=config.columns)
+
+    def probe_shapes(self, config: TsmmHeldConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Blocks part-filled in rows and columns, and an A that is not held; whole vectors, but no whole blocks.
+
+        In the last, matrices begin aligned where their leading dimensions are not.
+        """
+        rows = self.periods(config, problem).m
+        return (
+            (2 * rows + 1, 1, max(config.depth - 1, 1)),
+            (min(rows, 66), config.across + config.columns + 1, 2 * config.depth + 1),
+            (2 * rows - PACK, config.across, max(config.depth - 1, 1)),
+            (2 * rows + 1, config.across, config.depth),
+        )
+
+    def context(self, config: TsmmHeldConfig, problem: Problem) -> dict[str, Any]:
+        return super().context(config, problem) | {"about": "A in registers, C some columns at a time"}

@@ -1,0 +1,83 @@
+"""What the kernels share that keep a small B on the multiprocessor while rows of A pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypeVar
+
+from tsm2_tune.generator.candidate import Candidate, tunable
+from tsm2_tune.generator.config import KernelConfig, Launch, Traffic
+from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, split_traffic
+from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.runtime.expecting import Division
+
+VECTOR_BYTES, WARP_THREADS = 16, 32
+LEAST_BUSY = 0.55  # of persistent blocks, that should have rows
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ResidentBConfig(KernelConfig):
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+
+
+R = TypeVar("R", bound=ResidentBConfig)
+
+
+def width(problem: Problem) -> int:
+    """Elements of a vector."""
+    return VECTOR_BYTES // problem.dtype.element_bytes
+
+
+def depth_within_k(options: tuple[int, ...], least: Callable[[Problem], int] = lambda problem: 1) -> Rule:
+    """For the options of a tunable `depth`: rows of B that stay, of which a kernel needs the `least`."""
+    return covering_rule(
+        "depth-within-k",
+        "more rows of B than k are zeros that are multiplied",
+        tunable="depth",
+        options=options,
+        extent=lambda problem: max(problem.k, least(problem)),
+    )
+
+
+class ResidentB(Family[R]):
+    def traffic(self, config: R, problem: Problem) -> Traffic:
+        return split_traffic(problem, columns=self.periods(config, problem).n, splits=1)
+
+    def context(self, config: R, problem: Problem) -> dict[str, Any]:
+        return {"storage": problem.storage, "b_along_n": problem.contiguous[1] == "n"}
+
+
+def _rows_for_all(candidate: Candidate) -> bool:
+    tiles = -(-candidate.problem.m // candidate.family.periods(candidate.config, candidate.problem).m)
+    splits = tunable(candidate, "splits")
+    return splits == WIDE_SPLITS[0] or tiles >= LEAST_BUSY * splits
+
+
+PERSISTENT_RULES = (Rule("rows-for-all", "shape", "most blocks should have rows", _rows_for_all), *WIDE_SPLIT_RULES)
+
+
+class PersistentResidentB(ResidentB[R]):
+    """With a tunable `splits`: so many blocks take turns at the tiles of rows, however large m is."""
+
+    def launch(self, config: R, problem: Problem) -> Launch:
+        """No block leaves sums for another: as far as the workspace goes, a tile is an element."""
+        return Launch(
+            threads=config.threads,
+            rows_per_block=1,
+            columns_per_block=1,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+            splits=int(config.tunables["splits"]),
+            persistent=True,
+        )
+
+    def division(self, config: R, problem: Problem, resident: int) -> Division:
+        tile = self.periods(config, problem)
+        found = super().division(config, problem, resident)
+        return replace(found, tile_rows=tile.m, tile_columns=tile.n, step=0, flows=True)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.dtype_name in self.dtypes and not problem.is_gram

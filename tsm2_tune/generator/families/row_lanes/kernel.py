@@ -1,0 +1,64 @@
+"""What the kernels share whose lanes lie along the rows of a row-major A.
+
+Neighbouring lanes load neighbouring vectors of a row, so that a warp's loads are whole pieces of memory. Each lane
+multiplies its part of the row, and the lanes of a row add up their sums by shuffles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from tsm2_tune.generator.candidate import tunable
+from tsm2_tune.generator.config import KernelConfig, Traffic
+from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.split_k import split_traffic
+from tsm2_tune.generator.tunables import Tunable
+
+WARP_THREADS = 32
+PACK_BYTES = 16
+VECTOR_BYTES = (16, 8, 4)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RowLanesConfig(KernelConfig):
+    threads: Annotated[int, Tunable("threads of a block", symbol="t1", letter="t")]
+    vector_bytes: Annotated[int, Tunable("bytes of one load of A", letter="b")]
+    lanes: Annotated[int, Tunable("lanes along a row of A", letter="l")]
+
+
+L = TypeVar("L", bound=RowLanesConfig)
+
+
+def widest_vector(problem: Problem) -> int:
+    """Bytes of the widest vector that whole rows of A are made of: an element, where there is no wider one."""
+    size = problem.dtype.element_bytes
+    return max((b for b in VECTOR_BYTES if b >= size and problem.k * size % b == 0), default=size)
+
+
+VECTORS_FIT_ROWS = Rule(
+    "vectors-fit-rows",
+    "shape",
+    "loads are the widest that whole rows of A are made of",
+    lambda c: tunable(c, "vector_bytes") == widest_vector(c.problem),
+)
+
+
+class RowLanes(Family[L]):
+    dtypes = (*FMA_DTYPES, "bf16", "f16")  # products of the last two are added up in f32
+
+    def traffic(self, config: L, problem: Problem) -> Traffic:
+        launch = self.launch(config, problem)
+        return split_traffic(problem, columns=launch.columns_per_block, splits=launch.splits)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.contiguous[0] == "k" and problem.dtype_name in self.dtypes
+
+    def context(self, config: L, problem: Problem) -> dict[str, Any]:
+        return {
+            "storage": problem.storage,
+            "b_along_n": problem.contiguous[1] == "n",
+            "c_along_n": problem.row_major_c,
+        }
