@@ -20,7 +20,7 @@ from tests.fabricated import (
     tuning_run,
     vendor_measurement,
 )
-from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import rows
 from tsm2_tune.tuner.exchange.record import Entry
