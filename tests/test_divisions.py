@@ -8,7 +8,7 @@ import pytest
 
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.ism2 import Ism2Config
-from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
+from tsm2_tune.generator.families.staged import StagedSmmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig

@@ -14,9 +14,8 @@ from tests.planting import Bug
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.gemv import GemvConfig
-from tsm2_tune.generator.families.gram import GramConfig
-from tsm2_tune.generator.families.staged_half import StagedHalfConfig
-from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
+from tsm2_tune.generator.families.staged import GramConfig, StagedMmaConfig
+from tsm2_tune.generator.families.staged_wgmma import StagedHalfConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig

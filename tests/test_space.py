@@ -13,11 +13,9 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gemv import GemvConfig
-from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
-from tsm2_tune.generator.families.staged import StagedConfig
-from tsm2_tune.generator.families.staged_half import StagedHalfConfig
-from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
+from tsm2_tune.generator.families.staged import GramConfig, StagedConfig, StagedMmaConfig
+from tsm2_tune.generator.families.staged_wgmma import StagedHalfConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
