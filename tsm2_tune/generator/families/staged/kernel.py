@@ -17,7 +17,7 @@ from tsm2_tune.generator.tunables import Tunable
 
 WARP_THREADS = 32
 VECTOR_BYTES = 16
-# Of an mma instruction on f64: columns of C, and products along k. A strip has 16 rows, of complex numbers 8.
+# Of an m16n8k8 instruction: columns and rows of C, and products along k. An octet has 8 columns, a strip 16 rows.
 OCTET_COLUMNS, STRIP_ROWS, DEPTH = 8, 16, 8
 
 Threads = Annotated[int, Tunable("threads of a block", letter="t")]

@@ -34,7 +34,6 @@ RINGS = (
     (128, 128, 8, 6, 1), (256, 256, 64, 2, 1), (256, 256, 32, 2, 1), (256, 256, 16, 2, 1), (256, 256, 16, 3, 1),
     (256, 256, 16, 4, 1), (256, 256, 8, 4, 1), (256, 256, 8, 6, 1),
 )  # fmt: skip
-REAL_STRIP_ROWS = 8  # of a strip: their real and imaginary parts are the 16 rows of an instruction
 MOST_AHEAD_OF_COPIES = 8  # strips times octets: with more, the compiler spills what is loaded before copies begin
 REGISTERS_OF_C128 = 4
 
@@ -71,7 +70,7 @@ class StagedZmma(WarpTileKernel[StagedZmmaConfig]):
     template = "staged_mma_complex.cu.jinja"
     dtypes = ("c64", "c128")
     leaves_small_grams = False
-    strip_rows = REAL_STRIP_ROWS
+    strip_rows = 8  # whose real and imaginary parts are the 16 rows of an instruction
     least_depth = 1
     rules = (
         HAS_F64_TENSOR_CORES,
@@ -85,7 +84,7 @@ class StagedZmma(WarpTileKernel[StagedZmmaConfig]):
         for (rows, columns, bound), ring, splits, (strips, octets), ahead in product(
             tiles, RINGS, WIDE_SPLITS, WARP_TILES, (0, 1)
         ):
-            if rows % (REAL_STRIP_ROWS * strips) == 0 and columns % (OCTET_COLUMNS * octets) == 0:
+            if rows % (self.strip_rows * strips) == 0 and columns % (OCTET_COLUMNS * octets) == 0:
                 config = StagedZmmaConfig(*ring[:2], rows, columns, *ring[2:], splits, bound, strips, octets, ahead)
                 if self.has_whole_teams(config):
                     yield config
