@@ -439,7 +439,7 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
 //   Tail: the chunks of a tile behind the panels, or all of them. The other blocks have the tails of all tiles:
 //   Turns: as long as there is a tile for each of those blocks, each has all of a tail.
 //   Stretches: the tails of the tiles left, end to end, are cut into equal stretches, one for each of those blocks.
-//   Span: the part of k from which a block has chunks of its tiles: a panel, or the tail.
+//   Span: the part of k in which a block has chunks of its tiles: a panel, or the tail.
 //   Item: what a block has of one tile. It adds that up before it begins the next.
 // 7 tiles of 10 chunks, 5 blocks: no panel, 1 turn, stretches of 4 chunks. Chunks [a, b) of a tile are
 //   block 0's: of tile 0 [0, 10), of tile 5 [0, 4)     block 3's: of tile 3 [0, 10), of tile 6 [2, 6)
@@ -702,7 +702,7 @@ __device__ __forceinline__ int row_of(int strip, int slot, int half)
 // Neighbouring columns are in two octets.
 __device__ __forceinline__ int column_of(int octet, int slot) { return octet / 2 * 16 + 2 * slot + octet % 2; }
 
-// Of 8 products along k, what a lane has of a warp's rows of A and columns of B. Doubles hold every product of two
+// A lane's part of a warp's rows of A and columns of B, for 8 products along k. Doubles hold every product of two
 // floats exactly.
 struct Fragments {
     double a[strips][4], b[octets][2];
@@ -1000,8 +1000,8 @@ sum[s][o][e];
             const int parts = work.panels + (work.tail_chunks > 0 ? last_rank - first_rank + 1 : 0);
             const int part =
                 in_panel ? blockIdx.x / work.tiles : work.panels + (of_a_turn ? 0 : work.rank - first_rank);
-            // In the workspace its parts lie behind those of the tiles before it: of panels, of turns where a turn is
-            // not all of a tile, and of stretches, one for each block, and one more where a block goes on with the next
+            // The workspace has the tile's parts behind those of the tiles before it: of panels, of turns if a turn is
+            // not all of a tile, and of stretches, one for each block, and one more if a block goes on with the next
             // tile.
             const index_t turn_parts = work.panels > 0 ? work.turn_tiles : 0;
             const index_t tails_before = of_a_turn ? tile : turn_parts + first_rank + nth_tile;

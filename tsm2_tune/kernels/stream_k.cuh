@@ -8,7 +8,7 @@
 //   Tail: the chunks of a tile behind the panels, or all of them. The other blocks have the tails of all tiles:
 //   Turns: as long as there is a tile for each of those blocks, each has all of a tail.
 //   Stretches: the tails of the tiles left, end to end, are cut into equal stretches, one for each of those blocks.
-//   Span: the part of k from which a block has chunks of its tiles: a panel, or the tail.
+//   Span: the part of k in which a block has chunks of its tiles: a panel, or the tail.
 //   Item: what a block has of one tile. It adds that up before it begins the next.
 // 7 tiles of 10 chunks, 5 blocks: no panel, 1 turn, stretches of 4 chunks. Chunks [a, b) of a tile are
 //   block 0's: of tile 0 [0, 10), of tile 5 [0, 4)     block 3's: of tile 3 [0, 10), of tile 6 [2, 6)

@@ -130,7 +130,7 @@ class StagedKernel(Family[C]):
         return max(rings, teams * self.sums_of_team(config))
 
     def dynamic_smem_bytes(self, config: C, problem: Problem) -> int:
-        """Of a block, that its launch asks for."""
+        """Shared memory that a launch asks for, per block."""
         return self.smem_elements(config, problem) * problem.dtype.element_bytes
 
     def resources(self, config: C, problem: Problem) -> Resources:

@@ -28,7 +28,7 @@ RINGS = (
     (256, 256, 32, 3, 1),
 )  # fmt: skip
 MIN_BLOCKS = (1, 3, 4)
-# Of a C of many rows: threads, rows and columns of a tile, strips and octets of a warp, and the least blocks.
+# For a C of many rows: threads, rows and columns of a tile, strips and octets of a warp, and the least blocks.
 TALL_TILES = (
     (256, 256, 64, 4, 4, 1), (128, 128, 64, 4, 4, 1), (256, 128, 64, 2, 4, 1), (256, 256, 32, 2, 4, 1),
     (128, 128, 32, 2, 4, 1), (256, 128, 32, 2, 2, 2), (128, 64, 32, 2, 2, 1), (128, 64, 32, 2, 2, 4),
@@ -36,7 +36,7 @@ TALL_TILES = (
     (256, 256, 24, 2, 3, 1), (256, 128, 24, 1, 3, 1), (128, 128, 24, 2, 3, 1),
     (256, 256, 48, 4, 3, 1), (256, 128, 48, 2, 3, 1), (128, 128, 48, 4, 3, 1),
 )  # fmt: skip
-# Of a C of many rows and columns, wider than those.
+# For a C of many rows and columns, wider than those.
 WIDE_TILES, WIDE = ((256, 128, 128, 4, 4, 1), (128, 64, 128, 4, 4, 1)), 128
 TALL_RINGS = (
     (16, 3, 1), (16, 4, 1), (16, 5, 1), (16, 6, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (32, 4, 1), (32, 2, 2),

@@ -36,7 +36,7 @@ TILES = (
 )  # fmt: skip
 RINGS = ((16, 3, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (64, 2, 0), (64, 2, 1))  # chunk, stages, through
 MIN_BLOCKS = (2, 3, 4)
-# Of a C of many rows and columns, wider than those, and the least blocks.
+# For a C of many rows and columns, wider than those, and the least blocks.
 WIDE_TILES = (((128, 128, 4, 4), 1), ((128, 128, 2, 8), 1), ((64, 128, 4, 4), 2), ((64, 128, 2, 8), 2))
 THREADS = 128  # of a block, or as many more as share a tile
 

@@ -106,7 +106,7 @@ class Gram(SymmetricKernel[GramConfig]):
         most = VECTOR_BYTES // problem.dtype.element_bytes  # that fit a vector
 
         def step_and_blocks(through: int) -> tuple[int, int]:
-            """Where half a vector's products leave registers for a third block, they are faster."""
+            """Half a vector's products are faster if they leave registers for a third block."""
             if not along_k:
                 return 1, 3
             return (max(most // 2, 1), 3) if through > 0 and tile < TILE[-1] else (most, 2)

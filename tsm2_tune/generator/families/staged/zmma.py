@@ -90,7 +90,7 @@ class StagedZmma(WarpTileKernel[StagedZmmaConfig]):
                     yield config
 
     def registers(self, config: StagedZmmaConfig) -> int:
-        """As elements of c128: sums, and what a lane has at a time of A, as matrices of real numbers, and of B."""
+        """Elements of c128: sums, and at a time a lane's part of A, as matrices of real numbers, and of B."""
         return 2 * config.strips * config.octets + 2 * config.strips + config.octets
 
     def resources(self, config: StagedZmmaConfig, problem: Problem) -> Resources:
@@ -120,7 +120,7 @@ class StagedZmma(WarpTileKernel[StagedZmmaConfig]):
         return 4 if along_a == "k" else 2, b_along_k if along_b == "k" else 2
 
     def probe_shapes(self, config: StagedZmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """As a part of a chunk one product, of which three real ones lose most."""
+        """A part of a chunk is one product: three real ones lose most there."""
         shapes = super().probe_shapes(config, problem)
         if not has_three_products(problem):
             return shapes
