@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tests.planting import Bug, Shape
-from tsm2_tune.generator.families.staged import StagedConfig
-from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
+from tsm2_tune.generator.families.staged import StagedConfig, StagedMmaConfig
 
 SHAPE = (16, 16, 1024)
 

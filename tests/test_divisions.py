@@ -9,7 +9,7 @@ import pytest
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
 from tsm2_tune.generator.families.resident_b import TsmmConfig, TsmmHeldConfig, TsmmMmaConfig, TsmmRingConfig
-from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
+from tsm2_tune.generator.families.staged import StagedSmmaConfig
 from tsm2_tune.generator.families.stream_a import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.expecting import Division

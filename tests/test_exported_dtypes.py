@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.fabricated import exported, handmade, host_run, imported, trial, winners
-from tsm2_tune.generator.families.gram import GramConfig
+from tsm2_tune.generator.families.staged import GramConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 

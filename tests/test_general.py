@@ -9,9 +9,7 @@ import pytest
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
-from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
-from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
+from tsm2_tune.generator.families.staged import StagedMmaConfig, StagedSmmaConfig, StagedZmmaConfig
 from tsm2_tune.generator.first_choices import first_choices
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -86,8 +84,8 @@ PROBED = StagedMmaConfig(256, 256, 64, 64, 32, 4, 1, splits=16, min_blocks=1, st
 WIDE = StagedMmaConfig(128, 128, 128, 64, 16, 3, 1, splits=16, min_blocks=1, strips=4, octets=4, ahead=1)
 PROBED_BUGS = (
     Bug("stretches that leave chunks over", PROBED,
-        "index_t((in_stretches + work.tail_blocks - 1) / work.tail_blocks)",
-        "index_t(in_stretches / work.tail_blocks)", dtype="f64"),
+        "Index((in_stretches + work.tail_blocks - 1) / work.tail_blocks)",
+        "Index(in_stretches / work.tail_blocks)", dtype="f64"),
     Bug("the last band a tile short where it is whole", WIDE, "below < tiles_down_band ? below : tiles_down_band",
         "below <= tiles_down_band ? below : tiles_down_band - 1", dtype="f64"),
 )  # fmt: skip

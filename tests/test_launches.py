@@ -14,11 +14,10 @@ from tests.planting import Bug
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.gemv import GemvConfig
-from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.inner import TsmtConfig
 from tsm2_tune.generator.families.row_lanes import TsmrRowsConfig
-from tsm2_tune.generator.families.staged_half import StagedHalfConfig
-from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
+from tsm2_tune.generator.families.staged import GramConfig, StagedMmaConfig
+from tsm2_tune.generator.families.staged_wgmma import StagedHalfConfig
 from tsm2_tune.generator.families.stream_a import TsmrConfig, TsmrHalfConfig
 from tsm2_tune.generator.probes import launch_problems
 from tsm2_tune.generator.problem import DTYPES, Problem

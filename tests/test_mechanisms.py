@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent
 TEMPLATES = Path(tsm2_tune.__file__).parent / "templates"
 # By what a bug of theirs replaces: the template that has it, and all families that it is rendered for.
 SHARED = {
-    "current += rings_of_block": ("staging", "staged staged_mma staged_smma staged_zmma"),
+    "current += rings_of_block": ("staged", "staged staged_mma staged_smma staged_zmma"),
     "element = scalar(beta == 0 ?": (
         "parts",
         "gemm gemv gram gram_mma ladder staged staged_half staged_mma staged_smma staged_zmma tsmm tsmm_mma tsmr"

@@ -11,9 +11,8 @@ import pytest
 from tests.conftest import TryKernel
 from tests.planting import Bug, Shape, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.gram import GramConfig
-from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.inner import TsmtConfig
+from tsm2_tune.generator.families.staged import GramConfig, GramMmaConfig
 
 pytestmark = pytest.mark.host
 

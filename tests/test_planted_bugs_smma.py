@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
+from tsm2_tune.generator.families.staged import StagedSmmaConfig
 
 pytestmark = pytest.mark.host
 
@@ -26,12 +26,12 @@ def bug(name: str, original: str, planted: str, *, op: str, config: StagedSmmaCo
 
 
 BUGS = (
-    bug("products of rows along k all the first", "fragments.a[s][2 + half] = bits.y",
-        "fragments.a[s][2 + half] = bits.x", op="ttt"),
+    bug("products of rows along k all the first", "fragments.a[s][2 + half] = read.y",
+        "fragments.a[s][2 + half] = read.x", op="ttt"),
     bug("columns of an odd number of octets as of pairs", "8 * octet + slot",
         "octet / 2 * 16 + 2 * slot + octet % 2", op="ntt", config=ODD),
     bug("rows of C too near", "* 32 + 4 * g;", "* 32 + 2 * g;", op="nn"),
-    bug("factors of lower precision", "fragments.b[o][0] = bits.x", "fragments.b[o][0] = bits.x + 4096.0f - 4096.0f",
+    bug("factors of lower precision", "fragments.b[o][0] = read.x", "fragments.b[o][0] = read.x + 4096.0f - 4096.0f",
         op="nn"),
 )  # fmt: skip
 

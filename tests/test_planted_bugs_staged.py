@@ -72,10 +72,10 @@ MULTIPLYING_BUGS = (
         "const int row = line_of<rows, !a_along_k>", op="ntt"),
     staged("lines of C in another order than of B", WARPS, "= line_of<columns, b_along_k>",
         "= line_of<columns, !b_along_k>", op="ntt"),
-    mma("products of A in another order than of B", MMA_BLOCK, "a[s][half] = bits.x;\n            "
-        "fragments.a[s][2 + half] = bits.y;", "a[s][half] = bits.y;\n            fragments.a[s][2 + half] = bits.x;"),
-    mma("the next chunk read before it is there", MMA_LARGE, "? 0 : place + 1;\n                    arrive();",
-        "? 0 : place + 1;"),
+    mma("products of A in another order than of B", MMA_BLOCK, "a[s][half] = read.x;\n            "
+        "fragments.a[s][2 + half] = read.y;", "a[s][half] = read.y;\n            fragments.a[s][2 + half] = read.x;"),
+    mma("the next chunk read before it is there", MMA_LARGE, "next_place();\n                    arrive();",
+        "next_place();"),
 )  # fmt: skip
 
 ADDING_BUGS = (

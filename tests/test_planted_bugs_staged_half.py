@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.staged_half import StagedHalfConfig
+from tsm2_tune.generator.families.staged_wgmma import StagedHalfConfig
 
 pytestmark = pytest.mark.host
 

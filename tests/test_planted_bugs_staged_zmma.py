@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
+from tsm2_tune.generator.families.staged import StagedZmmaConfig
 
 pytestmark = pytest.mark.host
 

@@ -13,14 +13,12 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gemv import GemvConfig
-from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.inner import TsmtConfig, TsmtFewConfig, TsmtRingConfig
 from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
 from tsm2_tune.generator.families.resident_b import TsmmConfig, TsmmHeldConfig, TsmmMmaConfig, TsmmRingConfig
 from tsm2_tune.generator.families.row_lanes import TsmmRowsConfig, TsmrRowsConfig
-from tsm2_tune.generator.families.staged import StagedConfig
-from tsm2_tune.generator.families.staged_half import StagedHalfConfig
-from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
+from tsm2_tune.generator.families.staged import GramConfig, StagedConfig, StagedMmaConfig
+from tsm2_tune.generator.families.staged_wgmma import StagedHalfConfig
 from tsm2_tune.generator.families.stream_a import TsmrConfig, TsmrHalfConfig, TsmrHalfRingConfig, TsmrMmaConfig
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits

@@ -10,8 +10,7 @@ import pytest
 
 from tests.conftest import compiled
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.staged import StagedConfig
-from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
+from tsm2_tune.generator.families.staged import StagedConfig, StagedMmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain

@@ -17,15 +17,16 @@ constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // how A,
 
 constexpr int threads = 128;       // of a block
 constexpr int sharers = 128;       // threads that share a ring in shared memory
-constexpr int tile_rows = 16;     // of C, of a block
-constexpr int tile_columns = 16;  // of C, of a block
+constexpr int rings_of_block = threads / sharers;
 constexpr int chunk = 32;         // products along k in one place of the ring
 constexpr int stages = 3;         // places of the ring
 constexpr int min_blocks = 1;     // that a multiprocessor must hold, which bounds the registers
-constexpr int strips = 1;         // of 16 rows of C, of a warp
-constexpr int octets = 2;         // of 8 columns of C, of a warp
-
 constexpr int width = 16 / sizeof(scalar);  // of a vector
+constexpr int tile_rows = 16;     // of C, of a block
+constexpr int tile_columns = 16;  // of C, of a block
+constexpr int strip_rows = 16;    // of C
+constexpr int strips = 1;         // of a warp
+constexpr int octets = 2;         // of 8 columns of C, of a warp
 
 // What kernels share, header by header.
 
@@ -428,28 +429,146 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
 }
 #endif
 
+// stream_k.cuh
+// How the blocks of a persistent kernel share all chunks of k of all tiles of C: stream-K, with whole tiles as far as
+// possible.
+//
+// A block has as much to do as the others, as nearly as whole chunks allow.
+//   Panels: with fewer tiles of C than blocks, k begins with panels as long as a block's equal share. One block has
+//     all of a tile's panel.
+//   Tail: the chunks of a tile behind the panels, or all of them. The other blocks have the tails of all tiles:
+//   Turns: as long as there is a tile for each of those blocks, each has all of a tail.
+//   Stretches: the tails of the tiles left, end to end, are cut into equal stretches, one for each of those blocks.
+//   Span: the part of k in which a block has chunks of its tiles: a panel, or the tail.
+//   Item: what a block has of one tile. It adds that up before it begins the next.
+// 7 tiles of 10 chunks, 5 blocks: no panel, 1 turn, stretches of 4 chunks. Chunks [a, b) of a tile are
+//   block 0's: of tile 0 [0, 10), of tile 5 [0, 4)     block 3's: of tile 3 [0, 10), of tile 6 [2, 6)
+//   block 1's: of tile 1 [0, 10), of tile 5 [4, 8)     block 4's: of tile 4 [0, 10), of tile 6 [6, 10)
+//   block 2's: of tile 2 [0, 10), of tile 5 [8, 10), of tile 6 [0, 2)
+// 3 tiles of 90 chunks, 5 blocks: a panel of 54 chunks, a tail of 36; 1 turn, stretches of 18 chunks.
+//   block 0's: of tile 0 [0, 54)                       block 3's: of tile 0 [54, 90), of tile 2 [54, 72)
+//   block 1's: of tile 1 [0, 54)                       block 4's: of tile 1 [54, 90), of tile 2 [72, 90)
+//   block 2's: of tile 2 [0, 54)
+// So most of the time blocks side by side read neighbours of A and the same rows of B. With nearly as many tiles as
+// blocks and a short k, each tile is one block's, and the blocks left over have nothing to do: for a whole tile a block
+// may have `most_over` products along k over its share. Of a single tile, block b has chunks b, b + splits, ...
+template <class Index, int tile_rows, int tile_columns, int chunk, int most_over>
+struct StreamK {
+    struct Corner {  // of a tile, in C
+        Index row, column;
+    };
+    struct Origin {  // of a chunk: where its tile is in C, and its first product along k
+        Corner corner;
+        Index product;
+    };
+
+    Index panels, tail_chunks;          // of k; of each tile
+    Index tail_blocks, turn_tiles;      // blocks that have the tails; tiles whose tails they have in turns
+    Index stretch_chunks;               // of every stretch but the last
+    Index rank;                         // of this block among those of its panel, or of the tails
+    Index span_begin, span_chunks;      // of this block, in a tile
+    Index turns;                        // of this block
+    Index stretch_tile, stretch_begin;  // where its stretch, or panel, begins: tile, and chunk of the span
+    Index own_chunks;                   // of this block in all
+    Index tiles_down, tiles;            // of C
+    Index tiles_down_band;              // so that those of a turn are about a square of C
+    Index tiles_of_band;                // but for the last one
+    Index chunks;                       // of a tile
+
+    // The tile of this block's item with this number: first come its turns, then its stretch, tile after tile.
+    __device__ __forceinline__ Index tile_of(Index item) const
+    {
+        return item < turns ? item * tail_blocks + rank : stretch_tile + item - turns;
+    }
+    // Tiles are numbered down the columns of bands: those of a turn are about a square of C, and so the L2 has what its
+    // blocks read of A and of B.
+    __device__ __forceinline__ Corner corner_of(Index tile) const
+    {
+        if (tiles == tiles_down)
+            return {tile * tile_rows, 0};
+        const Index band = tile / tiles_of_band, in_band = tile - band * tiles_of_band;
+        const Index above = band * tiles_down_band, below = tiles_down - above;
+        const Index down = below < tiles_down_band ? below : tiles_down_band, across = in_band / down;
+        return {(above + in_band - across * down) * tile_rows, across * tile_columns};
+    }
+
+    __device__ __forceinline__ static StreamK of_block(Index block, int splits, Index m, Index n, Index k)
+    {
+        StreamK work = {};
+        work.tiles_down = (m + tile_rows - 1) / tile_rows;
+        const Index tiles_across = (n + tile_columns - 1) / tile_columns;
+        const Index tiles = work.tiles = work.tiles_down * tiles_across;
+        if (tiles_across > 1) {
+            work.tiles_down_band = Index(sqrtf(splits * (float(tile_columns) / tile_rows)) + 0.5f);
+            work.tiles_down_band = work.tiles_down_band > 0 ? work.tiles_down_band : 1;
+            work.tiles_of_band = tiles_across * work.tiles_down_band;
+        }
+        const Index chunks = work.chunks = (k + chunk - 1) / chunk;
+        if (block >= splits)
+            return work;
+        if (tiles == 1) {
+            work.tail_chunks = work.span_chunks = chunks;
+            work.tail_blocks = splits;
+            work.rank = work.stretch_begin = block;
+            work.own_chunks = block < chunks ? (chunks - block + splits - 1) / splits : 0;
+            return work;
+        }
+        constexpr int least_tail = 32;  // chunks, beside which the end of an item takes little time
+        Index share = Index((tiles * (long long)chunks + splits - 1) / splits);  // chunks of a block
+        if (tiles < splits && tiles >= splits - splits / 8 && (chunks - share) * chunk <= most_over)
+            share = chunks;
+        if (tiles < splits)
+            work.panels = (chunks % share == 0 ? chunks : chunks > least_tail ? chunks - least_tail : 0) / share;
+        work.tail_chunks = chunks - work.panels * share;
+        const Index panel_blocks = work.panels * tiles;
+        work.tail_blocks = splits - panel_blocks;
+        const Index turns = work.tail_blocks == 0 ? 0 : tiles / work.tail_blocks;
+        work.turn_tiles = turns * work.tail_blocks;
+        const long long in_stretches = (tiles - work.turn_tiles) * (long long)work.tail_chunks;
+        work.stretch_chunks =
+            work.tail_blocks == 0 ? 0 : Index((in_stretches + work.tail_blocks - 1) / work.tail_blocks);
+        if (block < panel_blocks) {
+            work.rank = work.stretch_tile = block % tiles;
+            work.span_begin = block / tiles * share;
+            work.own_chunks = work.span_chunks = share;
+        } else if (work.tail_chunks > 0) {
+            work.rank = block - panel_blocks;
+            work.span_begin = work.panels * share;
+            work.span_chunks = work.tail_chunks;
+            work.turns = turns;
+            const long long before = work.rank * (long long)work.stretch_chunks, remaining = in_stretches - before;
+            work.stretch_tile = work.turn_tiles + Index(before / work.tail_chunks);
+            work.stretch_begin = Index(before % work.tail_chunks);
+            work.own_chunks = turns * work.tail_chunks
+                + (remaining <= 0 ? 0 : remaining < work.stretch_chunks ? Index(remaining) : work.stretch_chunks);
+        }
+        return work;
+    }
+};
+
 // This kernel.
 
 using vector = Vector<scalar, width, double2>;
 using bits_t = vector::bits_t;  // of the loads and stores
 
 constexpr int tile_elements = tile_rows * tile_columns;
-constexpr int rings_of_block = threads / sharers;
 // The warps of a tile lie side by side; the others take other k.
-constexpr int team_rows = tile_rows / (16 * strips);
+constexpr int depth = 8, lane_depth = 2;  // products along k of a step; side by side, of a lane
+constexpr int team_rows = tile_rows / (strip_rows * strips);
 constexpr int team = 32 * team_rows * (tile_columns / (8 * octets));
-constexpr int chunk_step = sharers / team * 8, steps = chunk / chunk_step;  // of k, the teams of a ring together
+constexpr int chunk_step = sharers / team * depth, steps = chunk / chunk_step;  // of k, the teams of a ring together
 constexpr int sums_of_tile = threads / team;    // that a block's teams leave to be added up
 
 // An operand lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that
-// threads which read at the same time meet no bank twice: 8 lanes, two neighbours each.
+// threads which read at the same time meet no bank twice.
 constexpr int a_pad = 4, b_pad = 4;
 constexpr int a_pitch = (a_along_k ? chunk : tile_rows) + a_pad;     // from one run to the next
 constexpr int b_pitch = (b_along_k ? chunk : tile_columns) + b_pad;
 constexpr int a_elements = a_pitch * (a_along_k ? tile_rows : chunk);
 constexpr int b_elements = b_pitch * (b_along_k ? tile_columns : chunk);
 
-// What a thread holds of a tile in the end: vectors along C's lines, each `threads` vectors from the next in a workspace.
+// What a thread holds of a tile in the end: vectors along C's lines. In a workspace one is `threads` vectors from the
+// next.
 constexpr int vectors_of_tile = tile_elements / width, held_vectors = (vectors_of_tile + threads - 1) / threads;
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
@@ -572,40 +691,45 @@ __device__ __forceinline__ void stage_at_the_edge(
     }
 }
 
-// Which rows and columns the tensor core's are is free, as long as A, B and C agree. Of its rows of A, those of one
-// lane are neighbours, so that it has neighbours of C.
-// Its columns of A and rows of B, t and t + 4, are products 2 t and 2 t + 1 along k; and of its columns of B in two
-// octets those of one lane are neighbours. So where neighbours lie side by side in memory, one read fetches both.
-__device__ __forceinline__ int row_of(int strip, int slot, int half) { return 16 * strip + 2 * slot + half; }
-__device__ __forceinline__ int column_of(int octet, int slot)
+// A, B and C may permute the tensor core's rows and columns, as long as they agree. So a lane has neighbouring rows of
+// C: in f64 two of a strip; in f32 four of two strips, which A has side by side where it lies across k.
+__device__ __forceinline__ int row_of(int strip, int slot, int half)
 {
-    return octet / 2 * 16 + 2 * slot + octet % 2;
+    if (width == 4 && a_along_k)
+        return 16 * strip + slot + 8 * half;
+    return strip / (width / 2) * (8 * width) + width * slot + strip % (width / 2) * 2 + half;
 }
+// Neighbouring columns are in two octets.
+__device__ __forceinline__ int column_of(int octet, int slot) { return octet / 2 * 16 + 2 * slot + octet % 2; }
 
-// Of 8 products along k, what a lane has of a warp's rows of A and columns of B.
+// A lane's part of a warp's rows of A and columns of B, for 8 products along k. Doubles hold every product of two
+// floats exactly.
 struct Fragments {
     double a[strips][4], b[octets][2];
 };
 
-__device__ __forceinline__ bits_t pair(const double *at) { return *reinterpret_cast<const bits_t *>(at); }
+// The tensor core's columns of A and rows of B, t and t + 4, are products 2 t and 2 t + 1 along k: where they lie side
+// by side in memory, one read has both.
+using pair_t = double2;
+__device__ __forceinline__ pair_t pair(const scalar *at) { return *reinterpret_cast<const pair_t *>(at); }
 
 // `a` and `b` are the lane's first elements.
-__device__ __forceinline__ void load(Fragments &fragments, const double *a, const double *b)
+__device__ __forceinline__ void load(Fragments &fragments, const scalar *a, const scalar *b)
 {
     #pragma unroll
     for (int s = 0; s < strips; ++s) {
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const bits_t bits = pair(a + row_of(s, 0, half) * a_pitch);
-            fragments.a[s][half] = bits.x;
-            fragments.a[s][2 + half] = bits.y;
+            const pair_t read = pair(a + row_of(s, 0, half) * a_pitch);
+            fragments.a[s][half] = read.x;
+            fragments.a[s][2 + half] = read.y;
         }
     }
     #pragma unroll
     for (int o = 0; o < octets; ++o) {
-        const bits_t bits = pair(b + column_of(o, 0) * b_pitch);
-        fragments.b[o][0] = bits.x;
-        fragments.b[o][1] = bits.y;
+        const pair_t read = pair(b + column_of(o, 0) * b_pitch);
+        fragments.b[o][0] = read.x;
+        fragments.b[o][1] = read.y;
     }
 }
 
@@ -620,119 +744,12 @@ __device__ __forceinline__ void multiply(sums_t &sum, const Fragments &fragments
     }
 }
 
-// What a block has to do: as much as the others, as nearly as whole chunks allow.
-//   Panels: where there are fewer tiles of C than blocks, k begins with panels as long as a block's equal share. Of each
-//     panel every tile is one block's.
-//   Tail: the chunks of a tile behind the panels, or all of them. The other blocks have the tails of all tiles:
-//   Turns: as long as there is a tile for each of those blocks, each has all of a tail.
-//   Stretches: the tails of the tiles left, end to end, are cut into equal stretches, one for each of those blocks.
-//   Span: the part of k of which a block has chunks of its tiles: a panel, or the tail.
-//   Item: what a block has of one tile. It adds that up before it begins the next.
-// 7 tiles of 10 chunks, 5 blocks: no panel, 1 turn, stretches of 4 chunks. Chunks [a, b) of a tile are
-//   block 0's: of tile 0 [0, 10), of tile 5 [0, 4)     block 3's: of tile 3 [0, 10), of tile 6 [2, 6)
-//   block 1's: of tile 1 [0, 10), of tile 5 [4, 8)     block 4's: of tile 4 [0, 10), of tile 6 [6, 10)
-//   block 2's: of tile 2 [0, 10), of tile 5 [8, 10), of tile 6 [0, 2)
-// 3 tiles of 90 chunks, 5 blocks: a panel of 54 chunks, a tail of 36; 1 turn, stretches of 18 chunks.
-//   block 0's: of tile 0 [0, 54)                       block 3's: of tile 0 [54, 90), of tile 2 [54, 72)
-//   block 1's: of tile 1 [0, 54)                       block 4's: of tile 1 [54, 90), of tile 2 [72, 90)
-//   block 2's: of tile 2 [0, 54)
-// So most of the time blocks side by side read neighbours of A and the same rows of B. Of nearly as many tiles as blocks
-// and a short k, each tile is one block's, and the blocks left over have nothing to do. Of a single tile, block b has
-// chunks b, b + splits, ...
-struct Corner {  // of a tile, in C
-    index_t row, column;
-};
-struct Work {
-    index_t panels, tail_chunks;          // of k; of each tile
-    index_t tail_blocks, turn_tiles;      // blocks that have the tails; tiles whose tails they have in turns
-    index_t stretch_chunks;               // of every stretch but the last
-    index_t rank;                         // of this block among those of its panel, or of the tails
-    index_t span_begin, span_chunks;      // of this block, in a tile
-    index_t turns;                        // of this block
-    index_t stretch_tile, stretch_begin;  // where its stretch, or panel, begins: tile, and chunk of the span
-    index_t own_chunks;                   // of this block in all
-    index_t tiles_down, tiles;            // of C
-    index_t tiles_down_band;              // so that those of a turn are about a square of C
-    index_t tiles_of_band;                // but for the last one
-    index_t chunks;                       // of a tile
-
-    // The tile of this block's item with this number: first come its turns, then its stretch, tile after tile.
-    __device__ __forceinline__ index_t tile_of(index_t item) const
-    {
-        return item < turns ? item * tail_blocks + rank : stretch_tile + item - turns;
-    }
-    // Tiles are numbered down the columns of bands: those of a turn are about a square of C, and so the L2 has what its
-    // blocks read of A and of B.
-    __device__ __forceinline__ Corner corner_of(index_t tile) const
-    {
-        if (tiles == tiles_down)
-            return {tile * tile_rows, 0};
-        const index_t band = tile / tiles_of_band, in_band = tile - band * tiles_of_band;
-        const index_t above = band * tiles_down_band, below = tiles_down - above;
-        const index_t down = below < tiles_down_band ? below : tiles_down_band, across = in_band / down;
-        return {(above + in_band - across * down) * tile_rows, across * tile_columns};
-    }
-};
-
-struct Origin {  // of a chunk: where its tile is in C, and its first product along k
-    Corner corner;
-    index_t product;
-};
-
-__device__ __forceinline__ Work work_of(index_t block, int splits, index_t m, index_t n, index_t k)
-{
-    Work work = {};
-    work.tiles_down = (m + tile_rows - 1) / tile_rows;
-    const index_t tiles_across = (n + tile_columns - 1) / tile_columns;
-    const index_t tiles = work.tiles = work.tiles_down * tiles_across;
-    if (tiles_across > 1) {
-        work.tiles_down_band = index_t(sqrtf(splits * (float(tile_columns) / tile_rows)) + 0.5f);
-        work.tiles_down_band = work.tiles_down_band > 0 ? work.tiles_down_band : 1;
-        work.tiles_of_band = tiles_across * work.tiles_down_band;
-    }
-    const index_t chunks = work.chunks = (k + chunk - 1) / chunk;
-    if (block >= splits)
-        return work;
-    if (tiles == 1) {
-        work.tail_chunks = work.span_chunks = chunks;
-        work.tail_blocks = splits;
-        work.rank = work.stretch_begin = block;
-        work.own_chunks = block < chunks ? (chunks - block + splits - 1) / splits : 0;
-        return work;
-    }
-    constexpr int least_tail = 32;  // chunks, beside which the end of an item takes little time
-    // Products along k that a block may have over its share, so as to have a whole tile: 16000 of a row of the tile,
-    // since more would take longer than adding up the sums of several blocks.
-    constexpr int most_over = 16000 / tile_columns;
-    index_t share = index_t((tiles * (long long)chunks + splits - 1) / splits);  // chunks of a block
-    if (tiles < splits && tiles >= splits - splits / 8 && (chunks - share) * chunk <= most_over)
-        share = chunks;
-    if (tiles < splits)
-        work.panels = (chunks % share == 0 ? chunks : chunks > least_tail ? chunks - least_tail : 0) / share;
-    work.tail_chunks = chunks - work.panels * share;
-    const index_t panel_blocks = work.panels * tiles;
-    work.tail_blocks = splits - panel_blocks;
-    const index_t turns = work.tail_blocks == 0 ? 0 : tiles / work.tail_blocks;
-    work.turn_tiles = turns * work.tail_blocks;
-    const long long in_stretches = (tiles - work.turn_tiles) * (long long)work.tail_chunks;
-    work.stretch_chunks = work.tail_blocks == 0 ? 0 : index_t((in_stretches + work.tail_blocks - 1) / work.tail_blocks);
-    if (block < panel_blocks) {
-        work.rank = work.stretch_tile = block % tiles;
-        work.span_begin = block / tiles * share;
-        work.own_chunks = work.span_chunks = share;
-    } else if (work.tail_chunks > 0) {
-        work.rank = block - panel_blocks;
-        work.span_begin = work.panels * share;
-        work.span_chunks = work.tail_chunks;
-        work.turns = turns;
-        const long long before = work.rank * (long long)work.stretch_chunks, remaining = in_stretches - before;
-        work.stretch_tile = work.turn_tiles + index_t(before / work.tail_chunks);
-        work.stretch_begin = index_t(before % work.tail_chunks);
-        work.own_chunks = turns * work.tail_chunks
-            + (remaining <= 0 ? 0 : remaining < work.stretch_chunks ? index_t(remaining) : work.stretch_chunks);
-    }
-    return work;
-}
+// Products along k that a block may have over its share, so as to have a whole tile: 16000 for a row of the
+// tile, since more would take longer than adding up the sums of several blocks.
+constexpr int most_over = 16000 / tile_columns;
+using Work = StreamK<index_t, tile_rows, tile_columns, chunk, most_over>;
+using Corner = Work::Corner;
+using Origin = Work::Origin;
 
 extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_mma(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
@@ -744,10 +761,10 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_mma(
     const int ring_of_block = sharers == threads ? 0 : threadIdx.x / sharers;
     scalar *ring = left + ring_of_block * (stages * (a_elements + b_elements));
 
-    const int splits = gridDim.x < Meeting::most_blocks ? gridDim.x : Meeting::most_blocks;  // blocks that share all work
+    const int splits = gridDim.x < Meeting::most_blocks ? gridDim.x : Meeting::most_blocks;  // blocks that share work
     __shared__ Work work;  // seldom needed: registers are for sums
     if (threadIdx.x == 0)
-        work = work_of(index_t(blockIdx.x), splits, m, n, k);
+        work = Work::of_block(blockIdx.x, splits, m, n, k);
     __syncthreads();
     const index_t own_chunks = work.own_chunks;
     if (own_chunks == 0)
@@ -757,21 +774,19 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_mma(
 
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const int member = warp % (team / 32);
-    const int k_lane = threadIdx.x % sharers / team * 8;
-    const int row = member % team_rows * (16 * strips), column = member / team_rows * (8 * octets);
-    const int product = k_lane + 2 * t;  // the lane's first, along k
+    const int row = member % team_rows * (strip_rows * strips), column = member / team_rows * (8 * octets);
+    const int product = threadIdx.x % sharers / team * depth + t * lane_depth;  // the lane's first, along k
     // From a place of the ring to the lane's first elements in it.
     const int a_line = row + row_of(0, g, 0), b_line = column + column_of(0, g);
     const int lane_a = a_along_k ? a_line * a_pitch + product : product * a_pitch + a_line;
     const int lane_b = b_along_k ? b_line * b_pitch + product : product * b_pitch + b_line;
     constexpr int a_step = chunk_step * (a_along_k ? 1 : a_pitch), b_step = chunk_step * (b_along_k ? 1 : b_pitch);
     Fragments next_fragments;  // of the products after the current ones
-
     const bool same = A == B && lda == ldb && m == n && one_tile;  // X^T X: staged once
 
-    // What to stage next: `unchecked` chunks, the first elements of the first at `from_a` and `from_b`, one after another
-    // without a look at where k or the tile ends; or, where vectors are not aligned, as many `by_elements`; then chunk
-    // `to_stage` of this block's, before chunk `stop`.
+    // What to stage next: `unchecked` chunks, one after another without a look at where k or the tile ends, from
+    // `from_a` and `from_b` on; or, where vectors are not aligned, as many `by_elements`; then the block's chunk
+    // `to_stage`, before chunk `stop`.
     index_t to_stage = ring_of_block, stop = own_chunks, unchecked = 0, by_elements = 0;
     // Vectors are aligned in every line.
     const bool vectors = (reinterpret_cast<unsigned long long>(A) | reinterpret_cast<unsigned long long>(B)
@@ -804,8 +819,10 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_mma(
         const long long product = next_chunk * (long long)chunk;
         const int run_a = in_vectors ? Of_A::run() : Each_of_A::run(), at_a = in_vectors ? Of_A::at() : Each_of_A::at();
         const int run_b = in_vectors ? Of_B::run() : Each_of_B::run(), at_b = in_vectors ? Of_B::at() : Each_of_B::at();
-        from_a = A + (corner.row + run_a) * (long long)lda + product + at_a;
-        from_b = B + (corner.column + run_b) * (long long)ldb + product + at_b;
+        from_a = a_along_k ? A + (corner.row + run_a) * (long long)lda + product + at_a
+                           : A + (product + run_a) * lda + corner.row + at_a;
+        from_b = b_along_k ? B + (corner.column + run_b) * (long long)ldb + product + at_b
+                           : B + (product + run_b) * ldb + corner.column + at_b;
         to_stage += unchecked * rings_of_block;
         return Origin{corner, next_chunk * chunk};
     };
@@ -856,7 +873,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_mma(
         const scalar *a = ring + place * (a_elements + b_elements), *b = same ? a : a + a_elements;
         load(next_fragments, a + lane_a + step * a_step, b + lane_b + step * b_step);
     };
-
     const auto arrive = [&] {
         cp_async_wait<stages - 2>();
         meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
@@ -865,6 +881,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_mma(
         const int before = place == 0 ? stages - 1 : place - 1;
         stage_next(before);
     };
+    const auto next_place = [&] { place = place + 1 == stages ? 0 : place + 1; };
     const auto fill_ring = [&] {
         place = 0;
         #pragma unroll
@@ -873,7 +890,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_mma(
         arrive();
         refill();
         load_step(0);
-
     };
 
     index_t current = ring_of_block;  // of this block's chunks
@@ -890,16 +906,15 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_mma(
             #pragma unroll
             for (int step = 0; step < steps; ++step) {
                 // The last products of a chunk are under way while the first elements of the next one are loaded.
-                const Fragments now = next_fragments;
+                const Fragments fragments = next_fragments;
                 if (step == steps - 1) {
-                    place = place + 1 == stages ? 0 : place + 1;
+                    next_place();
                     arrive();
                     refill();
                 }
                 load_step(step == steps - 1 ? 0 : step + 1);
-                multiply(sum, now);
+                multiply(sum, fragments);
             }
-
         }
 
         const bool alone = item_end - item_begin == work.chunks;  // with the tile
@@ -922,13 +937,13 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_mma(
             #pragma unroll
             for (int o = 0; o < octets; ++o) {
                 #pragma unroll
-                for (int e = 0; e < 4; ++e) {
+                for (int e = 0; e < strip_rows * 8 / 32; ++e) {
                     const int i = row + row_of(s, g, e / 2), j = column + column_of(o, 2 * t + e % 2);
-                    mine[c_along_n ? i * tile_columns + j : j * tile_rows + i] = sum[s][o][e];
+                    mine[c_along_n ? i * tile_columns + j : j * tile_rows + i] =
+sum[s][o][e];
                 }
             }
         }
-
         __syncthreads();
         #pragma unroll
         for (int v = 0; v < held_vectors; ++v) {
@@ -983,9 +998,11 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_mma(
                 last_rank = index_t(((nth_tile + 1LL) * work.tail_chunks - 1) / work.stretch_chunks);
             }
             const int parts = work.panels + (work.tail_chunks > 0 ? last_rank - first_rank + 1 : 0);
-            const int part = in_panel ? blockIdx.x / work.tiles : work.panels + (of_a_turn ? 0 : work.rank - first_rank);
-            // In the workspace its parts lie behind those of the tiles before it: of panels, of turns where a turn is not
-            // all of a tile, and of stretches, one for each block, and one more where a block goes on with the next tile.
+            const int part =
+                in_panel ? blockIdx.x / work.tiles : work.panels + (of_a_turn ? 0 : work.rank - first_rank);
+            // The workspace has the tile's parts behind those of the tiles before it: of panels, of turns if a turn is
+            // not all of a tile, and of stretches, one for each block, and one more if a block goes on with the next
+            // tile.
             const index_t turn_parts = work.panels > 0 ? work.turn_tiles : 0;
             const index_t tails_before = of_a_turn ? tile : turn_parts + first_rank + nth_tile;
             const long long slot = work.panels * (long long)tile + tails_before;  // of the first part
@@ -1032,8 +1049,9 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_mma(
                     const int at = slice * slice_vectors + threadIdx.x % slice_vectors;
                     vector sum[1];
                     add_up_splits<most_loads, true>(
-                        sum, partials + slot * tile_elements, [&](int) { return (adder * vectors_of_tile + at) * width; },
-                        adders * tile_elements, (parts - adder + adders - 1) / adders, (parts + adders - 1) / adders);
+                        sum, partials + slot * tile_elements,
+                        [&](int) { return (adder * vectors_of_tile + at) * width; }, adders * tile_elements,
+                        (parts - adder + adders - 1) / adders, (parts + adders - 1) / adders);
                     sums[threadIdx.x] = sum[0];
                     const unsigned asked = meeting.ask();  // while this slice is stored
                     __syncthreads();
@@ -1042,7 +1060,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_mma(
                         for (int other = 0; other < adders; ++other) {
                             #pragma unroll
                             for (int e = 0; e < width; ++e)
-                                total.element[e] += sums[other * slice_vectors + threadIdx.x % slice_vectors].element[e];
+                                total.element[e] +=
+                                    sums[other * slice_vectors + threadIdx.x % slice_vectors].element[e];
                         }
                         store_one(at / threads, at, total, beta);
                     }

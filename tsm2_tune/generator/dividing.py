@@ -9,6 +9,7 @@ from typing import Any
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.families.staged.full import FullKernel, filling
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import (
@@ -19,7 +20,6 @@ from tsm2_tune.generator.split_k import (
     wide_splits,
     with_splits,
 )
-from tsm2_tune.generator.staging import StagingFamily, filling
 from tsm2_tune.generator.tiles import LARGEST_THIN
 
 MOST_BLOCKS = 4  # on a multiprocessor, of the options of splits
@@ -72,7 +72,7 @@ def divided(family: Family[Any], config: Any, problem: Problem, limits: DeviceLi
         return [config]
     blocks = min(config.splits // MEASURED_SMS, MOST_BLOCKS)
     wide = [replace(config, splits=wide_splits(limits, count)) for count in range(blocks, 0, -1)] or [config]
-    if isinstance(family, StagingFamily):
+    if isinstance(family, FullKernel):
         return sorted(filling(wide, problem, limits), key=lambda one: not family.has_whole_tiles(one, problem))
     if problem.k <= SMALL_K and max(problem.m, problem.n) <= LARGEST_THIN:
         chunk, stages = family.periods(config, problem).k, int(getattr(config, "stages", 1))

@@ -1,8 +1,8 @@
-"""Both operands through shared memory: for the transpose of a tall and skinny matrix times another.
+"""The full schedule by fused multiply-adds: for the transpose of a tall and skinny matrix times another.
 
 In TSMT the threads of a tile each load what they need, and the larger C is, the more of them load the same: the load
-unit is the limit then. Here every element comes from memory once, asynchronously, into a ring of chunks in shared
-memory, as it lies in memory, and the threads read it there.
+unit is the limit then. Here every element comes from memory once, asynchronously, into the ring, as it lies in
+memory, and the threads read it there.
 """
 
 from __future__ import annotations
@@ -13,15 +13,11 @@ from itertools import product
 from typing import Annotated, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate, tunable
+from tsm2_tune.generator.families.staged.full import FullKernel, full_rules
+from tsm2_tune.generator.families.staged.kernel import VECTOR_BYTES, WARP_THREADS, FullConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
 from tsm2_tune.generator.split_k import WIDE_SPLITS
-from tsm2_tune.generator.staging import (
-    WARP_THREADS,
-    StagingConfig,
-    StagingFamily,
-    staging_rules,
-)
 from tsm2_tune.generator.tunables import Tunable
 
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
@@ -34,12 +30,11 @@ RINGS = (
     (128, 128, 32, 3, 2), (128, 128, 64, 4, 2),
 )  # fmt: skip
 MIN_BLOCKS = (1, 3)
-VECTOR_BYTES = 16
 PHASE_BYTES = 128  # of shared memory, that a warp's threads read at the same time
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class StagedConfig(StagingConfig):
+class StagedConfig(FullConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "staged"
@@ -56,12 +51,12 @@ def _reads_fit_vectors(candidate: Candidate) -> bool:
     return not along_k or tunable(candidate, "step") * candidate.problem.dtype.element_bytes <= VECTOR_BYTES
 
 
-class Staged(StagingFamily[StagedConfig]):
+class Staged(FullKernel[StagedConfig]):
     name = "staged"
     summary = "transposed tall and skinny times tall and skinny: both staged in shared memory, k over every thread"
-    template = "staged.cu.jinja"
+    template = "staged_fma.cu.jinja"
     rules = (
-        *staging_rules(TILE),
+        *full_rules(TILE),
         Rule(
             "reads-fit-vectors",
             "limit",
@@ -78,24 +73,12 @@ class Staged(StagingFamily[StagedConfig]):
                 for tile_rows, tile_columns, (rows, columns) in product(TILE, TILE, THREAD_TILES)
             }
         )
-        for tile, ring, splits, min_blocks, step in product(tiles, RINGS, WIDE_SPLITS, MIN_BLOCKS, STEPS):
-            tile_rows, tile_columns, rows, columns = tile
-            threads, sharers, chunk, stages, through = ring
+        every = product(tiles, RINGS, WIDE_SPLITS, MIN_BLOCKS, STEPS)
+        for (tile_rows, tile_columns, rows, columns), ring, splits, min_blocks, step in every:
             config = StagedConfig(
-                threads,
-                sharers,
-                tile_rows,
-                tile_columns,
-                chunk,
-                stages,
-                through,
-                splits,
-                min_blocks,
-                rows,
-                columns,
-                step,
+                *ring[:2], tile_rows, tile_columns, *ring[2:], splits, min_blocks, rows, columns, step
             )
-            if config.chunk * self.team(config) >= sharers * step and self.team(config) <= sharers:
+            if config.chunk * self.team(config) >= config.sharers * step and self.team(config) <= config.sharers:
                 yield config
 
     def team(self, config: StagedConfig) -> int:
@@ -104,7 +87,7 @@ class Staged(StagingFamily[StagedConfig]):
     def registers(self, config: StagedConfig) -> int:
         return config.rows * config.columns + (config.rows + config.columns) * config.step
 
-    def pitches(self, config: StagedConfig, problem: Problem) -> tuple[int, int]:
+    def pads(self, config: StagedConfig, problem: Problem) -> tuple[int, int]:
         """Lines along k are so far apart that those which threads read at the same time lie in banks side by side.
 
         Two neighbours of a team count as one, since they read the same.
@@ -112,12 +95,6 @@ class Staged(StagingFamily[StagedConfig]):
         bytes_of_read = config.step * problem.dtype.element_bytes
         together = min(2 * PHASE_BYTES // bytes_of_read, WARP_THREADS)
         words = max(VECTOR_BYTES, together // self.team(config) * bytes_of_read) % PHASE_BYTES
-        along_k = config.chunk + words // problem.dtype.element_bytes
+        along_k = words // problem.dtype.element_bytes
         along_a, along_b, _ = problem.contiguous
-        return (
-            along_k if along_a == "k" else config.tile_rows,
-            along_k if along_b == "k" else config.tile_columns,
-        )
-
-
-FAMILIES = (Staged(),)
+        return along_k if along_a == "k" else 0, along_k if along_b == "k" else 0

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, ClassVar
 
-from tsm2_tune.generator.gram import GRAM_RULES, TILE, GramBaseConfig, GramFamily
+from tsm2_tune.generator.families.staged.kernel import (
+    DEPTH,
+    OCTET_COLUMNS,
+    STRIP_ROWS,
+    VECTOR_BYTES,
+    WARP_THREADS,
+    SymmetricConfig,
+)
+from tsm2_tune.generator.families.staged.symmetric import SYMMETRIC_RULES, TILE, SymmetricKernel
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
@@ -40,11 +48,10 @@ FIRST: dict[int, tuple[tuple[int, int, int, int, int, int, int], ...]] = {
     ),
 }  # fmt: skip
 WARPS = (1, 2)
-STRIP_ROWS, OCTET_COLUMNS, DEPTH, WARP_THREADS = 16, 8, 8, 32
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class GramMmaConfig(GramBaseConfig):
+class GramMmaConfig(SymmetricConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "gram_mma"
@@ -52,21 +59,20 @@ class GramMmaConfig(GramBaseConfig):
     warps: Annotated[int, Tunable("warps that share the sums of a tile", letter="a")]
 
 
-class GramMma(GramFamily[GramMmaConfig]):
+class GramMma(SymmetricKernel[GramMmaConfig]):
     name = "gram_mma"
     on_tensor_cores = True
     summary = "a tall and skinny matrix's transpose times itself, each product once, on the f64 tensor cores"
-    template = "gram_mma.cu.jinja"
+    template = "staged_symmetric_mma.cu.jinja"
     dtypes = ("f32", "f64")
-    rules = (HAS_F64_TENSOR_CORES, *GRAM_RULES)
+    rules = (HAS_F64_TENSOR_CORES, *SYMMETRIC_RULES)
     config_type = GramMmaConfig
 
     def configurations(self) -> Iterator[GramMmaConfig]:
         for tile, ring, splits, warps in product(TILE, RINGS, WIDE_SPLITS, WARPS):
-            threads, sharers, chunk, stages, through = ring
-            config = GramMmaConfig(threads, sharers, tile, chunk, stages, through, splits, 1, warps)
-            turns = chunk * self.team(config) // (sharers * DEPTH)
-            if self.team(config) <= sharers and turns >= 1 and (warps == 1 or tile == TILE[-1]):
+            config = GramMmaConfig(*ring[:2], tile, *ring[2:], splits, 1, warps)
+            turns = config.chunk * self.team(config) // (config.sharers * DEPTH)
+            if self.team(config) <= config.sharers and turns >= 1 and (warps == 1 or tile == TILE[-1]):
                 yield config
 
     def team(self, config: GramMmaConfig) -> int:
@@ -79,11 +85,11 @@ class GramMma(GramFamily[GramMmaConfig]):
     def registers(self, config: GramMmaConfig) -> int:
         return (self.sums_of_team(config) // config.warps + config.tile * DEPTH) // WARP_THREADS
 
-    def pitch(self, config: GramMmaConfig, problem: Problem) -> int:
+    def pad(self, config: GramMmaConfig, problem: Problem) -> int:
         """Threads that read at the same time have 8 products of some lines, or 4 products 2 apart of some more."""
         if problem.contiguous[0] == "k":
-            return config.chunk + 8 if config.chunk % 16 == 0 else config.chunk
-        return config.tile + 16 // problem.dtype.element_bytes
+            return 8 if config.chunk % 16 == 0 else 0
+        return VECTOR_BYTES // problem.dtype.element_bytes
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GramMmaConfig, ...]:
         """Every product of C in one tile; none where it has more."""
@@ -94,6 +100,3 @@ class GramMma(GramFamily[GramMmaConfig]):
             GramMmaConfig(threads, sharers, tile, chunk, stages, through, wide_splits(limits, blocks), 1, warps)
             for threads, sharers, chunk, stages, through, blocks, warps in FIRST[tile]
         )
-
-
-FAMILIES = (GramMma(),)

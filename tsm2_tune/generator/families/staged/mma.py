@@ -1,28 +1,23 @@
-"""Both operands through shared memory, on the f64 tensor cores: staged, and read as fragments.
-
-A C of many rows is served too, up to 64 columns wide, and one that is large both ways: every block has as many of all
-chunks of all tiles.
-"""
+"""The full schedule in f64 on the f64 tensor cores."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, product
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from tsm2_tune.generator.problem import INT32_MAX, Problem
-from tsm2_tune.generator.split_k import WIDE_SPLITS
-from tsm2_tune.generator.staging import (
+from tsm2_tune.generator.families.staged.full import full_rules
+from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS, STRIP_ROWS
+from tsm2_tune.generator.families.staged.warp_tiles import (
     BLOCKS_FOR_ALL,
     WIDE_TILES_FOR_WIDE_RESULTS,
-    StagingConfig,
-    StagingFamily,
-    staging_rules,
+    WarpTileConfig,
+    WarpTileKernel,
 )
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.split_k import WIDE_SPLITS
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
-from tsm2_tune.generator.tiles import is_general
-from tsm2_tune.generator.tunables import Tunable
 
 ROWS, COLUMNS = (16, 32, 48, 64), (16, 24, 32, 48, 64)  # of C, of a block
 WARP_TILES = ((1, 2), (1, 3), (2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (4, 4))  # strips of 16 rows, octets of columns
@@ -33,7 +28,7 @@ RINGS = (
     (256, 256, 32, 3, 1),
 )  # fmt: skip
 MIN_BLOCKS = (1, 3, 4)
-# Of a C of many rows: threads, rows and columns of a tile, strips and octets of a warp, and the least blocks.
+# For a C of many rows: threads, rows and columns of a tile, strips and octets of a warp, and the least blocks.
 TALL_TILES = (
     (256, 256, 64, 4, 4, 1), (128, 128, 64, 4, 4, 1), (256, 128, 64, 2, 4, 1), (256, 256, 32, 2, 4, 1),
     (128, 128, 32, 2, 4, 1), (256, 128, 32, 2, 2, 2), (128, 64, 32, 2, 2, 1), (128, 64, 32, 2, 2, 4),
@@ -41,55 +36,37 @@ TALL_TILES = (
     (256, 256, 24, 2, 3, 1), (256, 128, 24, 1, 3, 1), (128, 128, 24, 2, 3, 1),
     (256, 256, 48, 4, 3, 1), (256, 128, 48, 2, 3, 1), (128, 128, 48, 4, 3, 1),
 )  # fmt: skip
-# Of a C of many rows and columns, wider than those.
+# For a C of many rows and columns, wider than those.
 WIDE_TILES, WIDE = ((256, 128, 128, 4, 4, 1), (128, 64, 128, 4, 4, 1)), 128
 TALL_RINGS = (
     (16, 3, 1), (16, 4, 1), (16, 5, 1), (16, 6, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (32, 4, 1), (32, 2, 2),
 )  # fmt: skip
 MORE_ROWS = (128, 256)
-COLUMNS_OF_TALL, LEAST_DEPTH = range(9, 65), 17  # n and k that a C of many rows must have
-STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS, DEPTH = 16, 8, 32, 8
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class StagedMmaConfig(StagingConfig):
+class StagedMmaConfig(WarpTileConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "staged_mma"
 
-    strips: Annotated[
-        int,
-        Tunable("strips of 16 rows of C that one warp accumulates in registers", word="warp", unit=16, letter="r"),
-    ]
-    octets: Annotated[
-        int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
-    ]
-    ahead: Annotated[
-        int,
-        Tunable(
-            "1: a chunk's first products are loaded before the last of the one before are multiplied",
-            usual=0,
-            word="fragment_prefetch",
-            letter="a",
-        ),
-    ]
 
-
-def is_wide(config: StagedMmaConfig) -> bool:
+def _is_wide(config: StagedMmaConfig) -> bool:
     """Whether a tile is for a large C alone, and a warp's sums leave no registers to spare."""
     return config.tile_columns > COLUMNS[-1]
 
 
-class StagedMma(StagingFamily[StagedMmaConfig]):
+class StagedMma(WarpTileKernel[StagedMmaConfig]):
     name = "staged_mma"
-    on_tensor_cores = True
     summary = "f64, C of few columns, or large both ways: both operands staged, on the f64 tensor cores"
-    template = "staged_mma.cu.jinja"
+    template = "staged_mma_real.cu.jinja"
+    dtypes = ("f64",)
+    least_depth = 17
     rules = (
         HAS_F64_TENSOR_CORES,
         BLOCKS_FOR_ALL,
         WIDE_TILES_FOR_WIDE_RESULTS,
-        *staging_rules((*ROWS, *MORE_ROWS), columns=(*COLUMNS, WIDE), covered=ROWS[-1]),
+        *full_rules((*ROWS, *MORE_ROWS), columns=(*COLUMNS, WIDE), covered=ROWS[-1]),
     )
     config_type = StagedMmaConfig
 
@@ -111,34 +88,16 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
                 (*TALL_TILES, *WIDE_TILES), TALL_RINGS, WIDE_SPLITS
             )
         )
-        for values in dict.fromkeys(chain(thin, tall)):
-            config = StagedMmaConfig(*values)
-            sharers = config.sharers
-            team = self.team(config)
-            if sharers % team == 0 and config.chunk * team >= sharers * DEPTH:
-                yield config
+        every = (StagedMmaConfig(*values) for values in dict.fromkeys(chain(thin, tall)))
+        return filter(self.has_whole_teams, every)
 
-    def team(self, config: StagedMmaConfig) -> int:
-        rows, columns = STRIP_ROWS * config.strips, OCTET_COLUMNS * config.octets
-        return WARP_THREADS * (config.tile_rows // rows) * (config.tile_columns // columns)
-
-    def sums_in_registers(self, config: StagedMmaConfig) -> bool:
-        return self.team(config) == config.threads
-
-    def registers(self, config: StagedMmaConfig) -> int:
-        rows, columns = STRIP_ROWS * config.strips, OCTET_COLUMNS * config.octets
-        return (rows * columns + 2 * (rows + columns) * DEPTH) // WARP_THREADS
-
-    def pitches(self, config: StagedMmaConfig, problem: Problem) -> tuple[int, int]:
+    def pads(self, config: StagedMmaConfig, problem: Problem) -> tuple[int, int]:
         """Threads that read at the same time, 8 of pairs and 16 of singles, meet no bank twice."""
         along_a, along_b, _ = problem.contiguous
         if self.singles(config, problem):
-            return config.chunk + 2, (config.chunk if along_b == "k" else config.tile_columns) + 4
-        b_along_k = config.chunk + (4 if self.paired(config, problem) else 8)
-        return (
-            config.chunk + 4 if along_a == "k" else config.tile_rows + 2,
-            b_along_k if along_b == "k" else config.tile_columns + 2,
-        )
+            return 2, 4
+        b_along_k = 4 if self.paired(config, problem) else 8
+        return 4 if along_a == "k" else 2, b_along_k if along_b == "k" else 2
 
     def singles(self, config: StagedMmaConfig, problem: Problem) -> bool:
         """Whether A alone lies along k: no two neighbours in memory stay so in the fragments of A and of B.
@@ -146,11 +105,11 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
         So it is where both do, if a warp has no registers to spare in which neighbours could be moved apart.
         """
         along_a, along_b, _ = problem.contiguous
-        return along_a == "k" and (along_b != "k" or is_wide(config))
+        return along_a == "k" and (along_b != "k" or _is_wide(config))
 
     def paired(self, config: StagedMmaConfig, problem: Problem) -> bool:
         """Whether a lane's columns of C are neighbours in two octets."""
-        moved_apart = is_wide(config) and problem.contiguous[1] != "k"
+        moved_apart = _is_wide(config) and problem.contiguous[1] != "k"
         return config.octets % 2 == 0 and not self.singles(config, problem) and not moved_apart
 
     def context(self, config: StagedMmaConfig, problem: Problem) -> dict[str, Any]:
@@ -158,16 +117,4 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
             **super().context(config, problem),
             "singles": self.singles(config, problem),
             "paired": self.paired(config, problem),
-            "arrives_early": bool(config.ahead),
-            "loads_before_copies": False,
         }
-
-    def supports(self, problem: Problem) -> bool:
-        return problem.dtype_name == "f64" and super().supports(problem)
-
-    def largest(self, problem: Problem) -> int:
-        tall = problem.n in COLUMNS_OF_TALL and problem.k >= LEAST_DEPTH
-        return INT32_MAX if tall or is_general(problem) else super().largest(problem)
-
-
-FAMILIES = (StagedMma(),)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, ClassVar
 
-from tsm2_tune.generator.gram import GRAM_RULES, TILE, GramBaseConfig, GramFamily
+from tsm2_tune.generator.families.staged.kernel import VECTOR_BYTES, WARP_THREADS, SymmetricConfig
+from tsm2_tune.generator.families.staged.symmetric import SYMMETRIC_RULES, TILE, SymmetricKernel
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
@@ -39,11 +40,10 @@ FIRST: dict[int, tuple[tuple[int, int, int, int, int, int], ...]] = {
         (128, 128, 32, 3, 1, 3), (128, 32, 16, 2, 0, 2),
     ),
 }  # fmt: skip
-WARP_THREADS = 32
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class GramConfig(GramBaseConfig):
+class GramConfig(SymmetricConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "gram"
@@ -52,19 +52,18 @@ class GramConfig(GramBaseConfig):
     step: Annotated[int, Tunable("products along k that one thread multiplies at a time", letter="p")]
 
 
-class Gram(GramFamily[GramConfig]):
+class Gram(SymmetricKernel[GramConfig]):
     name = "gram"
     summary = "a tall and skinny matrix's transpose times itself: each product once, staged once"
-    template = "gram.cu.jinja"
+    template = "staged_symmetric_fma.cu.jinja"
     dtypes = FMA_DTYPES
-    rules = GRAM_RULES
+    rules = SYMMETRIC_RULES
     config_type = GramConfig
 
     def configurations(self) -> Iterator[GramConfig]:
         every = product(TILE, RINGS, WIDE_SPLITS, MIN_BLOCKS, LINES, STEPS)
         for tile, ring, splits, min_blocks, lines, step in every:
-            threads, sharers, chunk, stages, through = ring
-            config = GramConfig(threads, sharers, tile, chunk, stages, through, splits, min_blocks, lines, step)
+            config = GramConfig(*ring[:2], tile, *ring[2:], splits, min_blocks, lines, step)
             if self.fills_ring(config):
                 yield config
 
@@ -92,12 +91,10 @@ class Gram(GramFamily[GramConfig]):
         lines = config.lines
         return lines**2 + lines * (lines + 1) // 2 + 2 * lines * config.step
 
-    def pitch(self, config: GramConfig, problem: Problem) -> int:
+    def pad(self, config: GramConfig, problem: Problem) -> int:
         """Lines along k of neighbouring groups lie in banks side by side; so do neighbours in k of wide tiles."""
-        vector = max(16 // problem.dtype.element_bytes, 1)
-        if problem.contiguous[0] == "k":
-            return config.chunk + vector
-        return config.tile + (vector if config.tile >= 32 else 0)
+        vector = VECTOR_BYTES // problem.dtype.element_bytes
+        return vector if problem.contiguous[0] == "k" or config.tile >= 32 else 0
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GramConfig, ...]:
         """Every product of C in one tile. None where it has more, or where TSMT or the tensor cores do better."""
@@ -106,10 +103,10 @@ class Gram(GramFamily[GramConfig]):
         tile = covering(TILE, problem.m)
         lines = LINES[0] if problem.dtype.registers == 1 else LINES[1]
         along_k = problem.contiguous[0] == "k"  # where a read has products that are neighbours
-        most = max(16 // problem.dtype.element_bytes, 1)  # that fit a vector
+        most = VECTOR_BYTES // problem.dtype.element_bytes  # that fit a vector
 
         def step_and_blocks(through: int) -> tuple[int, int]:
-            """Where half a vector's products leave registers for a third block, they are faster."""
+            """Half a vector's products are faster if they leave registers for a third block."""
             if not along_k:
                 return 1, 3
             return (max(most // 2, 1), 3) if through > 0 and tile < TILE[-1] else (most, 2)
@@ -121,6 +118,3 @@ class Gram(GramFamily[GramConfig]):
             for splits in (wide_splits(limits, min(blocks, most_blocks)),)
         )
         return tuple(config for config in dict.fromkeys(every) if self.fills_ring(config))
-
-
-FAMILIES = (Gram(),)

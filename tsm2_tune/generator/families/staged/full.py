@@ -1,0 +1,174 @@
+"""The full schedule: all of C, both operands through the ring.
+
+Blocks share the chunks of k of all tiles of C evenly, whatever the shape. Where k is huge and C a tile or two, k is
+split; where C has many tiles, a block has several, one after another. No multiprocessor waits for a last wave.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.config import Resources, Traffic
+from tsm2_tune.generator.families.staged.kernel import RING_RULES, VECTOR_BYTES, FullConfig, StagedKernel
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.split_k import WIDE_SPLITS, are_whole_waves
+from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, is_general, tile_rules, tile_traffic
+
+STATIC_SMEM_BYTES = 128  # at most: the order of work, and what blocks that meet say to their threads
+MOST_OVER = 16_000  # products for a row of C: what a block may have more than an equal share is, so as to have a tile
+MANY_BLOCKS = 16  # which have panels, turns and stretches in the probes that are made for them
+
+
+def full_rules(
+    tile: tuple[int, ...], *, columns: tuple[int, ...] = (), covered: int | None = None
+) -> tuple[Rule, ...]:
+    """The schedule's rules for the options of a tile's rows and columns, as `tile_rules` has them.
+
+    A C that is skinny neither way may have as much smaller tiles than `covered` as make them enough for all.
+    """
+    most = tile[-1] if covered is None else covered
+
+    def least(candidate: Candidate) -> int:
+        problem, size = candidate.problem, most
+        while is_general(problem) and size > tile[0] and _squares(problem, size) < candidate.limits.sms:
+            size //= 2
+        return size
+
+    return (*tile_rules(tile, columns=columns, covered=least), *RING_RULES)
+
+
+def _squares(problem: Problem, size: int) -> int:
+    """Squares of this size that cover C."""
+    return -(-problem.m // size) * -(-problem.n // size)
+
+
+C = TypeVar("C", bound=FullConfig)
+
+
+def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
+    """The configurations with as many blocks, or as many fewer, as k has work for.
+
+    However little a block multiplies, it leaves a whole tile of sums to be added up. So more than one block on a
+    multiprocessor are worth it where all have chunks to fill their rings, and one where it has a chunk.
+    """
+
+    def fewer(config: C) -> C:
+        tiles = -(-problem.m // config.tile_rows) * -(-problem.n // config.tile_columns)
+        chunks = problem.k * tiles // (config.chunk * (config.threads // config.sharers))
+        worth = min(chunks, max(chunks // max(config.stages - 1, 2), limits.sms), config.splits)
+        options = (splits for splits in WIDE_SPLITS if splits <= worth and are_whole_waves(splits, limits))
+        return replace(config, splits=max(options, default=WIDE_SPLITS[0]))
+
+    return tuple(dict.fromkeys(map(fewer, configs)))
+
+
+class FullKernel(StagedKernel[C]):
+    """What all ways to multiply have in common."""
+
+    about = "both operands staged, as much work for each block"
+    persistent = True
+    least_bound = 1
+    dtypes: ClassVar[tuple[str, ...]] = ("f32", "f64")
+    leaves_small_grams: ClassVar[bool] = True  # to the symmetric schedule, which has half of the work
+
+    @abstractmethod
+    def pads(self, config: C, problem: Problem) -> tuple[int, int]:
+        """Elements between one run of neighbours of A, and of B, and the next in shared memory."""
+
+    def stage_elements(self, config: C, problem: Problem) -> int:
+        along_a, along_b, _ = problem.contiguous
+        rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
+        a_pad, b_pad = self.pads(config, problem)
+        a = rows * (chunk + a_pad) if along_a == "k" else chunk * (rows + a_pad)
+        b = columns * (chunk + b_pad) if along_b == "k" else chunk * (columns + b_pad)
+        return a + b
+
+    def dynamic_smem_bytes(self, config: C, problem: Problem) -> int:
+        slices = config.threads * VECTOR_BYTES  # that are added up
+        return super().dynamic_smem_bytes(config, problem) + slices
+
+    def resources(self, config: C, problem: Problem) -> Resources:
+        resources = super().resources(config, problem)
+        lines = config.tile_rows + config.tile_columns
+        fetched = lines * config.chunk // config.sharers if config.through == 0 else 0  # on their way in registers
+        return replace(
+            resources,
+            registers=resources.registers + fetched * problem.dtype.registers,
+            smem_bytes=resources.smem_bytes + STATIC_SMEM_BYTES,
+        )
+
+    def sums_in_registers(self, config: C) -> bool:
+        """Whether a thread's sums are those of C, and none of its neighbours' must be added."""
+        return False
+
+    def has_whole_tiles(self, config: C, problem: Problem) -> bool:
+        """Whether each block has a tile of C with all of k, but for a few that have none: as StreamK decides."""
+        tiles = self.launch(config, problem).tiles(problem.m, problem.n)
+        chunks = -(-problem.k // config.chunk)
+        share = -(-tiles * chunks // config.splits)
+        few_idle = config.splits - config.splits // 8 <= tiles <= config.splits
+        most_over = MOST_OVER // (config.tile_columns * problem.dtype.parts**2)  # along k
+        return few_idle and (chunks - share) * config.chunk <= most_over
+
+    def traffic(self, config: C, problem: Problem) -> Traffic:
+        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
+
+    def supports(self, problem: Problem) -> bool:
+        small_gram = problem.is_gram and problem.m <= LARGEST_GRAM_TILE
+        if problem.dtype_name not in self.dtypes or (small_gram and self.leaves_small_grams):
+            return False
+        return max(problem.m, problem.n) <= self.largest(problem)
+
+    def largest(self, problem: Problem) -> int:
+        """Rows and columns of the largest C that is worth it."""
+        return LARGEST_THIN
+
+    def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each ring.
+
+        The first fills the tile, has a rest of k, and a shorter run for the last block; the fourth, whose k is 1 more
+        than a multiple of 4, has aligned addresses where the leading dimensions of the general call are not, or the
+        other way round; so has the fifth in a full tile; two have whole chunks that a tile must not copy which
+        is full one way only. In the last three blocks have panels and stretches, turns and stretches in several
+        bands, stretches over several tiles.
+        """
+        rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
+        rings = config.splits * (config.threads // config.sharers)
+        of_tiles = (
+            (rows, columns, chunk * (rings * (config.stages + 1) - 2) + 4),
+            (rows + 1, max(columns - 1, 1), 2 * chunk + 3),
+            (max(rows - 1, 1), columns + 1, max(chunk // 4 - 1, 1)),
+            (rows + 2, columns + 4, 2 * chunk + 1),
+            (rows + 1, columns + 1, 2 * chunk),
+            (max(rows - 2, 1), columns, chunk),
+            (rows, max(columns - 4, 1), chunk),
+        )
+        of_blocks = (
+            (2 * rows, columns, (config.splits // 2 + 3) * chunk),
+            ((config.splits // 2 + 1) * rows - 1, columns + 1, 2 * chunk),
+            ((config.splits // 2 + 1) * rows, 1, 3 * chunk),
+        )
+        # Few blocks divide them otherwise; and a square C would have far more tiles.
+        return of_tiles if config.splits < MANY_BLOCKS or problem.is_gram else (*of_tiles, *of_blocks)
+
+    def context(self, config: C, problem: Problem) -> dict[str, Any]:
+        along_a, along_b, _ = problem.contiguous
+        a_pad, b_pad = self.pads(config, problem)
+        lies_alike = (along_a == "k") == (along_b == "k") and config.tile_rows == config.tile_columns
+        return {
+            **super().context(config, problem),
+            "a_along_k": along_a == "k",
+            "b_along_k": along_b == "k",
+            "a_pad": a_pad,
+            "b_pad": b_pad,
+            "symmetric": lies_alike and a_pad == b_pad,
+            "sums_in_registers": self.sums_in_registers(config),
+            "smem_elements": self.smem_elements(config, problem),
+            "most_over": MOST_OVER // problem.dtype.parts**2,
+        }

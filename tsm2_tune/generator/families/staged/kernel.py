@@ -1,0 +1,167 @@
+"""What the full and the symmetric schedule have in common: the ring in shared memory, and what a block needs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from tsm2_tune.generator.candidate import Candidate, tunable
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources
+from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.tunables import Tunable
+
+WARP_THREADS = 32
+VECTOR_BYTES = 16
+# Of an m16n8k8 instruction: columns and rows of C, and products along k. An octet has 8 columns, a strip 16 rows.
+OCTET_COLUMNS, STRIP_ROWS, DEPTH = 8, 16, 8
+
+Threads = Annotated[int, Tunable("threads of a block", letter="t")]
+Sharers = Annotated[
+    int,
+    Tunable("threads that share a ring in shared memory: a warp's or the block's", word="ring_threads", letter="w"),
+]
+Stages = Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
+Through = Annotated[
+    int,
+    Tunable(
+        "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone",
+        word="copy",
+        values=("registers", "ca", "cg"),
+        letter="l",
+    ),
+]
+MinBlocks = Annotated[
+    int,
+    Tunable("blocks that a multiprocessor must hold, which bounds the registers; 0: no bound", usual=1, letter="b"),
+]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class FullConfig(KernelConfig):
+    """The choices of the full schedule."""
+
+    threads: Threads
+    sharers: Sharers
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+    chunk: Annotated[int, Tunable("products along k in one place of the ring", word="block", letter="d")]
+    stages: Stages
+    through: Through
+    splits: Annotated[
+        int, Tunable("blocks among which all chunks of all tiles are divided", usual=1, is_launch=True, letter="k")
+    ]
+    min_blocks: MinBlocks
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SymmetricConfig(KernelConfig):
+    """The choices of the symmetric schedule."""
+
+    threads: Threads
+    sharers: Sharers
+    tile: Annotated[
+        int, Tunable("columns of X, which are rows and columns of C, of one block", word="block", letter="m")
+    ]
+    chunk: Annotated[int, Tunable("products along k in one place of the ring", word="block_k", letter="d")]
+    stages: Stages
+    through: Through
+    splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
+    min_blocks: MinBlocks
+
+    @property
+    def tile_rows(self) -> int:
+        return self.tile
+
+    @property
+    def tile_columns(self) -> int:
+        return self.tile
+
+
+def _chunks_for_all(candidate: Candidate) -> bool:
+    problem, launch = candidate.problem, candidate.launch
+    rings = tunable(candidate, "splits") * (tunable(candidate, "threads") // tunable(candidate, "sharers"))
+    smallest = tunable(candidate, "splits") == WIDE_SPLITS[0]
+    tiles = launch.tiles(problem.m, problem.n) if launch.persistent else 1  # among which the blocks are divided
+    return smallest or tiles * problem.k >= rings * tunable(candidate, "chunk")
+
+
+RING_RULES = (
+    Rule("chunks-for-all", "shape", "every ring should have a whole chunk of k", _chunks_for_all),
+    *WIDE_SPLIT_RULES,
+    REGISTERS_REACHABLE,
+)
+
+C = TypeVar("C", bound=FullConfig | SymmetricConfig)
+
+
+class StagedKernel(Family[C]):
+    """What both schedules have in common."""
+
+    about: ClassVar[str]  # in the text's head
+    persistent: ClassVar[bool]  # whether `splits` blocks share all tiles
+    least_bound: ClassVar[int]  # of `min_blocks`, from which on it is in the text
+    odd_lines = ODD_STAGED_LINES
+
+    @abstractmethod
+    def team(self, config: C) -> int:
+        """Threads that multiply the same products along k: together they have a sum of each element of a tile."""
+
+    @abstractmethod
+    def registers(self, config: C) -> int:
+        """Elements that a thread has in registers."""
+
+    @abstractmethod
+    def stage_elements(self, config: C, problem: Problem) -> int:
+        """Elements of one place of the ring."""
+
+    def sums_of_team(self, config: C) -> int:
+        """Elements that a team leaves in shared memory to be added up."""
+        return config.tile_rows * config.tile_columns
+
+    def smem_elements(self, config: C, problem: Problem) -> int:
+        """Elements of the rings, or of the sums that take their place."""
+        rings = config.threads // config.sharers * config.stages * self.stage_elements(config, problem)
+        teams = config.threads // max(self.team(config), WARP_THREADS)
+        return max(rings, teams * self.sums_of_team(config))
+
+    def dynamic_smem_bytes(self, config: C, problem: Problem) -> int:
+        """Shared memory that a launch asks for, per block."""
+        return self.smem_elements(config, problem) * problem.dtype.element_bytes
+
+    def resources(self, config: C, problem: Problem) -> Resources:
+        on_their_way = config.tile_rows * config.chunk * (config.stages - 1) // config.sharers
+        return Resources(
+            threads=config.threads,
+            registers=self.registers(config) * problem.dtype.registers + OVERHEAD_REGISTERS,
+            smem_bytes=self.dynamic_smem_bytes(config, problem),
+            bytes_in_flight=on_their_way * problem.dtype.element_bytes,
+            reuse=config.tile_columns,
+        )
+
+    def launch(self, config: C, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=config.tile_rows,
+            columns_per_block=config.tile_columns,
+            smem_bytes=self.dynamic_smem_bytes(config, problem),
+            splits=config.splits,
+            persistent=self.persistent,
+        )
+
+    def periods(self, config: C, problem: Problem) -> Periods:
+        return Periods(config.tile_rows, config.tile_columns, config.chunk)
+
+    def context(self, config: C, problem: Problem) -> dict[str, Any]:
+        return {
+            "about": self.about,
+            "kernel": self.name,
+            "storage": problem.storage,
+            "c_along_n": problem.row_major_c,
+            "group_splits": GROUP_SPLITS,
+            "registers_are_bounded": config.min_blocks >= self.least_bound,
+        }

@@ -1,0 +1,91 @@
+"""The symmetric schedule: X^T X, each product once.
+
+X goes through the ring. A tile of C that is not on its diagonal is computed above its own diagonal; the one across
+from it has the rest.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, TypeVar
+
+from tsm2_tune.generator.candidate import tunable
+from tsm2_tune.generator.config import Traffic
+from tsm2_tune.generator.families.staged.kernel import RING_RULES, StagedKernel, SymmetricConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, mirrored
+
+TILE = (16, 32, LARGEST_GRAM_TILE)  # columns of X, of a block
+SYMMETRIC_RULES = (
+    covering_rule(
+        "tile-within-m",
+        "a tile of more columns than X has computes what nobody asked for",
+        tunable="tile",
+        options=TILE,
+        extent=lambda problem: problem.m,
+    ),
+    Rule(
+        "tile-covers-result",
+        "shape",
+        "tiles beside the diagonal of C are computed without care for time",
+        lambda c: tunable(c, "tile") >= min(c.problem.m, TILE[-1]),
+    ),
+    *RING_RULES,
+)
+
+C = TypeVar("C", bound=SymmetricConfig)
+
+
+class SymmetricKernel(StagedKernel[C]):
+    """What both ways to multiply have in common."""
+
+    about = "a matrix transposed times itself, each product once"
+    persistent = False
+    least_bound = 2
+
+    @abstractmethod
+    def pad(self, config: C, problem: Problem) -> int:
+        """Elements between one run of neighbours and the next in shared memory."""
+
+    def stage_elements(self, config: C, problem: Problem) -> int:
+        pad = self.pad(config, problem)
+        if problem.contiguous[0] == "k":
+            return config.tile * (config.chunk + pad)
+        return config.chunk * (config.tile + pad)
+
+    def traffic(self, config: C, problem: Problem) -> Traffic:
+        tiles = -(-problem.m // config.tile)
+        return Traffic(tiles * problem.read_bytes, problem.written_bytes)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.is_gram and problem.dtype_name in self.dtypes and problem.m <= LARGEST_THIN
+
+    def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each ring.
+
+        The first fills the tile and has a rest of k; k of 1 more than a multiple of 4 has aligned addresses where the
+        leading dimensions of the general call are not, or the other way round; the last has a second tile that
+        is full.
+        """
+        tile, chunk = config.tile, config.chunk
+        rings = config.splits * (config.threads // config.sharers)
+        sizes_and_k = (
+            (tile, chunk * (rings * config.stages + 3) + 4),
+            (tile + 1, 2 * chunk + 3),
+            (tile - 1, max(chunk // 4 - 1, 1)),
+            (tile + 4, 2 * chunk + 1),
+            (tile - 4, chunk),
+            (tile, 2 * chunk + 1),
+            (2 * tile, chunk * (2 * rings + 1) + 2),
+        )
+        return tuple((size, size, k) for size, k in sizes_and_k)
+
+    def context(self, config: C, problem: Problem) -> dict[str, Any]:
+        return {
+            **super().context(config, problem),
+            "along_k": problem.contiguous[0] == "k",
+            "pad": self.pad(config, problem),
+            "mirrored": mirrored(problem),
+            "flat_splits": self.launch(config, problem).flat_splits,
+        }

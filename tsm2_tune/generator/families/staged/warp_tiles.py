@@ -1,0 +1,104 @@
+"""The full schedule on the f64 tensor cores: what f64, f32 and complex numbers have in common.
+
+A warp computes a tile of strips of rows and octets of columns, and reads fragments from the ring. They also serve a C
+of many rows, up to 64 columns wide, and one that is large both ways: all blocks have equally many chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from tsm2_tune.generator.candidate import Candidate, tunable
+from tsm2_tune.generator.families.staged.full import FullKernel
+from tsm2_tune.generator.families.staged.kernel import (
+    DEPTH,
+    OCTET_COLUMNS,
+    STRIP_ROWS,
+    WARP_THREADS,
+    FullConfig,
+)
+from tsm2_tune.generator.problem import INT32_MAX, Problem
+from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.split_k import wide_splits
+from tsm2_tune.generator.tiles import SKINNY, is_general
+from tsm2_tune.generator.tunables import Tunable
+
+COLUMNS_OF_TALL = range(9, 65)  # that a C of many rows must have
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WarpTileConfig(FullConfig):
+    """The choices of every way to multiply on tensor cores."""
+
+    strips: Annotated[
+        int,
+        Tunable("strips of 16 rows of C that one warp accumulates in registers", word="warp", unit=16, letter="r"),
+    ]
+    octets: Annotated[
+        int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
+    ]
+    ahead: Annotated[
+        int,
+        Tunable(
+            "1: a chunk's first products are loaded before the last of the one before are multiplied",
+            usual=0,
+            word="fragment_prefetch",
+            letter="a",
+        ),
+    ]
+
+
+def _blocks_for_all(candidate: Candidate) -> bool:
+    problem, least = candidate.problem, wide_splits(candidate.limits, 1)
+    chunks = candidate.launch.tiles(problem.m, problem.n) * problem.k // tunable(candidate, "chunk")
+    return not is_general(problem) or tunable(candidate, "splits") >= min(least, chunks)
+
+
+BLOCKS_FOR_ALL = Rule(
+    "blocks-for-all", "shape", "many tiles of C have work for every multiprocessor", _blocks_for_all
+)
+WIDE_TILES_FOR_WIDE_RESULTS = Rule(
+    "wide-tiles-for-wide-results",
+    "shape",
+    "a C that is skinny, or a small result of a long sum, has no columns for them",
+    lambda c: tunable(c, "tile_columns") <= SKINNY or is_general(c.problem),
+)
+
+W = TypeVar("W", bound=WarpTileConfig)
+
+
+class WarpTileKernel(FullKernel[W]):
+    """What all ways to multiply on tensor cores have in common."""
+
+    on_tensor_cores = True
+    strip_rows: ClassVar[int] = STRIP_ROWS
+    least_depth: ClassVar[int]  # k that a C of many rows must have
+
+    def team(self, config: W) -> int:
+        rows, columns = self.strip_rows * config.strips, OCTET_COLUMNS * config.octets
+        return WARP_THREADS * (config.tile_rows // rows) * (config.tile_columns // columns)
+
+    def has_whole_teams(self, config: W) -> bool:
+        """Whether the teams of a ring are whole, and have a step of each chunk."""
+        team = self.team(config)
+        return config.sharers % team == 0 and config.chunk * team >= config.sharers * DEPTH
+
+    def registers(self, config: W) -> int:
+        rows, columns = self.strip_rows * config.strips, OCTET_COLUMNS * config.octets
+        return (rows * columns + 2 * (rows + columns) * DEPTH) // WARP_THREADS
+
+    def sums_in_registers(self, config: W) -> bool:
+        return self.team(config) == config.threads
+
+    def largest(self, problem: Problem) -> int:
+        tall = problem.n in COLUMNS_OF_TALL and problem.k >= self.least_depth
+        return INT32_MAX if tall or is_general(problem) else super().largest(problem)
+
+    def context(self, config: W, problem: Problem) -> dict[str, Any]:
+        return {
+            **super().context(config, problem),
+            "strip_rows": self.strip_rows,
+            "arrives_early": bool(config.ahead),  # whether a chunk is there before its turn
+            "loads_before_copies": False,  # whether a chunk's first fragments are loaded before copies begin
+        }

@@ -1,0 +1,116 @@
+#pragma once
+// How the blocks of a persistent kernel share all chunks of k of all tiles of C: stream-K, with whole tiles as far as
+// possible.
+//
+// A block has as much to do as the others, as nearly as whole chunks allow.
+//   Panels: with fewer tiles of C than blocks, k begins with panels as long as a block's equal share. One block has
+//     all of a tile's panel.
+//   Tail: the chunks of a tile behind the panels, or all of them. The other blocks have the tails of all tiles:
+//   Turns: as long as there is a tile for each of those blocks, each has all of a tail.
+//   Stretches: the tails of the tiles left, end to end, are cut into equal stretches, one for each of those blocks.
+//   Span: the part of k in which a block has chunks of its tiles: a panel, or the tail.
+//   Item: what a block has of one tile. It adds that up before it begins the next.
+// 7 tiles of 10 chunks, 5 blocks: no panel, 1 turn, stretches of 4 chunks. Chunks [a, b) of a tile are
+//   block 0's: of tile 0 [0, 10), of tile 5 [0, 4)     block 3's: of tile 3 [0, 10), of tile 6 [2, 6)
+//   block 1's: of tile 1 [0, 10), of tile 5 [4, 8)     block 4's: of tile 4 [0, 10), of tile 6 [6, 10)
+//   block 2's: of tile 2 [0, 10), of tile 5 [8, 10), of tile 6 [0, 2)
+// 3 tiles of 90 chunks, 5 blocks: a panel of 54 chunks, a tail of 36; 1 turn, stretches of 18 chunks.
+//   block 0's: of tile 0 [0, 54)                       block 3's: of tile 0 [54, 90), of tile 2 [54, 72)
+//   block 1's: of tile 1 [0, 54)                       block 4's: of tile 1 [54, 90), of tile 2 [72, 90)
+//   block 2's: of tile 2 [0, 54)
+// So most of the time blocks side by side read neighbours of A and the same rows of B. With nearly as many tiles as
+// blocks and a short k, each tile is one block's, and the blocks left over have nothing to do: for a whole tile a block
+// may have `most_over` products along k over its share. Of a single tile, block b has chunks b, b + splits, ...
+template <class Index, int tile_rows, int tile_columns, int chunk, int most_over>
+struct StreamK {
+    struct Corner {  // of a tile, in C
+        Index row, column;
+    };
+    struct Origin {  // of a chunk: where its tile is in C, and its first product along k
+        Corner corner;
+        Index product;
+    };
+
+    Index panels, tail_chunks;          // of k; of each tile
+    Index tail_blocks, turn_tiles;      // blocks that have the tails; tiles whose tails they have in turns
+    Index stretch_chunks;               // of every stretch but the last
+    Index rank;                         // of this block among those of its panel, or of the tails
+    Index span_begin, span_chunks;      // of this block, in a tile
+    Index turns;                        // of this block
+    Index stretch_tile, stretch_begin;  // where its stretch, or panel, begins: tile, and chunk of the span
+    Index own_chunks;                   // of this block in all
+    Index tiles_down, tiles;            // of C
+    Index tiles_down_band;              // so that those of a turn are about a square of C
+    Index tiles_of_band;                // but for the last one
+    Index chunks;                       // of a tile
+
+    // The tile of this block's item with this number: first come its turns, then its stretch, tile after tile.
+    __device__ __forceinline__ Index tile_of(Index item) const
+    {
+        return item < turns ? item * tail_blocks + rank : stretch_tile + item - turns;
+    }
+    // Tiles are numbered down the columns of bands: those of a turn are about a square of C, and so the L2 has what its
+    // blocks read of A and of B.
+    __device__ __forceinline__ Corner corner_of(Index tile) const
+    {
+        if (tiles == tiles_down)
+            return {tile * tile_rows, 0};
+        const Index band = tile / tiles_of_band, in_band = tile - band * tiles_of_band;
+        const Index above = band * tiles_down_band, below = tiles_down - above;
+        const Index down = below < tiles_down_band ? below : tiles_down_band, across = in_band / down;
+        return {(above + in_band - across * down) * tile_rows, across * tile_columns};
+    }
+
+    __device__ __forceinline__ static StreamK of_block(Index block, int splits, Index m, Index n, Index k)
+    {
+        StreamK work = {};
+        work.tiles_down = (m + tile_rows - 1) / tile_rows;
+        const Index tiles_across = (n + tile_columns - 1) / tile_columns;
+        const Index tiles = work.tiles = work.tiles_down * tiles_across;
+        if (tiles_across > 1) {
+            work.tiles_down_band = Index(sqrtf(splits * (float(tile_columns) / tile_rows)) + 0.5f);
+            work.tiles_down_band = work.tiles_down_band > 0 ? work.tiles_down_band : 1;
+            work.tiles_of_band = tiles_across * work.tiles_down_band;
+        }
+        const Index chunks = work.chunks = (k + chunk - 1) / chunk;
+        if (block >= splits)
+            return work;
+        if (tiles == 1) {
+            work.tail_chunks = work.span_chunks = chunks;
+            work.tail_blocks = splits;
+            work.rank = work.stretch_begin = block;
+            work.own_chunks = block < chunks ? (chunks - block + splits - 1) / splits : 0;
+            return work;
+        }
+        constexpr int least_tail = 32;  // chunks, beside which the end of an item takes little time
+        Index share = Index((tiles * (long long)chunks + splits - 1) / splits);  // chunks of a block
+        if (tiles < splits && tiles >= splits - splits / 8 && (chunks - share) * chunk <= most_over)
+            share = chunks;
+        if (tiles < splits)
+            work.panels = (chunks % share == 0 ? chunks : chunks > least_tail ? chunks - least_tail : 0) / share;
+        work.tail_chunks = chunks - work.panels * share;
+        const Index panel_blocks = work.panels * tiles;
+        work.tail_blocks = splits - panel_blocks;
+        const Index turns = work.tail_blocks == 0 ? 0 : tiles / work.tail_blocks;
+        work.turn_tiles = turns * work.tail_blocks;
+        const long long in_stretches = (tiles - work.turn_tiles) * (long long)work.tail_chunks;
+        work.stretch_chunks =
+            work.tail_blocks == 0 ? 0 : Index((in_stretches + work.tail_blocks - 1) / work.tail_blocks);
+        if (block < panel_blocks) {
+            work.rank = work.stretch_tile = block % tiles;
+            work.span_begin = block / tiles * share;
+            work.own_chunks = work.span_chunks = share;
+        } else if (work.tail_chunks > 0) {
+            work.rank = block - panel_blocks;
+            work.span_begin = work.panels * share;
+            work.span_chunks = work.tail_chunks;
+            work.turns = turns;
+            const long long before = work.rank * (long long)work.stretch_chunks, remaining = in_stretches - before;
+            work.stretch_tile = work.turn_tiles + Index(before / work.tail_chunks);
+            work.stretch_begin = Index(before % work.tail_chunks);
+            work.own_chunks = turns * work.tail_chunks
+                + (remaining <= 0 ? 0 : remaining < work.stretch_chunks ? Index(remaining) : work.stretch_chunks);
+        }
+        return work;
+    }
+};
