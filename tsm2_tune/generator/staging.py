@@ -103,9 +103,11 @@ def tiles_of(problem: Problem, size: int) -> int:
 
 
 def _blocks_for_all(candidate: Candidate) -> bool:
-    problem, least = candidate.problem, wide_splits(candidate.limits, 1)
+    problem = candidate.problem
+    if not is_general(problem):
+        return True
     chunks = candidate.launch.tiles(problem.m, problem.n) * problem.k // tunable(candidate, "chunk")
-    return not is_general(problem) or tunable(candidate, "splits") >= min(least, chunks)
+    return tunable(candidate, "splits") >= min(wide_splits(candidate.limits, 1), chunks)
 
 
 # Of the families that serve a C which is skinny neither way.
