@@ -16,7 +16,8 @@ from benchmarks.versus_cublas import part_of
 from tests.conftest import compiled
 from tests.mutation.command import named
 from tests.mutation.subjects import Subject, subjects
-from tsm2_tune.generator.render import INDEX_BITS, index_defines, support_source
+from tsm2_tune.generator.render import support_source
+from tsm2_tune.generator.source import INDEX_BITS, index_defines
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.full import full_verification
 from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU

@@ -13,7 +13,8 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import DTYPES, Problem
-from tsm2_tune.generator.render import KernelSource, render, support_source
+from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.cuda import cuda_toolchain
 from tsm2_tune.tuner.trial import Binary, CompileFailure

@@ -14,7 +14,7 @@ from tests.mutation.edits import PRELUDE
 from tests.mutation.subjects import Subject, text_of
 from tsm2_tune.generator.probes import edge_problems, products_of
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import index_defines
+from tsm2_tune.generator.source import index_defines
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.full import FullVerification, Run, full_verification
 from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, Call, Extent, calls_for

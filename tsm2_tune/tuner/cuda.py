@@ -15,8 +15,8 @@ import numpy.typing as npt
 from tsm2_tune.errors import DeviceError, ToolMissing
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import DTYPES, Dtype
-from tsm2_tune.generator.render import SUPPORT_THREADS
 from tsm2_tune.generator.roofline import Ceilings, gflops_by_dtype
+from tsm2_tune.generator.source import SUPPORT_THREADS
 from tsm2_tune.generator.tensor_cores import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.tuner.compiler import Toolchain, answer
 from tsm2_tune.tuner.device import Buffer, DeviceLost, KernelFault, LaunchFailed

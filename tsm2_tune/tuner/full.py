@@ -19,7 +19,7 @@ import numpy as np
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import INDEX_BITS
+from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.tuner.checks import checks_of, overwriting
 from tsm2_tune.tuner.device import Device, KernelFault, LaunchFailed
 from tsm2_tune.tuner.full_calls import Call, Extent, calls_for, repeated_problem, watched_calls

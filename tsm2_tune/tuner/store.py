@@ -23,7 +23,8 @@ from sqlalchemy.dialects.sqlite import insert
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner import conditions, forgetting, newest, records, rows, schema, stored, superseding
 from tsm2_tune.tuner.best_view import winners_alike, winners_at
 from tsm2_tune.tuner.claims import Claims, settle

@@ -15,8 +15,9 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig, Launch, OtherConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, index_defines, render
+from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.generator.source import KernelSource, index_defines
 from tsm2_tune.generator.tunables import declared
 from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.domains import MOST_SAMPLES, Row, checked, rates, tunables

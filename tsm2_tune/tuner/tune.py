@@ -15,9 +15,10 @@ from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import INDEX_BITS, KernelSource, index_defines, render, support_source
+from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.generator.rules import GUIDELINE_RULES
+from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
 from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.compiler import Toolchain, compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.events import FinalFailure

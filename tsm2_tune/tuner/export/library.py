@@ -11,7 +11,8 @@ from pathlib import Path
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
-from tsm2_tune.generator.render import INDEX_BITS, OF_LITERALS, KernelSource, filled
+from tsm2_tune.generator.render import OF_LITERALS, filled
+from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.runtime.choosing import measured_of, vendor_of
 from tsm2_tune.runtime.expecting import Division, Kernels
 from tsm2_tune.runtime.interpolating import Interpolated, Routines
