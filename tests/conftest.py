@@ -59,6 +59,10 @@ def pytest_configure(config: pytest.Config) -> None:
     layers.choose(config)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return layers.is_of_other_layers(collection_path, config) or None
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     layers.tell_worker(node)
