@@ -20,8 +20,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.full import full_verification
-from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, Extent
+from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, Extent, full_verification
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.target import HOST, find_target
 from tsm2_tune.tuner.trial import Outcome

@@ -70,6 +70,11 @@ def test_the_generator_has_no_side_effects_to_offer() -> None:
     assert not loaded & {"pycuda", "sqlalchemy", "click", "rich", "multiprocessing"}
 
 
+def test_a_worker_starts_without_templates_and_families() -> None:
+    loaded = loaded_modules("import tsm2_tune.tuner.worker, tsm2_tune.tuner.host.device")
+    assert not loaded & {"jinja2", "sqlalchemy", "tsm2_tune.generator.families"}
+
+
 def file_of(module: Path) -> Path | None:
     return next((one for one in (module.with_suffix(".py"), module / "__init__.py") if one.is_file()), None)
 

@@ -1,4 +1,4 @@
-"""The CUDA text of a kernel, as a record: `render` makes it, and whoever compiles, runs or stores it needs no template."""
+"""KernelSource: the CUDA text of a kernel, and what is told of a text without the template that made it."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
 from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.compiler import Toolchain, compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.events import FinalFailure
-from tsm2_tune.tuner.full import full_verification
-from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU
+from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, full_verification
 from tsm2_tune.tuner.host.toolchain import WATCHED_SAMPLE
 from tsm2_tune.tuner.leading import Claim, Leading
 from tsm2_tune.tuner.loaded import Entry
