@@ -16,7 +16,7 @@ from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.cuda import cuda_toolchain
+from tsm2_tune.tuner.nvcc import cuda_toolchain
 from tsm2_tune.tuner.trial import Binary, CompileFailure
 
 F32 = Problem(4096, 8, 4096, "f32")
