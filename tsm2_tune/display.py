@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
+from tsm2_tune.tuner.brief import TrialLine
+from tsm2_tune.tuner.stored import BestRow, TrialRecord
 from tsm2_tune.tuner.trial import Verdict
 from tsm2_tune.winners import columns_of, device_text
 
