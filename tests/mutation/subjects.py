@@ -114,4 +114,5 @@ def covering(
 def lines_of(subject: Subject) -> frozenset[str]:
     """The lines of its text, of whatever numbers."""
     lines = shared_lines(subject.source.text).values()
-    return frozenset(re.sub(r"\d+", "0", line.partition("//")[0].strip()) for line in lines)
+    code = "\n".join(line.partition("//")[0].strip() for line in lines)
+    return frozenset(re.sub(r"\d+", "0", code).split("\n"))
