@@ -19,6 +19,7 @@ What is marked host in a file of SLOW has both marks.
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,6 +79,11 @@ def choose(config: pytest.Config) -> None:
         config.option.markexpr = config.workerinput["layers"]
     elif not (named or config.option.markexpr or config.option.keyword):
         config.option.markexpr = "unit"
+
+
+def is_of_other_layers(path: Path, config: pytest.Config) -> bool:
+    """Whether unit tests alone run and the file has none, so that it need not be imported."""
+    return config.option.markexpr == "unit" and f"tests/{path.name}" in SLOW
 
 
 def tell_worker(node: Any) -> None:

@@ -68,13 +68,13 @@ def find_target(spec: str) -> Target:
         if spec in PROFILES:
             raise DeviceError(f"{spec} is a bundled profile, which no kernel runs on: use a CUDA ordinal or {HOST}")
         raise InputError(f"unknown device {spec!r}: expected a CUDA ordinal such as 0, or {HOST}")
-    from tsm2_tune.tuner import cuda
+    from tsm2_tune.tuner import cuda, nvcc
 
     ordinal = _ordinal(spec)
     cuda.check_ordinal(ordinal)
     drv = cuda.driver()
     device = drv.Device(ordinal)
-    toolchain = cuda.cuda_toolchain(tuple(device.compute_capability()))
+    toolchain = nvcc.cuda_toolchain(tuple(device.compute_capability()))
     return Target(spec, cuda.query_limits(drv, device), cuda.identity_of(drv, device, toolchain), toolchain)
 
 
