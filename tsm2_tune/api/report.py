@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
@@ -16,6 +16,7 @@ from tsm2_tune.tuner.export import refuse_database, write
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import TrialLine
 
+EXPORTED = "window.vegaEmbed = vegaEmbed;"  # a script's own names are of its bundle alone
 Databases = str | PathLike[str] | Iterable[str | PathLike[str]]
 
 
@@ -38,8 +39,8 @@ def report(
     for one in (name, *others) if path is not None else ():
         refuse_database(path or "", one)
     selection = selected(device, products, dtype, op, cache, layout)
-    library = _library()
-    text = _page(selection, name, others, library)
+    bundle = _bundle()
+    text = _page(selection, name, others, bundle)
     if path is None:
         return Exported((), text)
     write(text, path)
@@ -54,18 +55,18 @@ def _names(compare: Databases) -> tuple[str, ...]:
         raise InputError(f"compare = {compare!r}: expected the name of a file, or several") from None
 
 
-def _library() -> str:
-    """The JavaScript that draws charts. ToolMissing where the package that has it is not installed."""
+def _bundle() -> Callable[[str], str]:
+    """What makes the JavaScript that draws charts. ToolMissing where the package that has it is not installed."""
     try:
         from vl_convert import javascript_bundle
     except ImportError:
         raise ToolMissing(
             "a report needs the package vl-convert-python: install it with `pip install 'tsm2-tune[report]'`"
         ) from None
-    return str(javascript_bundle(""))
+    return javascript_bundle  # type: ignore[no-any-return]
 
 
-def _page(selection: Selection, name: str, others: Iterable[str], library: str) -> str:
+def _page(selection: Selection, name: str, others: Iterable[str], bundle: Callable[[str], str]) -> str:
     from tsm2_tune import __version__
     from tsm2_tune.html.page import page
     from tsm2_tune.html.reading import contents
@@ -82,7 +83,7 @@ def _page(selection: Selection, name: str, others: Iterable[str], library: str) 
         with Store.open(other, create=False) as store:
             beside.append(contents(store, None, chosen, selection.cache))
     written_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    return page(own, beside, written_at=written_at, version=__version__, library=library)
+    return page(own, beside, written_at=written_at, version=__version__, library=bundle(EXPORTED))
 
 
 def _nothing(selection: Selection, store: Store, every: Sequence[TrialLine]) -> str:
