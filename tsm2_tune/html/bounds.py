@@ -66,4 +66,4 @@ def left_out(what: str, kept: int, total: int, which: str) -> str:
     """A sentence on what is left out; empty where nothing is."""
     if kept >= total:
         return ""
-    return f"{kept:,} of {total:,} {what}: {which}. Choose others with --shapes."
+    return f"{kept:,} of {total:,} {what}: {which}. The command's options choose others."

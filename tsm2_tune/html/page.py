@@ -104,7 +104,7 @@ def _summary(own: Contents) -> Section:
         )
     rows = gains.dots(own.winners)
     names = ("problem", "device", "dtype", "rank", "x", "us", "vendor_us", "config", "routine")
-    label = f"How many times as fast as cuBLAS each of {len(rows)} winners is, on a logarithmic scale"
+    label = f"How many times as fast as cuBLAS each of {len(rows):,} winners is, on a logarithmic scale"
     chart = Chart("gains", label, charts.gains(rows), {"gains": columnar(rows, names)}) if rows else None
     ended = {
         group[0].device: [one.ended_at for one in group] for group in grouped(own.trials, lambda one: one.device)
@@ -132,7 +132,9 @@ def _roofline(own: Contents) -> Section | None:
     names = ("what", "device", "dtype", "problem", "config", "cache", "intensity", "gflops", "us")
     ceilings = columnar(roofline.ceilings(own.runs, rows), ("device", "dtype", "intensity", "gflops"))
     data = {"points": columnar(rows, names), "ceilings": ceilings}
-    label = f"Arithmetic intensity and rate of {len(rows)} trials, winners and cuBLAS routines, and measured ceilings"
+    label = (
+        f"Arithmetic intensity and rate of {len(rows):,} trials, winners and cuBLAS routines, and measured ceilings"
+    )
     said = (
         "Each dot is a trial by its first measurement. The dashed line is what the device's measured read bandwidth"
     )
