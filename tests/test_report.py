@@ -8,6 +8,7 @@ import json
 import re
 import sqlite3
 import sys
+from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ import tsm2_tune
 from tests.command import run
 from tests.fabricated import GPU, PROBLEM, tuning_run
 from tests.reported import DETAIL, DEVICE, OTHER, Page, tried
+from tests.tampered import case
+from tests.tampering import good_database
 from tsm2_tune.html import bounds, charts, comparing, convergence, gains, heat_maps, roofline, trials
 from tsm2_tune.html.page import page
 from tsm2_tune.html.reading import Contents, contents
@@ -229,10 +232,8 @@ def test_two_devices_of_one_database_are_compared(path: Path) -> None:
     tried(path, tuning_run())
     found = page_of(read(tried(path, tuning_run("NVIDIA H100"), scale=2.0)))
     assert "Side by side" in found.root.whole_text()
-    assert data_of(found)["charts"]["comparison"]["data"]["compared"]["x"] == [
-        0.5,
-        0.5,
-    ]  # of the H200, beside the H100
+    times = data_of(found)["charts"]["comparison"]["data"]["compared"]["x"]
+    assert times == [0.5, 0.5]  # the H200's over the H100's, which comes first
 
 
 def test_a_trial_says_why_it_does_not_compete(own: Contents) -> None:
@@ -444,6 +445,25 @@ def test_what_cannot_be_reported_is_one_sentence(
     assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
     assert sentence in result.output
     assert {one: one.read_bytes() for one in tmp_path.iterdir() if one.is_file()} == before
+
+
+@pytest.mark.usefixtures("without_charts")
+def test_a_tampered_database_gives_a_page_or_a_sentence(tmp_path: Path) -> None:
+    good = tmp_path / "good.db"
+    good_database(good)
+
+    def reported(path: Path, rng: object) -> str:
+        result = run("report", "--db", str(path), "--output", "-")
+        if result.exit_code == 2:
+            assert result.output.count("\n") == 1
+            return "refused"
+        assert result.exit_code == 0, result.output[:500]
+        Page(result.output)
+        return "read"
+
+    ended = Counter(case(good.read_bytes(), tmp_path, seed, reported)[1] for seed in range(40))
+    assert ended["refused"] > 5
+    assert ended["read"] > 5
 
 
 def test_a_row_that_no_version_stores_is_refused(path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 Spec = dict[str, Any]
 
+COUNTS: Spec = {"grid": False, "tickMinStep": 1, "format": ",d"}  # an axis of whole numbers
+
 COLOURS = ("#3f86c9", "#d97f26", "#37a06c", "#b565cc", "#cf5050", "#8f8a2b", "#2aa1a8", "#808080")  # on both grounds
 PALE = "#8c8c8c"  # of what is many
 INK = "currentColor"
@@ -97,7 +99,7 @@ def gains(rows: Sequence[Spec]) -> Spec:
         dots: Spec = {
             "mark": "point",
             "encoding": {
-                "x": _field("rank", "problems of a device, the largest gain first", axis={"grid": False}),
+                "x": _field("rank", "problems of a device, the largest gain first", axis=COUNTS),
                 "y": _ratio("x", "x cuBLAS", rows),
                 "color": _field("dtype", "element type", "nominal"),
                 "tooltip": _GAIN_TOLD,
@@ -156,7 +158,7 @@ def roofline(rows: Sequence[Spec]) -> Spec:
 def convergence(names: Sequence[str]) -> Spec:
     """The best time so far of all searches, the chosen one before the others."""
     at = {
-        "x": _field("at", "trials, or seconds", axis={"grid": False}),
+        "x": _field("at", "trials, or seconds", axis=COUNTS),
         "y": _log("over", "best so far / best of the search"),
         "detail": {"field": "search"},
     }
@@ -208,7 +210,7 @@ def comparison(rows: Sequence[Spec]) -> Spec:
     dots: Spec = {
         "mark": "point",
         "encoding": {
-            "x": _field("rank", "shared problems, the largest gain of the first one first", axis={"grid": False}),
+            "x": _field("rank", "shared problems, the largest gain of the first one first", axis=COUNTS),
             "y": _ratio("x", "time of the other / of the first", rows),
             "color": _field("other", "other", "nominal", legend={"orient": "top"}),
             "tooltip": told,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,8 @@ def factor(pair: tuple[BestRow, BestRow]) -> float:
 
 def sides(name: str, winners: Sequence[BestRow]) -> list[Side]:
     """One for each device of the database, that with most winners first."""
-    devices = sorted({row.device for row in winners}, key=lambda one: -sum(row.device == one for row in winners))
+    counts = Counter(row.device for row in winners)
+    devices = sorted(counts, key=lambda one: (-counts[one], one))
     return [Side(f"{device} ({name})", tuple(row for row in winners if row.device == device)) for device in devices]
 
 

@@ -112,7 +112,8 @@ def lost(winners: Sequence[BestRow]) -> Table:
     )
     note = left_out("losses", len(rows), len(losses), "the largest first")
     heads = ("problem", "device", "winner us", "cuBLAS us", "x cuBLAS", "routine")
-    return Table("Problems that cuBLAS computes faster", heads, rows, note=note).without_one("device")
+    found = Table("Problems that cuBLAS computes faster", heads, rows, note=note)
+    return found if len({row.device for row in winners}) > 1 else found.without_one("device")
 
 
 def _factor(row: BestRow) -> float:
