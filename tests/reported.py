@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 from tests.fabricated import PROBLEM as SKINNY
 from tests.fabricated import configuration, final, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.html.page import page
+from tsm2_tune.html.reading import Contents, contents
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Outcome, TuningRun, Verdict
+from tsm2_tune.tuner.trial import Cache, Outcome, TuningRun, Verdict
 
 DEVICE = "</script><script>document.title='taken'</script><b id=bold>&amp;\"' ünï漢😀"
 DETAIL = (
@@ -19,6 +22,7 @@ DETAIL = (
     + 10_000 * "x"
 )
 OTHER = Problem(4096, 8, 512, "f64", "tn")
+LIBRARY = "window.vegaEmbed = () => {};  // </script> <!-- \r\n"
 VOID = {"meta", "wbr", "input", "link", "br", "img"}
 
 
@@ -100,3 +104,17 @@ class Page(HTMLParser):
         for one in found:
             found.extend(one.inside)
         return found[1:]
+
+
+def read(path: Path, cache: Cache | None = None) -> Contents:
+    with Store.open(path, create=False) as store:
+        return contents(store, None, lambda problem: True, cache)
+
+
+def page_of(own: Contents, *others: Contents) -> Page:
+    return Page(page(own, others, written_at="2026-01-02", version="0", library=LIBRARY))
+
+
+def data_of(found: Page) -> dict[str, Any]:
+    (data,) = (one for one in found.root.all("script") if one.attributes.get("id") == "data")
+    return json.loads(data.text)
