@@ -20,6 +20,7 @@ from tsm2_tune import (
     listing,
     planning,
     programs,
+    reporting,
     trials,
 )
 from tsm2_tune.command_options import (
@@ -174,6 +175,7 @@ for command in (
     listing.best,
     listing.show,
     exporting.export,
+    reporting.report,
     importing.import_,
 ):
     main.add_command(command)
