@@ -14,6 +14,7 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache, Outcome, TuningRun, in_a_line
 
+TIMED = (Outcome.OK, Outcome.BEHIND)  # of the latter by its first launches
 TIMES = ("median_us", "low_us", "high_us")  # of a trial's first measurement; NULL where it was not measured
 SHOWN = (
     "id", "device_name", "config", "family", "tunables", "basis", "outcome", "detail", "registers", "spill_bytes",
@@ -109,8 +110,8 @@ def _trial(row: Row, known: dict[tuple[object, ...], Problem]) -> TrialRow:
         key = tuple(values[name] for name in ("m", "n", "k", "dtype", "op"))
         if key not in known:
             known[key] = Problem(*key)
-        is_right = values["outcome"] == Outcome.OK and values["median_us"] is not None
-        if is_right:
+        is_timed = values["outcome"] in TIMED and values["median_us"] is not None
+        if is_timed:
             stored.check_interval(values["low_us"], values["median_us"], values["high_us"])
         return TrialRow(
             id=values["id"],
@@ -128,9 +129,9 @@ def _trial(row: Row, known: dict[tuple[object, ...], Problem]) -> TrialRow:
             smem_bytes=values["smem_bytes"],
             blocks_per_sm=values["blocks_per_sm"],
             guideline_broken=values["guideline_broken"],
-            median_us=values["median_us"] if is_right else None,
-            low_us=values["low_us"] if is_right else None,
-            high_us=values["high_us"] if is_right else None,
+            median_us=values["median_us"] if is_timed else None,
+            low_us=values["low_us"] if is_timed else None,
+            high_us=values["high_us"] if is_timed else None,
             floor_us=values["floor_us"],
             total_seconds=values["total_seconds"],
             ended_at=values["ended_at"],
