@@ -21,7 +21,8 @@ import numpy as np
 
 from benchmarks.result_file import read
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.config import family_spelt
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
@@ -67,7 +68,7 @@ def _lines(problem: Problem) -> tuple[int, int]:
 
 def won(row: dict[str, Any], limits: DeviceLimits) -> Won | None:
     """The winner in a row of the file; None for a configuration of another version."""
-    family = FAMILIES[row["family"]]
+    family = family_named(family_spelt(row["configuration"]))
     config = family.config_type.parse(row["configuration"])
     if config is None:
         return None

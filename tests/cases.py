@@ -48,7 +48,7 @@ CASES = [
     for config, op in with_orders("ordered")
     for dtype in DTYPES
     if family_named(config.family).supports(Problem(64, 4, 64, dtype, op))
-    and int(config.tunables.get("vector_bytes", 16)) // int(config.tunables.get("joined", 1))
+    and int(config.tunables.get("vector_bytes", 16)) // int(config.tunables.get("rows_per_vector", 1))
     >= DTYPES[dtype].element_bytes
     and unfit(family_named(config.family), config, Problem(64, 4, 64, dtype, op)) is None
 ] + [

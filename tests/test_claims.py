@@ -252,7 +252,10 @@ def space_of(configurations: int) -> Any:
     return replace(space, kept=tuple(space.kept[number] for number in range(configurations)))
 
 
-def test_two_runs_that_take_turns_try_everything_once(store: Store, path: Path) -> None:
+def test_two_runs_that_take_turns_try_everything_once(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "TOGETHER_SECONDS", 0.0)  # each is told at once
     space = space_of(7)
     with Store.open(path, create=True) as other:
         runs = [

@@ -80,7 +80,7 @@ def test_what_is_forgotten_leaves_nothing(
         (("--device", ""), "no trial of the device '' in"),
         (("1", "99"), "no trial 99 in"),
         (("0",), "not in the range"),
-        (("--outcome", "splendid"), "unknown outcome 'splendid': expected one of ok, compile-failed, "),
+        (("--outcome", "splendid"), "unknown outcome 'splendid': expected one of ok, behind, compile-failed, "),
         (("--outcome", "interrupted"), "unknown outcome 'interrupted'"),
         (("--outcome", ""), "unknown outcome ''"),
     ],

@@ -37,14 +37,14 @@ SCALED_FIRST = Subject(Ism2Config(2, 32, 2, 6, 64), Problem(64, 2, 64, "f64", "n
 
 # Subject, operator, what stood there, what is put there; and what becomes of it.
 FIXED = (
-    (SIMPLE, "dropped term", "c * block_m +", "", Judged.KILLED),
-    (SIMPLE, "dropped term", "sum[c] += a[q] * staged_step[c * block_m + q]", "", Judged.KILLED),
+    (SIMPLE, "dropped term", "c * tile_depth +", "", Judged.KILLED),
+    (SIMPLE, "dropped term", "sum[c] += a[q] * staged_step[c * tile_depth + q]", "", Judged.KILLED),
     (SIMPLE, "barrier", "__syncthreads()", "", Judged.KILLED),
     (SIMPLE, "comparison", "<=", "<", Judged.EQUIVALENT),
     (SIMPLE, "swapped name", "lda", "ldb", Judged.KILLED),
     (SIMPLE, "narrower", "row_of_A[", "mutant::narrow", Judged.KILLED),
     (SIMPLE, "flag", "inside && first + c < n", "true", Judged.KILLED),
-    (SIMPLE, "rounding", "a[q] * staged_step[c * block_m + q]", "mutant::low(", Judged.KILLED),
+    (SIMPLE, "rounding", "a[q] * staged_step[c * tile_depth + q]", "mutant::low(", Judged.KILLED),
     (SIMPLE, "value", "alpha", "mutant::flushed", Judged.KILLED),
     (SIMPLE, "value", "alpha", "mutant::clamped", Judged.KILLED),
     (SIMPLE, "value", "alpha", "mutant::finite", Judged.KILLED),

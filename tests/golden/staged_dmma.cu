@@ -556,7 +556,7 @@ constexpr int tile_elements = block_m * block_n;
 constexpr int depth = 8, lane_depth = 2;  // products along k of a step; side by side, of a lane
 constexpr int team_rows = block_m / (strip_rows * strips);
 constexpr int team = 32 * team_rows * (block_n / (8 * octets));
-constexpr int chunk_step = ring_threads / team * depth, steps = block_k / chunk_step;  // of k, the teams of a ring together
+constexpr int chunk_step = ring_threads / team * depth, steps = block_k / chunk_step;  // of k, all teams of a ring
 constexpr int sums_of_tile = threads / team;    // that a block's teams leave to be added up
 
 // An operand lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that
@@ -622,7 +622,8 @@ struct Pieces {
     static __device__ __forceinline__ bool has(int i)
     {
         const int member = threadIdx.x % ring_threads;
-        return (of_round == ring_threads || member < of_round) && (count % of_round == 0 || member + i * of_round < count);
+        return (of_round == ring_threads || member < of_round)
+            && (count % of_round == 0 || member + i * of_round < count);
     }
     // And whether it is one of the first `left` lines.
     static __device__ __forceinline__ bool within(int i, int left)

@@ -49,8 +49,8 @@ ARGUMENTS = (
     Argument(
         "after a last tile that is whole, one of zeros is staged, which no turn reads",
         ("comparison",),
-        r"more_tiles = tile \+ block_m < k",
-        r"more_tiles = tile \+ block_m <= k",
+        r"more_tiles = tile \+ tile_depth < k",
+        r"more_tiles = tile \+ tile_depth <= k",
     ),
     Argument(
         "what is staged after the last tile is staged over before it is read",
@@ -140,8 +140,8 @@ ARGUMENTS = (
     Argument(
         "how many loads are on their way at once: no turn multiplies or loads past the last chunk",
         ("flag",),
-        r"^constexpr int ring = whole \? stages : 1;",
-        r"^constexpr int ring = (true|false) \? stages : 1;",
+        r"^return sweep<whole \? stages : 1, ",
+        r"^return sweep<(true|false) \? stages : 1, ",
         lambda mutant: all(one in mutant.text for one in ("if (next >= end)", "if (current < end)")),
     ),
     Argument(
@@ -342,7 +342,7 @@ ARGUMENTS = (
     Argument(
         "threads past the tile read elements of B that they do not stage",
         ("flag",),
-        r"inside = threadIdx.x < block_m && l < k",
+        r"inside = threadIdx.x < tile_depth && l < k",
         r"inside =  ?l < k",
     ),
     Argument(

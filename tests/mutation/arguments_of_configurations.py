@@ -264,8 +264,8 @@ OF_CONFIGURATIONS = (
     Argument(
         "the way for operands that are not aligned or not one is right for all",
         ("flag",),
-        r"^if \(!same\) \{  // few tiles",
-        r"^if \(true\)",
+        r"^if \(is_half && first_row != first_column\) \{  // beside",
+        r"^if \(true && first_row",
     ),
     Argument(
         "rows of C have another length than those of A, so that packs across rows are never stored",

@@ -175,7 +175,7 @@ def has_packs_of_one(mutant: Mutant) -> bool:
 def packs_are_never_across(mutant: Mutant) -> bool:
     """Whether rows of A that are loaded fast have another length than rows of C."""
     width = constant(mutant, "vector_bytes") // mutant.subject.problem.dtype.element_bytes
-    piece = width // max(constant(mutant, "joined"), 1)
+    piece = width // max(constant(mutant, "rows_per_vector"), 1)
     return "const bool fast = k == piece && lda == k &&" in mutant.text and piece != constant(mutant, "columns")
 
 
