@@ -27,6 +27,7 @@ ALLOWED = {
     "usage": {"errors", "tuner", "display"},
     "reports": {"errors", "generator", "tuner", "winners", "display"},
     "caching": {"tuner", "display", "command_options", "usage"},
+    "doctor": {"tuner", "display", "command_options"},
     "trials": {"tuner", "display", "options", "selection", "command_options", "usage"},
     "standin": {"errors", "generator", "runtime", "tuner", "pretuned", "standin"},
     "recording": {"generator", "tuner", "standin", "options"},

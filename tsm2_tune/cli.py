@@ -14,6 +14,7 @@ from tsm2_tune import (
     TuningResult,
     caching,
     display,
+    doctor,
     exporting,
     importing,
     laddering,
@@ -162,6 +163,7 @@ def _next_step(database: str, *, is_host: bool) -> str:
 
 
 for command in (
+    doctor.doctor,
     planning.devices,
     planning.space,
     planning.model,
