@@ -28,9 +28,10 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch, family_spelt
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.cuda import cuda_toolchain
+from tsm2_tune.tuner.nvcc import cuda_toolchain
 from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.tune import cores
 from tsm2_tune.usage import Command

@@ -25,7 +25,8 @@ from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import INDEX_BITS, index_defines, render
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import INDEX_BITS, index_defines
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.compiler import compile_text

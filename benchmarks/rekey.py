@@ -29,10 +29,11 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.cuda import cuda_toolchain
 from tsm2_tune.tuner.importing.text import LINES
+from tsm2_tune.tuner.nvcc import cuda_toolchain
 from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.tune import cores
 from tsm2_tune.usage import Command

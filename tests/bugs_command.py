@@ -17,10 +17,10 @@ from tests.quick import quick_toolchain
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import INDEX_BITS, KernelSource, index_defines, render, support_source
+from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.full import full_verification
-from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, Extent
+from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, Extent, full_verification
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.target import HOST, find_target
 from tsm2_tune.tuner.trial import Outcome

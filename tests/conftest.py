@@ -22,7 +22,8 @@ from tsm2_tune.errors import ToolMissing, TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, render, support_source
+from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner import cuda
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
@@ -56,6 +57,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     layers.choose(config)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return layers.is_of_other_layers(collection_path, config) or None
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -18,8 +18,9 @@ from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, environment, render
+from tsm2_tune.generator.render import environment, render
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known

@@ -19,6 +19,7 @@ What is marked host in a file of SLOW has both marks.
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ SLOW_FILES = """
     launches choice bench_files bench_unseen cli_ops export_within distributions cache claims selection rekey
     exported_cupy exported_vendor imports compilers launcher_first launcher_choice pairs kills resume interrupted
     examples basis mutation ladder expecting leading api_on_host cache_states choice_on_host library_choice
-    bench_measured
+    bench_measured report_in_browser
 """
 SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}
 
@@ -78,6 +79,11 @@ def choose(config: pytest.Config) -> None:
         config.option.markexpr = config.workerinput["layers"]
     elif not (named or config.option.markexpr or config.option.keyword):
         config.option.markexpr = "unit"
+
+
+def is_of_other_layers(path: Path, config: pytest.Config) -> bool:
+    """Whether unit tests alone run and the file has none, so that it need not be imported."""
+    return config.option.markexpr == "unit" and f"tests/{path.name}" in SLOW
 
 
 def tell_worker(node: Any) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from tests.fabricated import Winners, configuration, source, trial, tuning_run, winners
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
-from tsm2_tune.generator.render import INDEX_BITS
+from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.export.library import library_bytes
 from tsm2_tune.tuner.trial import Trial, TuningRun

@@ -16,10 +16,10 @@ from benchmarks.versus_cublas import part_of
 from tests.conftest import compiled
 from tests.mutation.command import named
 from tests.mutation.subjects import Subject, subjects
-from tsm2_tune.generator.render import INDEX_BITS, index_defines, support_source
+from tsm2_tune.generator.render import support_source
+from tsm2_tune.generator.source import INDEX_BITS, index_defines
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.full import full_verification
-from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU
+from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, full_verification
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.target import find_target
 from tsm2_tune.tuner.trial import Outcome

@@ -13,7 +13,8 @@ from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import TSM2
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.past import Claimed, Past
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store

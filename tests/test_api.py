@@ -50,6 +50,10 @@ FUNCTIONS = {  # what a program may rely on: a change here is one that users are
     " family: 'Texts | None' = None, guidelines: 'str | Thresholds | None' = None",
     "problems": "products: 'Products', *, dtype: 'ElementTypes' = 'f32', op: 'Texts' = 'nn',"
     " layout: 'str' = 'column', math: 'str' = 'full'",
+    "report": "db: 'str | PathLike[str]' = 'results.db', *, output: 'str | PathLike[str] | None' = None,"
+    " compare: 'Databases' = (), device: 'int | str | None' = None, products: 'Products | None' = None,"
+    " dtype: 'ElementTypes | None' = None, op: 'Texts | None' = None, layout: 'str' = 'column',"
+    " cache: 'str | None' = None",
     "tune": "products: 'Products', *, dtype: 'ElementTypes' = 'f32', op: 'Texts' = 'nn', layout: 'str' = 'column',"
     " math: 'str' = 'full', device: 'int | str | Target | None' = None, db: 'str | PathLike[str]' = 'results.db',"
     " budget: 'float | None' = 120.0, max_trials: 'int | None' = None, compile_limit: 'float' = 120.0,"
@@ -64,6 +68,7 @@ RETURNED = {
     "import_trials": "Imported",
     "plan_space": "SearchSpace",
     "problems": "tuple[Problem, ...]",
+    "report": "Exported",
     "tune": "TuningResult",
 }
 RECORDS = {

@@ -53,7 +53,8 @@ def test_types_of_numpy_are_element_types(dtype: Any, names: str) -> None:
 
 def test_problems_and_winners_are_of_types_of_numpy(database: str) -> None:
     assert [one.text for one in tsm2_tune.problems("8x2x8", dtype=np.float64)] == ["8x2x8:f64"]
-    assert tsm2_tune.plan_space("64x4x64", dtype=np.float64, device="h200").problem.dtype_name == "f64"
+    space = tsm2_tune.plan_space("64x4x64", dtype=np.float64, device="h200", family="tsm2")
+    assert space.problem.dtype_name == "f64"
     assert [row.problem for row in tsm2_tune.best(database, dtype=np.float32)] == [PROBLEM]
     assert tsm2_tune.best(database, dtype=[np.float64]) == ()
 

@@ -20,7 +20,8 @@ from tests.on_host import has_compiler
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, code, digest_of, render
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource, code, digest_of
 from tsm2_tune.tuner import superseding
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.store import Store

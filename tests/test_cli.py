@@ -110,6 +110,14 @@ def test_bad_input_gets_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("before", [("source",), ("source", V0, "--dtype"), ("space", "--shapes"), ("best", "--db")])
+def test_of_a_long_argument_its_ends_are_quoted(before: tuple[str, ...]) -> None:
+    result = run(*before, f"first{'x' * 5000}last")
+    assert result.exit_code == 2
+    assert all(part in result.output for part in ("firstxxx", "xxx...xxx", "xxxlast"))
+    assert len(result.output) < 900
+
+
 def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("precious notes, long enough to be no empty database" * 40)

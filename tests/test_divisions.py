@@ -49,7 +49,9 @@ def test_a_family_says_into_what_its_kernels_divide_their_work(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_those_that_stream_a_through_registers_down_its_columns_have_vectors_of_c(family: str) -> None:
     streaming = {"tsm2", "ism2", "tsmm", "tsmm_held", "tsmr", "tsmr_mma", "tsmr_zmma"}
-    assert FAMILIES[family].vectors_of_c == (family in streaming)
+    assert FAMILIES[family].vectors_of_c == (family in streaming), (
+        f"a family whose vectors_of_c is True is one of `streaming` in {__file__}, and no other is: {family}"
+    )
 
 
 def test_rings_copy_lines_that_are_no_whole_vectors_element_by_element() -> None:

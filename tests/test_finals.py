@@ -16,7 +16,8 @@ from tsm2_tune.generator.families.published import TSM2, Tsm2Config
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner import export, job
 from tsm2_tune.tuner.phases import Phases

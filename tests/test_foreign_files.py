@@ -20,7 +20,8 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.render import digest_of, render
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import digest_of
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner import database, job, migrations, schema
 from tsm2_tune.tuner.database import Database

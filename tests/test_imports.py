@@ -17,11 +17,14 @@ ALLOWED = {
     "tuner": {"errors", "generator", "runtime", "tuner"},
     "winners": {"tuner", "winners"},
     "liveness": set[str](),
-    "display": {"errors", "generator", "liveness", "tuner", "winners", "display"},
+    "display": {"errors", "generator", "tuner", "winners", "display"},
+    "live": {"liveness", "tuner", "winners", "display"},
     "options": {"errors", "generator", "tuner"},
     "selection": {"errors", "generator", "tuner", "options"},
-    "api": {"errors", "generator", "tuner", "options", "selection", "pretuned", "api"},
+    "html": {"generator", "tuner", "winners", "html"},
+    "api": {"errors", "generator", "tuner", "options", "selection", "pretuned", "html", "api"},
     "pretuned": {"errors", "pretuned"},
+    "reporting": {"display", "command_options", "usage"},
     "importing": {"display", "command_options", "usage"},
     "command_options": {"errors", "generator", "tuner", "options"},
     "usage": {"errors", "tuner", "display"},
@@ -69,6 +72,11 @@ def test_planning_loads_no_pycuda() -> None:
 def test_the_generator_has_no_side_effects_to_offer() -> None:
     loaded = loaded_modules("import tsm2_tune.generator.space, tsm2_tune.generator.render")
     assert not loaded & {"pycuda", "sqlalchemy", "click", "rich", "multiprocessing"}
+
+
+def test_a_worker_starts_without_templates_and_families() -> None:
+    loaded = loaded_modules("import tsm2_tune.tuner.worker, tsm2_tune.tuner.host.device")
+    assert not loaded & {"jinja2", "sqlalchemy", "tsm2_tune.generator.families"}
 
 
 def file_of(module: Path) -> Path | None:

@@ -23,10 +23,9 @@ from tsm2_tune.generator.probes import launch_problems
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.full import FullVerification, Run
 from tsm2_tune.tuner.full_calls import EMULATED, calls_for
 from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.requests import AttemptResult
+from tsm2_tune.tuner.requests import AttemptResult, FullVerification, Run
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.worker import Worker
 

@@ -58,6 +58,14 @@ def test_a_test_is_of_the_first_layer_that_fits(test: Any, layer: str) -> None:
     assert layers.layer_of(test) == layer
 
 
+def test_files_of_slow_tests_are_not_read_where_unit_tests_alone_run() -> None:
+    slow, unit = ROOT / min(layers.SLOW), ROOT / "tests/test_problem.py"
+    assert layers.is_of_other_layers(slow, config_of(markexpr="unit"))
+    assert not layers.is_of_other_layers(unit, config_of(markexpr="unit"))
+    for expression in ("", "slow", "host", "unit or slow"):
+        assert not layers.is_of_other_layers(slow, config_of(markexpr=expression))
+
+
 def test_slow_files_are_there() -> None:
     assert [path for path in sorted(layers.SLOW) if not (ROOT / path).exists()] == []
 

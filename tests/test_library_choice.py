@@ -38,7 +38,7 @@ from tests.library_calls import (
 from tests.recording_driver import recording
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.runtime.elements import DTYPES
 from tsm2_tune.runtime.expecting import Division
 from tsm2_tune.runtime.work import Card

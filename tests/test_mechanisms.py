@@ -54,5 +54,6 @@ def test_families_share_a_mechanism(original: str) -> None:
     template, families = SHARED[original]
     assert original in (TEMPLATES / f"{template}.cu.jinja").read_text()
     rendered = {config.family for config, problem in SOURCES if original in render(problem, config).text}
-    assert rendered == set(families.split())
+    others = sorted(rendered ^ set(families.split()))
+    assert not others, f"SHARED in {__file__} names those that have {original!r}: add or remove {', '.join(others)}"
     assert {one.config.family for one in planted() if one.original == original} & rendered

@@ -21,7 +21,7 @@ from tsm2_tune.generator.probes import (
     remainder_problems,
 )
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
-from tsm2_tune.generator.render import INDEX_BITS
+from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.tuner.full_calls import ON_GPU, calls_for
 
 PAST_16_BITS = 2**16

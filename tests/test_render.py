@@ -13,9 +13,10 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import DTYPES, Problem
-from tsm2_tune.generator.render import KernelSource, render, support_source
+from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.cuda import cuda_toolchain
+from tsm2_tune.tuner.nvcc import cuda_toolchain
 from tsm2_tune.tuner.trial import Binary, CompileFailure
 
 F32 = Problem(4096, 8, 4096, "f32")
@@ -80,13 +81,17 @@ def test_one_text_serves_every_shape_of_a_dtype_and_op(config: KernelConfig, pro
     assert (small.defines, large.defines) == (("INDEX_BITS=32",), ("INDEX_BITS=64",))
 
 
-def test_a_text_is_of_one_dtype_and_op() -> None:
-    sources = every_source()
+@pytest.fixture(scope="module")
+def sources() -> list[KernelSource]:
+    return every_source()
+
+
+def test_a_text_is_of_one_dtype_and_op(sources: list[KernelSource]) -> None:
     assert len({source.text for source in sources}) == len(sources)
 
 
-def test_no_line_is_longer_than_a_reader_likes() -> None:
-    for source in every_source():
+def test_no_line_is_longer_than_a_reader_likes(sources: list[KernelSource]) -> None:
+    for source in sources:
         _, *lines = source.text.splitlines()  # the first spells the configuration
         longest = max(lines, key=len)
         assert len(longest) <= 122, longest

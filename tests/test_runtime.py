@@ -17,7 +17,7 @@ from tests.fabricated import GPU, PROBLEM, configuration, handmade, imported, ke
 from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, LARGEST_32_BIT_OFFSET, PLUS_TIMES
-from tsm2_tune.generator.render import INDEX_BITS
+from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.runtime import elements
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.binaries import compiled_cubins

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from tests.command import run
 from tests.fabricated import GPU, configuration, exported, host_run, trial, tuning_run
-from tsm2_tune import display, reports
+from tsm2_tune import display, live, reports
 from tsm2_tune.__main__ import main as command
 from tsm2_tune.generator.families.ladder import STEPS
 from tsm2_tune.generator.problem import Problem
@@ -144,7 +144,7 @@ def test_the_line_of_progress_is_whole(width: int) -> None:
     problem = Problem(20480, 16, 20480, "f32")
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
     space: Any = SimpleNamespace(problem=problem, kept=range(12800))
-    with display.Display(console, Options(), 12, Phases()) as shown:
+    with live.Display(console, Options(), 12, Phases()) as shown:
         shown.show(ProblemStarted(space, tried_before=128, best_before_us=None, seconds_before=0.0))
         shown.show(TrialStored(trial(123456.7), 1))
     assert isinstance(console.file, io.StringIO)
@@ -157,10 +157,10 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
     problem = Problem(20480, 16, 20480, "f32")
     console = Console(file=io.StringIO(), force_terminal=False, width=200)
     space: Any = SimpleNamespace(problem=problem, kept=range(128))
-    with display.Display(console, Options(), 12, Phases()) as shown:
+    with live.Display(console, Options(), 12, Phases()) as shown:
         shown.show(ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
         shown.show(TrialStored(trial(500.0), 1))
-        monkeypatch.setattr(display, "SILENCE_SECONDS", 0.0)
+        monkeypatch.setattr(live, "SILENCE_SECONDS", 0.0)
         shown.show(TrialStored(trial(400.0), 2))
         shown.show(ProblemEnded(problem, 2, 2, 0, 126, 0, 0, None))
     assert isinstance(console.file, io.StringIO)
@@ -172,12 +172,12 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_long_trial_is_not_silent(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     """Told after a while, then twice as long after that, and so on; anew after each event."""
-    monkeypatch.setattr(display, "LONG_SECONDS", 0.2)
+    monkeypatch.setattr(live, "LONG_SECONDS", 0.2)
     console = Console(file=io.StringIO(), force_terminal=terminal, color_system=None, width=200)
     assert isinstance(console.file, io.StringIO)
     space: Any = SimpleNamespace(problem=Problem(20480, 16, 20480, "f32"), kept=range(128))
     phases = Phases()
-    with display.Display(console, Options(), 2, phases) as shown:
+    with live.Display(console, Options(), 2, phases) as shown:
         time.sleep(0.3)
         assert "no news" not in console.file.getvalue(), "there is no problem yet"
         shown.show(ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))

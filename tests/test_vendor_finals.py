@@ -30,11 +30,12 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.test_finals import RUN, TARGET, A, B, C, Replay, tried
-from tsm2_tune.display import Display, console, winners_table
+from tsm2_tune.display import console, winners_table
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.live import Display
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.requests import AttemptResult, Rematch, Rematched

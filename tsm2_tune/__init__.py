@@ -18,6 +18,7 @@ TYPE_CHECKING = False  # type checkers take it for true; typing takes longer to 
 if TYPE_CHECKING:
     from tsm2_tune.api.importing import import_trials
     from tsm2_tune.api.planning import plan_space, problems
+    from tsm2_tune.api.report import report
     from tsm2_tune.api.results import Exported, best, export
     from tsm2_tune.api.tuning import TuningResult, tune
     from tsm2_tune.errors import DeviceError, InputError, StoreError, ToolMissing, TuneError, WorkerError
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "api.importing": ("import_trials",),
     "api.planning": ("plan_space", "problems"),
+    "api.report": ("report",),
     "api.results": ("Exported", "best", "export"),
     "api.tuning": ("TuningResult", "tune"),
     "errors": ("DeviceError", "InputError", "StoreError", "ToolMissing", "TuneError", "WorkerError"),
@@ -124,6 +126,7 @@ __all__ = [
     "import_trials",
     "plan_space",
     "problems",
+    "report",
     "tune",
 ]
 

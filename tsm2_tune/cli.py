@@ -21,6 +21,7 @@ from tsm2_tune import (
     listing,
     planning,
     programs,
+    reporting,
     trials,
 )
 from tsm2_tune.command_options import (
@@ -176,6 +177,7 @@ for command in (
     listing.best,
     listing.show,
     exporting.export,
+    reporting.report,
     importing.import_,
 ):
     main.add_command(command)

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Column
 
-from tsm2_tune.display import SILENCE_SECONDS, one_line, print_line, print_table
+from tsm2_tune.display import one_line, print_line, print_table
+from tsm2_tune.live import SILENCE_SECONDS
 from tsm2_tune.tuner.events import (
     Crossed,
     Event,

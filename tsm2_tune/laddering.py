@@ -19,6 +19,7 @@ from tsm2_tune.command_options import (
     tuning_options,
     wait_option,
 )
+from tsm2_tune.live import Display
 from tsm2_tune.options import LADDER_DATABASE, problems_of
 from tsm2_tune.progress import of_state, tell_interrupted
 from tsm2_tune.tuner import ladder as steps
@@ -72,7 +73,7 @@ def ladder(
             Tuner(target, options) as tuner,
             Store.open(database, create=True) as store,
         ):
-            with display.Display(console, options, len(searched), tuner.phases) as shown:
+            with Display(console, options, len(searched), tuner.phases) as shown:
                 for event in steps.climb(searched, tuner, store):
                     shown.show(event)
                     interrupted += is_interruption(event)

@@ -9,7 +9,8 @@ from types import TracebackType
 from rich.console import Console
 
 from tsm2_tune.crossed import Pairs
-from tsm2_tune.display import Display, print_line
+from tsm2_tune.display import print_line
+from tsm2_tune.live import Display
 from tsm2_tune.tuner.events import Event, Noted, PairsStarted, RunStarted
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.tune import Options

@@ -20,6 +20,7 @@ from tsm2_tune.tuner.trial import in_a_line
 OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
 STOPPED = 130  # the exit status after Ctrl-C, as shells have it
 MOST_CHARACTERS = 2000  # of a sentence
+_LONG_WORD = re.compile(r"(\S{150})\S{100,}(\S{50})")  # no configuration, and no usual path, is so long
 _LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # in names that a user gives, and in what click says
 
 
@@ -91,6 +92,7 @@ def tell(sentence: str) -> None:
 
 
 def _refusal(sentence: str) -> Refusal:
+    sentence = _LONG_WORD.sub(r"\1...\2", sentence)
     if len(sentence) > MOST_CHARACTERS:  # it quotes an argument
         sentence = f"{sentence[: MOST_CHARACTERS // 2]} ... {sentence[-MOST_CHARACTERS // 2 :]}"
     return Refusal(printable(sentence), ctx=None)

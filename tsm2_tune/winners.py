@@ -33,11 +33,13 @@ def device_text(row: BestRow) -> str:
     return f"{row.device}, L2{_of_state(row)}" if row.compute_capability else row.device
 
 
-def _spread_text(row: BestRow) -> str:
-    return f"{100 * max(row.high_us / row.median_us - 1, 1 - row.low_us / row.median_us):.1f}"
+def spread_percent(row: BestRow) -> float:
+    """How far the interval of its median reaches."""
+    return 100 * max(row.high_us / row.median_us - 1, 1 - row.low_us / row.median_us)
 
 
-def _state_text(row: BestRow) -> str:
+def state_text(row: BestRow) -> str:
+    """What a winner has to be told of; empty for most."""
     return "stale" if row.stale else "" if row.verified_in_full else "verified in part"
 
 
@@ -46,13 +48,13 @@ WINNER_COLUMNS: dict[str, Callable[[BestRow], str]] = {  # heading -> the cell's
     "problem": lambda row: row.problem.text,
     "configuration": lambda row: row.config,
     "median us": lambda row: f"{row.median_us:.1f}",
-    "+- %": _spread_text,
+    "+- %": lambda row: f"{spread_percent(row):.1f}",
     "rate": lambda row: rate_text(row.gbytes_per_s),
     "% of floor": lambda row: f"{row.percent_of_floor:.1f}",
     "cuBLAS us": texts.vendor_us,
     "x cuBLAS": texts.x_cublas,
     "ties": lambda row: str(row.ties),
-    "": _state_text,
+    "": state_text,
 }
 
 

@@ -17,7 +17,8 @@ from tsm2_tune.generator.config import FLAT_SPLITS, GROUP_SPLITS, KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.tiles import SKINNY
 
 SPLITS = 5  # of more, which are slow on the host; no divisor of what is one from a power of two
@@ -113,4 +114,5 @@ def covering(
 def lines_of(subject: Subject) -> frozenset[str]:
     """The lines of its text, of whatever numbers."""
     lines = shared_lines(subject.source.text).values()
-    return frozenset(re.sub(r"\d+", "0", line.partition("//")[0].strip()) for line in lines)
+    code = "\n".join(line.partition("//")[0].strip() for line in lines)
+    return frozenset(re.sub(r"\d+", "0", code).split("\n"))

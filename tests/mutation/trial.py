@@ -29,9 +29,10 @@ from tests.mutation.operators import synchronises
 from tests.mutation.sample import Mutant
 from tests.mutation.subjects import text_of
 from tests.mutation.unseen import refused, unseen
-from tsm2_tune.generator.render import INDEX_BITS
+from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.full_calls import Call, Extent
+from tsm2_tune.tuner.full_calls import Extent
+from tsm2_tune.tuner.requests import Call
 from tsm2_tune.tuner.target import HOST
 from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.worker import AttemptResult, Worker

@@ -2,70 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache, lru_cache
+from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import KernelConfig, Launch
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import DTYPES, Problem
-
-SUPPORT_THREADS = 256  # of a block of the tuner's own kernels
-SPARSE_TERMS = 32  # that a line of a sparse operand keeps: the most products of which its results are sums
-TEXTS_AT_HAND = 128  # that a search asks for more than once: each in milliseconds
-INDEX_BITS = (32, 64)  # widths of a kernel's index
-REFERENCE_BLOCKS_PER_SM = 2  # of those that compute the reference, which bounds their registers
+from tsm2_tune.generator.source import (
+    REFERENCE_BLOCKS_PER_SM,
+    SPARSE_TERMS,
+    SUPPORT_THREADS,
+    KernelSource,
+    index_defines,
+)
 
 # What a value may hold that a template prints: in CUDA names, numbers and words, which leave no comment and end no
 # line, and in other texts the literals of their languages, which are one line of ASCII.
 OF_KERNELS = re.compile(r"[\w .,:;='()+*%-]*", re.ASCII)
 OF_LITERALS = re.compile(r"[ -~]*")
-_LITERAL_OR_COMMENT = re.compile(
-    r"""("(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*') | //(?:\\\n|[^\n])* | /\*.*?\*/""", re.DOTALL | re.VERBOSE
-)
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSource:
-    """The CUDA text of one configuration. It holds no shape: one text serves every m, n and k of a dtype.
-
-    The shape decides only the width of the index, which is a definition at compile time (`defines`). Nor does it hold
-    the tunables of the launch: configurations that differ only in those have one text.
-    """
-
-    kernel: str  # name of the extern "C" entry point
-    text: str
-    defines: tuple[str, ...]
-    launch: Launch
-    dtype_name: str
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of what a compiler reads of the text: two that differ in comments are one kernel."""
-        return digest_of(self.text)
-
-    def is_same_kernel(self, other: KernelSource) -> bool:
-        """Whether the other is the same code, started in the same way."""
-        return replace(self, text="") == replace(other, text="") and self.digest == other.digest
-
-
-@lru_cache(maxsize=TEXTS_AT_HAND)
-def digest_of(text: str) -> str:
-    """SHA-256 of the text's code."""
-    return hashlib.sha256(code(text).encode(errors="surrogatepass")).hexdigest()
-
-
-def code(text: str) -> str:
-    """The CUDA text without its comments, without empty lines and without spaces at the ends of lines."""
-    bare = _LITERAL_OR_COMMENT.sub(lambda found: found[1] or " ", text)
-    return "\n".join(line.rstrip() for line in bare.splitlines() if line.strip())
 
 
 @cache
@@ -78,11 +39,6 @@ def environment() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
-
-
-def index_defines(bits: int) -> tuple[str, ...]:
-    """The definition that gives a text's index so many bits."""
-    return (f"INDEX_BITS={bits}",)
 
 
 def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -> str:

@@ -81,7 +81,7 @@ VECTOR_HOLDS_AN_ELEMENT = Rule(
     "vector-holds-an-element",
     "limit",
     "a load moves whole elements",
-    lambda c: int(c.config.tunables["vector_bytes"]) >= c.problem.dtype.element_bytes,
+    lambda c: tunable(c, "vector_bytes") >= c.problem.dtype.element_bytes,
 )
 
 STRIDES_FILL_DEVICE = Rule(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -99,9 +99,11 @@ def has_configurations(
     for family in _families_for(problem, families):
         wanted, rules = guidelines_in_force(family, problem, limits, guidelines), rules_of(family)
         in_tables = family.kept_in_tables(problem, limits, wanted, rules)
-        every = family.configurations() if in_tables is None else ()
-        candidates = (Candidate(family, config, problem, limits, wanted) for config in every)
-        if (in_tables and len(in_tables[0])) or any(all(rule.keeps(one) for rule in rules) for one in candidates):
+        if in_tables is None:
+            found = next(_kept(family, problem, limits, wanted, rules, Counter()), None) is not None
+        else:
+            found = len(in_tables[0]) > 0
+        if found:
             return True
     return False
 
@@ -122,12 +124,37 @@ def pruned(
     in_tables = family.kept_in_tables(problem, limits, guidelines, rules)
     if in_tables is not None:
         return in_tables
-    kept, dropped = list[Candidate](), Counter[str]()
+    dropped = Counter[str]()
+    return list(_kept(family, problem, limits, guidelines, rules, dropped)), dropped
+
+
+def _kept(
+    family: Family[Any],
+    problem: Problem,
+    limits: DeviceLimits,
+    guidelines: Guidelines,
+    rules: Sequence[Rule],
+    dropped: Counter[str],
+) -> Iterator[Candidate]:
+    """Those of `pruned`, one at a time; `dropped` counts the others.
+
+    Bounds of tunables come first in most families and drop most, so they are compared before there is a Candidate.
+    """
+    bounds = list[tuple[str, str, int]]()
+    for rule in rules:
+        if rule.covering is None:
+            break
+        bounds.append((rule.name, rule.covering.tunable, rule.covering.largest_useful(problem)))
+    others = rules[len(bounds) :]
     for config in family.configurations():
-        candidate = Candidate(family, config, problem, limits, guidelines)
-        first = next((rule for rule in rules if not rule.keeps(candidate)), None)
-        if first is None:
-            kept.append(candidate)
+        for name, tunable, largest in bounds:
+            if getattr(config, tunable) > largest:
+                dropped[name] += 1
+                break
         else:
-            dropped[first.name] += 1
-    return kept, dropped
+            candidate = Candidate(family, config, problem, limits, guidelines)
+            broken = next((rule for rule in others if not rule.keeps(candidate)), None)
+            if broken is None:
+                yield candidate
+            else:
+                dropped[broken.name] += 1

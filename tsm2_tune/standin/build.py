@@ -14,11 +14,11 @@ from tsm2_tune.pretuned import PREFIX, Pretuned, for_card
 from tsm2_tune.runtime.driver import device_of
 from tsm2_tune.tuner import cache
 from tsm2_tune.tuner import export as exports
-from tsm2_tune.tuner.cuda import nvcc_path
 from tsm2_tune.tuner.export import library
 from tsm2_tune.tuner.export.shared import shared_object
 from tsm2_tune.tuner.host.toolchain import compiler_command
 from tsm2_tune.tuner.importing.files import opened
+from tsm2_tune.tuner.nvcc import nvcc_path
 from tsm2_tune.tuner.processes import workplace
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow

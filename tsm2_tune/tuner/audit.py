@@ -17,7 +17,8 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
 from tsm2_tune.generator.space import guidelines_in_force, rules_of
-from tsm2_tune.tuner.stored import CurrentTrial, is_of_this_version
+from tsm2_tune.tuner.brief import CurrentTrial
+from tsm2_tune.tuner.stored import is_of_this_version
 from tsm2_tune.tuner.trial import Cache, LoadedResources
 
 Timed = tuple[Problem, Cache]  # whose times can be compared

@@ -40,7 +40,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
 from tsm2_tune.generator.problem import MIN_PLUS, Problem
-from tsm2_tune.generator.render import SPARSE_TERMS
+from tsm2_tune.generator.source import SPARSE_TERMS
 from tsm2_tune.tuner.operands import Values
 
 ALPHA, BETA = -2.0 + 1j, 3.0 - 1j  # of the general call: integers, so that the result stays exact

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsm2_tune.errors import InputError, ToolMissing
-from tsm2_tune.generator.render import code
+from tsm2_tune.generator.source import code
 from tsm2_tune.tuner import cache
 from tsm2_tune.tuner.cache import cache_folder, remove_leftovers
 from tsm2_tune.tuner.interruptions import PASSING, interruption, out_of_memory_kills, refuse_full_disk, signal_name

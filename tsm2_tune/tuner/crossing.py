@@ -24,6 +24,7 @@ from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import job, suggested
+from tsm2_tune.tuner.brief import CurrentTrial
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.events import Crossed, VendorLeftOut, WinnerVerified
 from tsm2_tune.tuner.export.between import MEASURED, rows_between
@@ -33,7 +34,7 @@ from tsm2_tune.tuner.export.pairs import Comparable
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.past import Again
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow, CurrentTrial
+from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.tune import Tuner
 
 MOST_SHAPES = 12  # the nearest to those that a kernel won, at which it is measured

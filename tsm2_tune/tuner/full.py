@@ -13,74 +13,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import INDEX_BITS
 from tsm2_tune.tuner.checks import checks_of, overwriting
 from tsm2_tune.tuner.device import Device, KernelFault, LaunchFailed
-from tsm2_tune.tuner.full_calls import Call, Extent, calls_for, repeated_problem, watched_calls
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel, WorkspaceTooLarge, load
 from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.requests import WATCHED, Call, FullVerification
 from tsm2_tune.tuner.trial import Verdict
 from tsm2_tune.tuner.verify import inspect, prepare, verify
 
 MOST_COMPARED_BYTES = 2**29  # of all launches of a kernel together
-WATCHED = "watched for races"
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A compiled kernel, the calls that it makes, and the problem of which it makes many launches."""
-
-    how: str  # it was compiled, to say of each call
-    entry: Entry
-    bits: int  # of its index
-    calls: tuple[Call, ...]
-    repeated: Problem | None = None
-    launches: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class FullVerification:
-    """A request: verify the kernel of a configuration that may win, in these runs."""
-
-    problem: Problem
-    runs: tuple[Run, ...]
-    seed: int
-
-
-def full_verification(
-    problem: Problem,
-    config: KernelConfig,
-    entries: tuple[tuple[int, Entry], ...],
-    extent: Extent,
-    *,
-    seed: int,
-    watched: Entry | None = None,
-) -> FullVerification:
-    """The request for a configuration's kernel.
-
-    `entries`: bits of the index, and the kernel with it. `watched`: of a host, the kernel in which races are told.
-    """
-    repeated = repeated_problem(problem, config, extent) if extent.launches else None
-    runs = [
-        Run(
-            f"with an index of {bits} bits",
-            entry,
-            bits,
-            tuple(calls_for(problem, config, extent, bits)),
-            repeated,
-            extent.launches,
-        )
-        for bits, entry in entries
-    ]
-    if watched is not None:
-        runs.append(Run(WATCHED, watched, INDEX_BITS[0], tuple(watched_calls(problem, config, extent))))
-    return FullVerification(problem, tuple(runs), seed)
 
 
 def verify_in_full(

@@ -15,8 +15,8 @@ They take too long for each configuration that is tried. For each width of index
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 
 from tsm2_tune.generator.config import KernelConfig
@@ -33,10 +33,10 @@ from tsm2_tune.generator.probes import (
     within,
 )
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, PADDING_ROWS, Problem
+from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.tuner.checks import (
     LONG_LINES,
     LONG_WHOLE_LINES,
-    Check,
     checks_of,
     deep_checks,
     every_check,
@@ -48,6 +48,8 @@ from tsm2_tune.tuner.checks import (
     sweep_checks,
     with_padding,
 )
+from tsm2_tune.tuner.loaded import Entry
+from tsm2_tune.tuner.requests import WATCHED, Call, FullVerification, Run
 
 PAST_32_BITS = 2**32  # elements from the first line of an operand to its last one
 WHOLE = 4  # lines that are longer by a multiple of it are made whole vectors, others of an odd number of elements
@@ -91,16 +93,34 @@ EMULATED = Extent(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A small problem with its checks."""
+def full_verification(
+    problem: Problem,
+    config: KernelConfig,
+    entries: tuple[tuple[int, Entry], ...],
+    extent: Extent,
+    *,
+    seed: int,
+    watched: Entry | None = None,
+) -> FullVerification:
+    """The request for a configuration's kernel.
 
-    stage: str
-    problem: Problem
-    checks: tuple[Check, ...]
-    padding: Mapping[str, int] = field(default_factory=dict)  # of lines longer than other problems' checks make them
-    is_large: bool = False  # so that a device may have no room for it
-    splits: int | None = None  # that the kernel is started with; None: those of its configuration
+    `entries`: bits of the index, and the kernel with it. `watched`: of a host, the kernel in which races are told.
+    """
+    repeated = repeated_problem(problem, config, extent) if extent.launches else None
+    runs = [
+        Run(
+            f"with an index of {bits} bits",
+            entry,
+            bits,
+            tuple(calls_for(problem, config, extent, bits)),
+            repeated,
+            extent.launches,
+        )
+        for bits, entry in entries
+    ]
+    if watched is not None:
+        runs.append(Run(WATCHED, watched, INDEX_BITS[0], tuple(watched_calls(problem, config, extent))))
+    return FullVerification(problem, tuple(runs), seed)
 
 
 def calls_for(asked: Problem, config: KernelConfig, extent: Extent, bits: int) -> Iterator[Call]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, and_, func, or_, select
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import conditions, schema, stored
+from tsm2_tune.tuner import brief, conditions, schema
+from tsm2_tune.tuner.brief import StoredTrial
 from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.stored import StoredTrial
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.vendor import storing
 
@@ -45,7 +45,7 @@ class History:
             .where(tried)
             .order_by(schema.trial.c.id)
         )
-        return tuple(stored.stored_trial(row, self.problem) for row in self.database.rows(query))
+        return tuple(brief.stored_trial(row, self.problem) for row in self.database.rows(query))
 
     def fastest_of_older(self) -> tuple[str, ...]:
         """Texts of configurations, fastest first: of each family the fastest right one whose kernel is made otherwise
@@ -63,7 +63,7 @@ class History:
         )
         fastest: dict[str, str] = {}
         for row in self.database.rows(query):
-            fastest.setdefault(row["family"], stored.config_text(row))
+            fastest.setdefault(row["family"], brief.config_text(row))
         return tuple(fastest.values())
 
     def final_configs(self) -> frozenset[str]:
@@ -75,7 +75,7 @@ class History:
             .where(tried, schema.measurement.c.round > 0)
             .where(schema.measurement.c.round == conditions.last_round(tried).scalar_subquery())
         )
-        return frozenset(map(stored.config_text, self.database.rows(query)))
+        return frozenset(map(brief.config_text, self.database.rows(query)))
 
     def vendor_of_last_final(self) -> frozenset[tuple[str, str, int]]:
         """Of the vendor's libraries in these finals: driver, library, version."""

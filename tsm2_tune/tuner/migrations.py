@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import digest_of
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.generator.source import digest_of
 from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.best_view import BEST_VIEW

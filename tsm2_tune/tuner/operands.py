@@ -11,7 +11,7 @@ from mmap import PAGESIZE
 import numpy as np
 
 from tsm2_tune.generator.problem import PADDING_ROWS, Dtype, Problem, dtype_named
-from tsm2_tune.generator.render import REFERENCE_BLOCKS_PER_SM, SUPPORT_THREADS
+from tsm2_tune.generator.source import REFERENCE_BLOCKS_PER_SM, SUPPORT_THREADS
 from tsm2_tune.tuner.device import Buffer, Device, Kernel
 
 VECTOR_BYTES = 16  # the most that a thread loads at a time

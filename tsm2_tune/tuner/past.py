@@ -8,7 +8,8 @@ from enum import Enum
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.trial import Outcome, TimeLimits
 
 FINALISTS, LEAST_FINALISTS = 5, 2  # at the most and at the least, measured again

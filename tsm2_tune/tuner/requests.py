@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.checks import Check
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.trial import Cache, LoadedResources, Measurement, Outcome, VendorMeasurement, Verdict
+
+WATCHED = "watched for races"  # how a kernel is compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,39 @@ class Rematched:
     measurements: tuple[tuple[Measurement, ...], ...]  # of each state: one an entry, in their order
     vendor: tuple[VendorMeasurement, ...] = ()  # each once a state
     vendor_trouble: str = ""  # why there is none of the vendor's, where it was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A small problem with its checks."""
+
+    stage: str
+    problem: Problem
+    checks: tuple[Check, ...]
+    padding: Mapping[str, int] = field(default_factory=dict)  # of lines longer than other problems' checks make them
+    is_large: bool = False  # so that a device may have no room for it
+    splits: int | None = None  # that the kernel is started with; None: those of its configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A compiled kernel, the calls that it makes, and the problem of which it makes many launches."""
+
+    how: str  # it was compiled, to say of each call
+    entry: Entry
+    bits: int  # of its index
+    calls: tuple[Call, ...]
+    repeated: Problem | None = None
+    launches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FullVerification:
+    """A request: verify the kernel of a configuration that may win, in these runs."""
+
+    problem: Problem
+    runs: tuple[Run, ...]
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)

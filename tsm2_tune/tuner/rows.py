@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.domains import MOST_DETAIL
 from tsm2_tune.tuner.trial import Measurement, Trial, TuningRun

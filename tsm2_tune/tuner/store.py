@@ -11,28 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
-    Connection,
-    Table,
-    case,
     func,
     or_,
     select,
     update,
 )
-from sqlalchemy.dialects.sqlite import insert
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, render
-from tsm2_tune.tuner import conditions, forgetting, newest, records, rows, schema, stored, superseding
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.tuner import adding, brief, conditions, forgetting, newest, records, rows, schema, stored, superseding
 from tsm2_tune.tuner.best_view import winners_alike, winners_at
-from tsm2_tune.tuner.claims import Claims, settle
+from tsm2_tune.tuner.brief import CurrentTrial, TrialLine
+from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database, path_of
 from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, checked
 from tsm2_tune.tuner.history import History
 from tsm2_tune.tuner.past import Again
-from tsm2_tune.tuner.stored import BestRow, CurrentTrial, TrialLine, TrialRecord
-from tsm2_tune.tuner.trial import PREFERRED, Cache, Final, Measurement, Outcome, Trial, TuningRun, shown
+from tsm2_tune.tuner.stored import BestRow, TrialRecord
+from tsm2_tune.tuner.trial import PREFERRED, Cache, Final, Outcome, Trial, TuningRun, shown
 from tsm2_tune.tuner.vendor import storing
 
 
@@ -72,10 +70,12 @@ class Store:
         without that, one that timed out under less. What timed out leaves the seconds that it took. Nobody has a
         claim to the configuration then.
         """
+        device = run.identity.name
         with self._database.transaction(writes=True) as connection:
-            run_id = _found_or_added(connection, schema.run, rows.run_values(run))
-            device = run.identity.name
-            return [_with_trial(connection, run_id, device, trial, again or Again(trial.limits)) for trial in trials]
+            run_id = adding.found_or_added(connection, schema.run, rows.run_values(run))
+            return [
+                adding.add_trial(connection, run_id, device, trial, again or Again(trial.limits)) for trial in trials
+            ]
 
     def add_final(self, run: TuningRun, final: Final, families: Collection[str], basis: str) -> int:
         """Store the finalists' new measurements, and the vendor's, as the problem's next rounds, one for each state
@@ -84,7 +84,7 @@ class Store:
         The first is 1. Families and basis tell which of a configuration's trials was measured, as in `tried`.
         """
         with self._database.transaction(writes=True) as connection:
-            run_id = _found_or_added(connection, schema.run, rows.run_values(run))
+            run_id = adding.found_or_added(connection, schema.run, rows.run_values(run))
             tried = conditions.tried(run.identity.name, final.problem, families, basis)
             previous = connection.execute(
                 conditions.last_round(conditions.of_problem(run.identity.name, final.problem))
@@ -102,8 +102,10 @@ class Store:
                         f"{self.path} has no trial of {config.text} for {final.problem.text}: run this again"
                     )
                 number = rounds[measured.cache]
-                _add_measurement(connection, trial_id, measured, run_id=run_id, round_=number, floor_us=floor_us)
-            problem_id = _found_or_added(connection, schema.problem, rows.problem_values(final.problem))
+                adding.add_measurement(
+                    connection, trial_id, measured, run_id=run_id, round_=number, floor_us=floor_us
+                )
+            problem_id = adding.found_or_added(connection, schema.problem, rows.problem_values(final.problem))
             for cache, number in rounds.items():
                 of_state = [one for one in final.vendor if one.measurement.cache is cache]
                 storing.add(connection, of_state, run_id=run_id, problem_id=problem_id, round_=number)
@@ -147,7 +149,7 @@ class Store:
             .where(schema.problem.c.dtype == alike.dtype_name, schema.problem.c.op == alike.op)
             .group_by(trial.problem_id)
         )
-        return frozenset(map(stored.problem_of, self._database.rows(query)))
+        return frozenset(map(brief.problem_of, self._database.rows(query)))
 
     def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> str | None:
         """What the full verification tried of the winner's kernel, also where it won another problem.
@@ -283,7 +285,7 @@ class Store:
     def trial(self, trial_id: int) -> TrialRecord:
         """Everything about one trial. InputError where there is none of this number."""
         with self._database.transaction() as connection:
-            if _found(connection, schema.trial, {"id": trial_id}) is None:
+            if adding.found(connection, schema.trial, {"id": trial_id}) is None:
                 raise InputError(f"no trial {trial_id} in {self.path}: tsm2-tune show lists them")
             with stored.reading(trial_id):
                 return records.trial_record(connection, trial_id)
@@ -297,7 +299,7 @@ class Store:
             .order_by(schema.trial.c.id)
         )
         rows = self._database.rows(query)
-        return tuple(stored.trial_line(row) for row in rows)
+        return tuple(brief.trial_line(row) for row in rows)
 
     def current(
         self, device: str, problem: Problem | None = None, *, alike: Problem | None = None
@@ -323,14 +325,14 @@ class Store:
         in_time = sorted(zip(keys, rows, strict=True), key=lambda pair: str(pair[1]["ended_at"]))
         basis = {key: row["basis"] for key, row in in_time}  # the last one's
         return tuple(
-            stored.current_trial(row) for key, row in zip(keys, rows, strict=True) if basis[key] == row["basis"]
+            brief.current_trial(row) for key, row in zip(keys, rows, strict=True) if basis[key] == row["basis"]
         )
 
     def devices(self) -> tuple[str, ...]:
         """Names of the devices that have trials."""
         name = schema.trial.c.device_name
         query = select(func.min(schema.trial.c.id).label("id"), name).group_by(name).order_by(name)
-        return tuple(map(stored.device_name, self._database.rows(query)))
+        return tuple(map(brief.device_name, self._database.rows(query)))
 
     def newest_run(self, device: str) -> TuningRun:
         """The last run on the device. StoreError where it is not as this program stores runs."""
@@ -365,79 +367,3 @@ def preferred(found: Sequence[BestRow]) -> list[BestRow]:
     for row in sorted(found, key=lambda row: PREFERRED.index(Cache(row.cache))):
         by_place.setdefault((row.device, row.problem), row)
     return [row for row in found if by_place[row.device, row.problem] is row]
-
-
-def _found(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
-    """The id of the row with these values."""
-    query = select(table.c.id).where(*(table.c[name] == value for name, value in values.items()))
-    return connection.execute(query).scalar()
-
-
-def _added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
-    return int(connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one())
-
-
-def _with_trial(connection: Connection, run_id: int, device_name: str, trial: Trial, again: Again) -> int:
-    """The id of the trial, which is stored now, or of the one in its place."""
-    problem_id = _found_or_added(connection, schema.problem, rows.problem_values(trial.problem))
-    connection.execute(insert(schema.source).values(rows.source_values(trial.source)).on_conflict_do_nothing())
-    key = {
-        "device_name": device_name,
-        "problem_id": problem_id,
-        "config": trial.config.text,
-        "basis": trial.basis,
-    }
-    values = {"run_id": run_id, **key, **rows.trial_values(trial)}
-    present = _found(connection, schema.trial, key)
-    settle(connection, device_name, trial.problem, trial.config.text, trial.basis)
-    if present is None:
-        trial_id = _added(connection, schema.trial, values)
-    elif _gives_place(connection, present, again):
-        trial_id = present
-        _replace(connection, present, values)
-    else:
-        return present
-    if trial.measurement is not None:
-        _add_measurement(connection, trial_id, trial.measurement, run_id=run_id, round_=0, floor_us=trial.floor_us)
-    return trial_id
-
-
-def _found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
-    found = _found(connection, table, values)
-    return _added(connection, table, values) if found is None else found
-
-
-def _most(column: Any, value: float | None) -> Any:
-    """The larger one of what is stored and the value: what ended neither way was tried under both."""
-    return func.max(func.coalesce(column, value), value)
-
-
-def _gives_place(connection: Connection, trial_id: int, again: Again) -> bool:
-    """Whether the trial that is stored counts as untried."""
-    with stored.reading(trial_id):
-        row = checked(records.row_of(connection, schema.trial, trial_id), schema.trial.columns)
-        return again.includes(trial_id, Outcome(row["outcome"]), stored.limits(row), row["total_seconds"])
-
-
-def _replace(connection: Connection, trial_id: int, values: Mapping[str, Any]) -> None:
-    """Put the values in the row's place, and nothing in that of its measurements."""
-    forgetting.remove_measurements(connection, [trial_id])
-    column = schema.trial.c
-    timed_out = column.outcome == Outcome.TIMED_OUT.value
-    seconds = values["total_seconds"] + case((timed_out, column.total_seconds), else_=0.0)
-    most = {name: case((timed_out, _most(column[name], values[name])), else_=values[name]) for name in rows.LIMITS}
-    row = update(schema.trial).where(column.id == trial_id)
-    connection.execute(row.values({**values, **most, "total_seconds": seconds}))
-
-
-def _add_measurement(
-    connection: Connection, trial_id: int, measured: Measurement, *, run_id: int, round_: int, floor_us: float
-) -> None:
-    row = rows.measurement_values(measured, trial_id, run_id=run_id, round_=round_, floor_us=floor_us)
-    measurement_id = _added(connection, schema.measurement, row)
-    samples = [
-        {"measurement_id": measurement_id, "ordinal": ordinal, "us": us}
-        for ordinal, us in enumerate(measured.samples_us)
-    ]
-    if samples:
-        connection.execute(insert(schema.sample), samples)

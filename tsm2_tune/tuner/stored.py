@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from sqlalchemy import Column, Float, Integer
-
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig, Launch, OtherConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, index_defines, render
+from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.generator.source import KernelSource, index_defines
 from tsm2_tune.generator.tunables import declared
 from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.domains import MOST_SAMPLES, Row, checked, rates, tunables
@@ -34,8 +33,6 @@ from tsm2_tune.tuner.trial import (
     in_a_line,
 )
 
-MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
-NEWEST = (Column("newest_us", Float), Column("newest_high_us", Float), Column("is_new", Integer))  # the same
 SAMPLE = (schema.sample.c.ordinal, schema.sample.c.us)
 EQUAL = 1e-9  # two computations of one number, relative
 LAUNCH = tuple(field.name for field in fields(Launch) if field.name in schema.source.c)  # columns of `source`
@@ -103,54 +100,6 @@ class BestRow:
     def tunables(self) -> dict[str, Any]:
         """Tunable -> value."""
         return dict(json.loads(self.parameters))
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTrial:
-    """What the tuning loop needs of a trial that is already stored."""
-
-    id: int
-    config: KernelConfig
-    outcome: Outcome
-    median_us: float | None  # of its first measurement
-    newest_us: float | None  # the median of its newest measurement, and the end of its interval
-    newest_high_us: float | None
-    is_new: bool  # first measured after the last final of those that are given together
-    total_seconds: float
-    limits: TimeLimits | None  # None where they were not stored
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentTrial:
-    """What an audit and an export need of a trial that is not superseded, and of its family's newest basis for the
-    device and problem.
-    """
-
-    id: int
-    problem: Problem
-    config: KernelConfig
-    cache: Cache  # in which it was timed, or was to be
-    compiled: LoadedResources | None  # None where it was not loaded
-    spill_bytes: int | None
-    median_us: float | None  # of its newest measurement; None where it gave no right result, or was not measured
-    basis: str
-    source_digest: str
-    is_verified_in_full: bool
-    is_between: bool  # of no search
-
-
-@dataclass(frozen=True, slots=True)
-class TrialLine:
-    """One line of the list of all trials: texts as they are stored, so that any family's can be listed."""
-
-    id: int
-    device: str
-    problem: str
-    config: str
-    outcome: str
-    cache: str  # the state of the L2 in which it was timed
-    median_us: float | None  # of its first measurement
-    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +254,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         source=_as_started(kernel_source(source, defines=index_defines(asked.index_bits)), values),
         outcome=Outcome(values["outcome"]),
         detail=values["detail"],
-        resources=_resources(values),
+        resources=loaded_resources(values),
         spill_bytes=values["spill_bytes"],
         guideline_broken=values["guideline_broken"],
         verdict=verdict_of(values),
@@ -353,7 +302,7 @@ def verdict_of(values: Mapping[str, Any]) -> Verdict | None:
     return Verdict(bool(correct), worst_ratio, detail)
 
 
-def _resources(values: Mapping[str, Any]) -> LoadedResources | None:
+def loaded_resources(values: Mapping[str, Any]) -> LoadedResources | None:
     """What the driver loaded, by the values of a row of `trial`; ValueError where a part of it is missing."""
     found = {name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
     missing = [name for name, value in found.items() if value is None]
@@ -366,88 +315,3 @@ def limits(values: Mapping[str, Any]) -> TimeLimits | None:
     """Under which a trial was tried, by the values of a row of `trial`."""
     found = (values["compile_limit_seconds"], values["run_limit_seconds"])
     return None if None in found else TimeLimits(*found)
-
-
-def current_trial(row: Row) -> CurrentTrial:
-    """The trial in a row of `trial` that also has its problem, and the `median_us` of its newest measurement.
-
-    Its configuration may be one that another version has stored.
-    """
-    with reading(row["id"]):
-        values = checked(row, [*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US])
-        is_right = Outcome(values["outcome"]) is Outcome.OK and values["verdict_correct"] == 1
-        return CurrentTrial(
-            id=values["id"],
-            problem=Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"]),
-            config=config_of(values["family"], values["config"], values["tunables"]),
-            cache=Cache(values["cache"]),
-            compiled=_resources(values),
-            spill_bytes=values["spill_bytes"],
-            median_us=values["median_us"] if is_right else None,
-            basis=values["basis"],
-            source_digest=values["source_digest"],
-            is_verified_in_full=values["full_verdict"] is not None,
-            is_between=bool(values["is_between"]),
-        )
-
-
-def trial_line(row: Row) -> TrialLine:
-    """The line of a row of `trial` that also has its problem, and the `median_us` of its first measurement."""
-    with reading(row["id"]):
-        values = checked(row, [*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US])
-        problem = Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
-        return TrialLine(
-            id=values["id"],
-            device=values["device_name"],
-            problem=problem.text,
-            config=values["config"],
-            outcome=values["outcome"],
-            cache=values["cache"],
-            median_us=values["median_us"],
-            detail=values["detail"],
-        )
-
-
-def stored_trial(row: Row, problem: Problem) -> StoredTrial:
-    """The trial in a row of `trial` of this problem that also has its first `median_us`, and NEWEST."""
-    with reading(row["id"]):
-        values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST])
-        config = config_of(values["family"], values["config"], values["tunables"])
-        if not is_of_this_version(config, problem):
-            raise ValueError(f"{config.family} has no configuration {config.text} for {problem.text}")
-        verdict, outcome = verdict_of(values), Outcome(values["outcome"])
-        newest_us, newest_high_us = values["newest_us"], values["newest_high_us"]
-        if outcome is Outcome.OK and (verdict is None or not verdict.correct or None in (newest_us, newest_high_us)):
-            raise ValueError("it is ok, but has no right result or no time")
-        if newest_us is not None:
-            check_interval(0.0, newest_us, newest_high_us)
-        return StoredTrial(
-            id=values["id"],
-            config=config,
-            outcome=outcome,
-            median_us=values["median_us"],
-            newest_us=newest_us,
-            newest_high_us=newest_high_us,
-            is_new=bool(values["is_new"]),
-            total_seconds=values["total_seconds"],
-            limits=limits(values),
-        )
-
-
-def problem_of(row: Row) -> Problem:
-    """The problem in a row of `trial` that has its problem."""
-    with reading(row["id"]):
-        values = checked(row, PROBLEM_KEY)
-        return Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
-
-
-def device_name(row: Row) -> str:
-    """The device's name in a row of `trial`."""
-    with reading(row["id"]):
-        return str(checked(row, [schema.trial.c.device_name])["device_name"])
-
-
-def config_text(row: Row) -> str:
-    """The configuration's text in a row of `trial`."""
-    with reading(row["id"]):
-        return str(checked(row, [schema.trial.c.config])["config"])

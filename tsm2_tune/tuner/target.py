@@ -65,12 +65,12 @@ def find_target(spec: str) -> Target:
         toolchain = host_toolchain()
         return Target(HOST, host_limits(), host_identity(toolchain), toolchain, watching(toolchain))
     ordinal = check_spec(spec)
-    from tsm2_tune.tuner import cuda
+    from tsm2_tune.tuner import cuda, nvcc
 
     cuda.check_ordinal(ordinal)
     drv = cuda.driver()
     device = drv.Device(ordinal)
-    toolchain = cuda.cuda_toolchain(tuple(device.compute_capability()))
+    toolchain = nvcc.cuda_toolchain(tuple(device.compute_capability()))
     return Target(spec, cuda.query_limits(drv, device), cuda.identity_of(drv, device, toolchain), toolchain)
 
 

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.generator.source import KernelSource
 
 MOST_TEXT = 1000  # characters of a name
 SHOWN = 60  # characters of a value in a message

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 
 from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.past import Contender
 from tsm2_tune.tuner.trial import Binary, CompileFailure
 

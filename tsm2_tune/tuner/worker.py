@@ -21,9 +21,8 @@ from typing import Any
 from tsm2_tune.errors import DeviceError, TuneError, WorkerError
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner.clock import answers_in_time
-from tsm2_tune.tuner.full import FullVerification
 from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.requests import Attempt, AttemptResult, Rematch, Rematched
+from tsm2_tune.tuner.requests import Attempt, AttemptResult, FullVerification, Rematch, Rematched
 from tsm2_tune.tuner.serving import serve
 from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.trial import Outcome

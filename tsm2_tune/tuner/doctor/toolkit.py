@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.tuner import cuda
+from tsm2_tune.tuner import nvcc
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.doctor.software import COMPILE_SECONDS, first_line
@@ -35,7 +35,7 @@ def toolkit(question: Question) -> list[Finding]:
     """Compiles a line for the device, with the flags of kernels."""
     capability = question.compute_capability
     try:
-        toolchain = cuda.cuda_toolchain(capability or ANY_ARCHITECTURE)
+        toolchain = nvcc.cuda_toolchain(capability or ANY_ARCHITECTURE)
     except ToolMissing as error:
         return [problem(NAME, in_a_line(str(error)), means=MEANS)]
     release = re.search(r"release (\d+)\.(\d+)", toolchain.version)
@@ -50,7 +50,7 @@ def toolkit(question: Question) -> list[Finding]:
         text = f"{found} is newer than the driver, which has CUDA {supported // 1000}.{supported % 1000 // 10}"
         remedy = f"update the driver, or set CUDA_HOME to a toolkit of CUDA {supported // 1000}"
         return [problem(NAME, text, means="the driver does not load what nvcc compiles", remedy=remedy)]
-    architecture = "" if capability is None else f", compiles for {cuda.architecture_flag(capability)}"
+    architecture = "" if capability is None else f", compiles for {nvcc.architecture_flag(capability)}"
     return [ok(NAME, f"{found}{architecture}")]
 
 

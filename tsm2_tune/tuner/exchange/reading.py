@@ -10,7 +10,8 @@ from typing import Any
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner import rows, schema, stored
 from tsm2_tune.tuner.exchange import kernel_tuner, t4
 from tsm2_tune.tuner.exchange.record import NAME, Entry, entry_of

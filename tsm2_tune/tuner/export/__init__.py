@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.export.between import verified_in_full, with_between
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary

@@ -16,11 +16,12 @@ from tsm2_tune.runtime.expecting import Kernels
 from tsm2_tune.runtime.interpolating import Floats, as_column
 from tsm2_tune.runtime.winners import Winner, work_of
 from tsm2_tune.runtime.work import Card
+from tsm2_tune.tuner.brief import CurrentTrial
 from tsm2_tune.tuner.export.known import known_of
 from tsm2_tune.tuner.export.module import winner
 from tsm2_tune.tuner.export.pairs import Comparable, fastest
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow, CurrentTrial, is_of_this_version
+from tsm2_tune.tuner.stored import BestRow, is_of_this_version
 from tsm2_tune.tuner.trial import Cache
 
 MEASURED = 4  # tuned shapes at which a kernel was measured, if anything is expected of it between them

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tsm2_tune.generator.render import INDEX_BITS, KernelSource, index_defines
+from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.cuda import architecture_flag, cuda_toolchain
 from tsm2_tune.tuner.export.module import Cubins
+from tsm2_tune.tuner.nvcc import architecture_flag, cuda_toolchain
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.tune import cores

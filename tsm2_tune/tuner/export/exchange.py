@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.brief import CurrentTrial
 from tsm2_tune.tuner.exchange.reading import DOCUMENTS
 from tsm2_tune.tuner.exchange.record import Entry
 from tsm2_tune.tuner.importing.parts import Reader, places
 from tsm2_tune.tuner.importing.text import has_line
 from tsm2_tune.tuner.importing.union import Part, TrialKey, Tried
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import CurrentTrial, is_of_this_version
+from tsm2_tune.tuner.stored import is_of_this_version
 from tsm2_tune.tuner.trial import PREFERRED, Cache, Outcome
 
 EXCHANGE = tuple(DOCUMENTS)  # formats

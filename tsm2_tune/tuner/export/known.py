@@ -13,9 +13,10 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import DRIVER_NAMES, PROFILES
 from tsm2_tune.runtime.expecting import Division
 from tsm2_tune.runtime.work import Card
+from tsm2_tune.tuner.brief import CurrentTrial
 from tsm2_tune.tuner.export.fitting import distance
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import CurrentTrial, TrialRecord, is_of_this_version
+from tsm2_tune.tuner.stored import TrialRecord, is_of_this_version
 from tsm2_tune.tuner.trial import Trial, TuningRun
 
 MOST_ELSEWHERE = 24  # shapes at which a kernel was measured, the nearest ones

@@ -11,13 +11,13 @@ from pathlib import Path
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
-from tsm2_tune.generator.render import INDEX_BITS, OF_LITERALS, KernelSource, filled
+from tsm2_tune.generator.render import OF_LITERALS, filled
+from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.runtime.choosing import measured_of, vendor_of
 from tsm2_tune.runtime.expecting import Division, Kernels
 from tsm2_tune.runtime.interpolating import Interpolated, Routines
 from tsm2_tune.runtime.winners import Winner, work_of
 from tsm2_tune.runtime.work import Card
-from tsm2_tune.tuner.cuda import architecture_flag
 from tsm2_tune.tuner.export.binaries import capability, compiled_cubins
 from tsm2_tune.tuner.export.files import refuse_database, write_all
 from tsm2_tune.tuner.export.known import Known, known_of
@@ -25,6 +25,7 @@ from tsm2_tune.tuner.export.module import Cubins, winner
 from tsm2_tune.tuner.export.shared import shared_object
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.host.toolchain import compiler_command
+from tsm2_tune.tuner.nvcc import architecture_flag
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache

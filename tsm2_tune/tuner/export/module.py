@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 from tsm2_tune import __version__
-from tsm2_tune.generator.render import OF_LITERALS, KernelSource, filled
+from tsm2_tune.generator.render import OF_LITERALS, filled
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.runtime.compiled import launcher_place
 from tsm2_tune.runtime.winners import Winner
 from tsm2_tune.tuner.export.known import Known

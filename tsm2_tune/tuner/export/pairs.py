@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.brief import CurrentTrial
 from tsm2_tune.tuner.export.within import Bought, bought, fewest
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow, CurrentTrial, is_of_this_version
+from tsm2_tune.tuner.stored import BestRow, is_of_this_version
 from tsm2_tune.tuner.trial import Cache
 
 Known = dict[str, dict[Problem, CurrentTrial]]  # a kernel's text, a shape: the fastest trial of that kernel there

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from itertools import groupby
 
 from tsm2_tune import __version__
-from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.vendor import texts
 

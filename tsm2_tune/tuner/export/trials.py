@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner import brief, schema, stored
 from tsm2_tune.tuner.best_view import ties_alike
 from tsm2_tune.tuner.export.between import rows_between
 from tsm2_tune.tuner.export.known import trials_elsewhere
@@ -73,7 +73,7 @@ def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
     view = ties_alike(kind.problem).c
     query = select(view.trial_id, *(view[column.name] for column in stored.PROBLEM_KEY))
     for row in store.database.rows(query.where(view.device == kind.device, view.cache == kind.cache)):
-        yield row["trial_id"], stored.problem_of({**row, "id": row["trial_id"]})
+        yield row["trial_id"], brief.problem_of({**row, "id": row["trial_id"]})
 
 
 def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], list[TrialKey]]:
@@ -83,8 +83,8 @@ def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], 
     found = defaultdict[tuple[str, Problem], list[TrialKey]](list)
     for row in store.database.rows(query.order_by(trial.id)):
         if row["id"] in trials:
-            place = (stored.device_name(row), stored.problem_of(row))
-            found[place].append((stored.config_text(row), str(row["basis"])))
+            place = (brief.device_name(row), brief.problem_of(row))
+            found[place].append((brief.config_text(row), str(row["basis"])))
     return found
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, s
 from sqlalchemy.dialects.sqlite import insert
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import forgetting, rows, schema, stored
+from tsm2_tune.tuner import brief, forgetting, rows, schema, stored
 from tsm2_tune.tuner.database import fetched
 from tsm2_tune.tuner.domains import Row, checked
 from tsm2_tune.tuner.importing.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried
@@ -31,7 +31,7 @@ def places(connection: Connection) -> list[tuple[str, Problem]]:
         .group_by(trial.device_name, trial.problem_id)
     )
     found = fetched(connection, query.order_by(trial.device_name, *stored.PROBLEM_KEY))
-    return [(stored.device_name(row), stored.problem_of(row)) for row in found]
+    return [(brief.device_name(row), brief.problem_of(row)) for row in found]
 
 
 class Reader:

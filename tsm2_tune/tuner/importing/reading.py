@@ -18,8 +18,9 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner import rows, schema, stored
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.domains import Row, checked

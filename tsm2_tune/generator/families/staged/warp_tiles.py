@@ -50,9 +50,11 @@ class WarpTileConfig(FullConfig):
 
 
 def _blocks_for_all(candidate: Candidate) -> bool:
-    problem, least = candidate.problem, wide_splits(candidate.limits, 1)
+    problem = candidate.problem
+    if not is_general(problem):
+        return True
     chunks = candidate.launch.tiles(problem.m, problem.n) * problem.k // tunable(candidate, "chunk")
-    return not is_general(problem) or tunable(candidate, "splits") >= min(least, chunks)
+    return tunable(candidate, "splits") >= min(wide_splits(candidate.limits, 1), chunks)
 
 
 BLOCKS_FOR_ALL = Rule(

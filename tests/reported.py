@@ -1,0 +1,120 @@
+"""Databases to report on, with texts that are no texts to whoever trusts them, and pages as a parser sees them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from tests.fabricated import PROBLEM as SKINNY
+from tests.fabricated import configuration, final, trial, tuning_run, vendor_measurement
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.html.page import page
+from tsm2_tune.html.reading import Contents, contents
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Cache, Outcome, TuningRun, Verdict
+
+DEVICE = "</script><script>document.title='taken'</script><b id=bold>&amp;\"' ünï漢😀"
+DETAIL = (
+    "<!-- <script> </ScRiPt ><img src=x onerror=\"document.title='taken'\">\u202e\u2028\x00\x1b[31m]]> "
+    + 10_000 * "x"
+)
+OTHER = Problem(4096, 8, 512, "f64", "tn")
+LIBRARY = "window.vegaEmbed = () => {};  // </script> <!-- \r\n"
+VOID = {"meta", "wbr", "input", "link", "br", "img"}
+
+
+def hostile_run() -> TuningRun:
+    return tuning_run(DEVICE, driver="<i>driver</i>", toolkit="{{ 7 * 7 }} </style>", version="<u>0</u>")
+
+
+def tried(path: Path, run: TuningRun | None = None, scale: float = 1.0) -> Path:
+    """A database with two searches, one of which has a failure; in that one the vendor is faster.
+
+    `scale` multiplies times, and the vendor's twice: on several devices it stands otherwise beside the winners.
+    """
+    run = run or hostile_run()
+    with Store.open(path, create=True) as store:
+        for number, threads in enumerate((64, 128, 256, 512)):
+            for columns in (4, 8):
+                config = configuration(threads, columns)
+                store.add_trial(run, trial(scale * (500.0 - 20 * number - columns), config, problem=SKINNY))
+        store.add_trial(run, trial(scale * 50.0, configuration(128), problem=OTHER, floor_us=40.0))
+        wrong = Verdict(False, 9.0, DETAIL)
+        failed: dict[str, Any] = {"outcome": Outcome.WRONG_RESULT, "detail": DETAIL, "verdict": wrong}
+        store.add_trial(
+            run, trial(1.0, configuration(32), problem=OTHER, measurement=None, full_verdict=None, **failed)
+        )
+        for problem, config, us, vendor_us in (
+            (SKINNY, configuration(512, 8), 430.0, 860.0), (OTHER, configuration(128), 50.0, 40.0),
+        ):  # fmt: skip
+            times = final((config, scale * us), problem=problem, vendor=(vendor_measurement(scale**2 * vendor_us),))
+            store.add_final(run, times, ["tsm2"], trial().basis)
+    return path
+
+
+@dataclass
+class Element:
+    """An element with its attributes, what is in it, and its text."""
+
+    name: str
+    attributes: dict[str, str]
+    inside: list[Element] = field(default_factory=list)
+    text: str = ""  # its own
+
+    def all(self, name: str) -> list[Element]:
+        """Those of this name in it, at any depth."""
+        return [one for child in self.inside for one in (*([child] if child.name == name else []), *child.all(name))]
+
+    def whole_text(self) -> str:
+        return self.text + "".join(one.whole_text() for one in self.inside)
+
+
+class Page(HTMLParser):
+    """The tree of a page; AssertionError where it is none."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.root = Element("", {})
+        self._open = [self.root]
+        self.ids: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == [self.root]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        element = Element(tag, {name: value or "" for name, value in attrs})
+        self._open[-1].inside.append(element)
+        if "id" in element.attributes:
+            self.ids.append(element.attributes["id"])
+        if tag not in VOID:
+            self._open.append(element)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop().name == tag
+
+    def handle_data(self, data: str) -> None:
+        self._open[-1].text += data
+
+    def elements(self) -> list[Element]:
+        """All of them."""
+        found = [self.root]
+        for one in found:
+            found.extend(one.inside)
+        return found[1:]
+
+
+def read(path: Path, cache: Cache | None = None) -> Contents:
+    with Store.open(path, create=False) as store:
+        return contents(store, None, lambda problem: True, cache)
+
+
+def page_of(own: Contents, *others: Contents) -> Page:
+    return Page(page(own, others, written_at="2026-01-02", version="0", library=LIBRARY))
+
+
+def data_of(found: Page) -> dict[str, Any]:
+    (data,) = (one for one in found.root.all("script") if one.attributes.get("id") == "data")
+    return json.loads(data.text)

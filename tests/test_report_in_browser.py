@@ -1,0 +1,181 @@
+"""The report in Chromium: what is drawn, what a reader can do, and that nothing of a database is obeyed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tsm2_tune
+from tests.fabricated import tuning_run
+from tests.reported import DETAIL, DEVICE, OTHER, hostile_run, tried
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+READY_MS = 120_000  # on a busy machine
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """The system's Chromium; skips where there is none."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="Playwright is not installed: pip install playwright"
+    )
+    pytest.importorskip("vl_convert", reason="vl-convert-python is not installed: pip install 'tsm2-tune[report]'")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip("no Chromium is installed: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        yield driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of two devices, the name of one of which is hostile, beside another database."""
+    folder = tmp_path_factory.mktemp("report")
+    path = tried(folder / "results.db", hostile_run())
+    tried(path, tuning_run("NVIDIA H100"), scale=1.5)
+    output = folder / "report.html"
+    tsm2_tune.report(path, output=output, compare=tried(folder / "other.db", tuning_run(), scale=2.0))
+    return output
+
+
+@pytest.fixture
+def opened(browser: Any, report: Path) -> Iterator[Callable[..., Any]]:
+    """Opens the page, ready; what it asked for and complained of must be nothing."""
+    said: list[str] = []
+
+    def open_(**options: Any) -> Any:
+        page = browser.new_page(**options)
+        page.on("console", lambda one: said.append(one.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("dialog", lambda one: said.append(one.message))
+        page.on("request", lambda one: said.append(one.url) if one.url != report.as_uri() else None)
+        page.goto(report.as_uri())
+        page.wait_for_selector("body[data-ready]", timeout=READY_MS)
+        return page
+
+    yield open_
+    assert said == []
+
+
+def colour(page: Any, selector: str, name: str) -> tuple[int, ...]:
+    text = page.eval_on_selector(selector, f"one => getComputedStyle(one).{name}")
+    return tuple(int(one) for one in text.strip("rgb()").split(","))
+
+
+def test_every_chart_is_drawn(opened: Callable[..., Any]) -> None:
+    page = opened()
+    assert page.locator(".chart").count() == 5
+    for place in page.locator(".chart").all():
+        assert place.locator("svg").count() == 1
+        assert place.locator("svg path").count() > 5
+
+
+def test_hostile_texts_are_texts(opened: Callable[..., Any]) -> None:
+    page = opened()
+    assert page.title().endswith("results.db - tsm2-tune report")
+    assert page.locator("img, iframe, object, #bold, main i, main u").count() == 0
+    assert page.locator("script").count() == 3
+    assert page.get_by_text(DEVICE, exact=False).count() > 0
+    page.select_option("#trial-outcome", "wrong-result")
+    cell = page.locator("#trial-table tbody tr:first-child td:last-child")
+    assert cell.evaluate("one => one.textContent").startswith(DETAIL[:500])
+    assert cell.evaluate("one => one.querySelectorAll(':not(wbr)').length") == 0
+    names = page.locator("#choices-roofline select").first.locator("option").all_text_contents()
+    assert set(names) == {DEVICE, "NVIDIA H100"}
+    page.locator("#chart-gains .mark-symbol.role-mark path").first.hover(force=True)
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    assert page.locator("#vg-tooltip-element td.value", has_text="</script>").count() == 1
+    assert page.locator("#vg-tooltip-element :not(table, tbody, tr, td)").count() == 0
+
+
+def test_a_table_is_sorted_by_the_keyboard(opened: Callable[..., Any]) -> None:
+    page = opened()
+    head = page.locator("#best th", has_text="median us")
+    head.locator("button").focus()
+
+    def medians() -> list[float]:
+        cells = page.locator("#best tbody tr").evaluate_all(
+            "(rows, place) => rows.map((row) => Number(row.cells[place].dataset.value))",
+            head.evaluate("one => one.cellIndex"),
+        )
+        return list(cells)
+
+    page.keyboard.press("Enter")
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert medians() == [50.0, 75.0, 430.0, 645.0]
+    page.keyboard.press("Enter")
+    assert head.get_attribute("aria-sort") == "descending"
+    assert medians() == [645.0, 430.0, 75.0, 50.0]
+
+
+def test_trials_are_filtered(opened: Callable[..., Any]) -> None:
+    page = opened()
+    count = page.locator("#trial-count")
+    assert count.text_content() == "20 of 20 trials match; 20 are shown."
+    page.select_option("#trial-problem", OTHER.text)
+    assert count.text_content() == "4 of 20 trials match; 4 are shown."
+    page.select_option("#trial-outcome", "ok")
+    assert count.text_content() == "2 of 20 trials match; 2 are shown."
+    page.fill("#trial-text", "THREADS=128 h100")
+    assert count.text_content() == "1 of 20 trials match; 1 are shown."
+    page.fill("#trial-text", "nothing of this")
+    assert page.locator("#trial-table tbody tr").count() == 0
+
+
+def test_tunables_of_a_heat_map_are_chosen(opened: Callable[..., Any]) -> None:
+    page = opened()
+    assert page.locator("#map-of option").count() == 2
+    page.locator("#maps summary").click()
+    assert page.locator("#map-table thead th").all_text_contents() == ["columns", "64", "128", "256", "512"]
+    page.select_option("#map-x", "columns")
+    page.select_option("#map-y", "threads")
+    assert page.locator("#map-table thead th").all_text_contents() == ["threads", "4", "8"]
+    rows = [row.locator("th, td").all_text_contents() for row in page.locator("#map-table tbody tr").all()]
+    assert rows == [
+        ["64", "496", "492"], ["128", "476", "472"], ["256", "456", "452"], ["512", "436", "432"],
+    ]  # fmt: skip
+
+
+def test_a_search_is_chosen(opened: Callable[..., Any]) -> None:
+    page = opened()
+    search, against = page.locator("#choices-convergence select").all()
+    for choose in (lambda: search.select_option(index=2), lambda: against.select_option("seconds")):
+        before = drawn(page)
+        choose()
+        tries = 100
+        while drawn(page) == before and tries:
+            page.wait_for_timeout(100)
+            tries -= 1
+        assert drawn(page) != before
+
+
+def drawn(page: Any) -> str:
+    return str(page.locator("#chart-convergence svg").inner_html())
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_the_page_fits_its_window(opened: Callable[..., Any], width: int) -> None:
+    page = opened(viewport={"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_page_is_dark_where_readers_are(opened: Callable[..., Any]) -> None:
+    for scheme, is_dark in (("light", False), ("dark", True)):
+        page = opened(color_scheme=scheme)
+        ground, ink = colour(page, "body", "backgroundColor"), colour(page, "body", "color")
+        axis = colour(page, "#chart-gains .role-axis-label text", "fill")
+        assert (sum(ground) < sum(ink)) is is_dark
+        assert axis == ink
+
+
+def test_it_is_printed_on_white(opened: Callable[..., Any]) -> None:
+    page = opened(color_scheme="dark")
+    page.emulate_media(media="print")
+    assert colour(page, "body", "backgroundColor") == (255, 255, 255)
+    assert colour(page, "#chart-gains .role-axis-label text", "fill") == (0, 0, 0)
+    assert not page.locator("#trial-text").is_visible()
+    assert page.pdf(prefer_css_page_size=True)[:5] == b"%PDF-"

@@ -1,0 +1,219 @@
+"""The report: its page, and what the command refuses."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import sqlite3
+import sys
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import tsm2_tune
+from tests.command import run
+from tests.fabricated import GPU, tuning_run
+from tests.reported import DETAIL, DEVICE, LIBRARY, OTHER, Page, data_of, page_of, read, tried
+from tests.tampered import case
+from tests.tampering import good_database
+from tsm2_tune.html.reading import Contents
+from tsm2_tune.tuner.store import Store
+
+
+@pytest.fixture
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that draws nothing, in the place of the one that takes seconds to make."""
+    monkeypatch.setitem(
+        sys.modules, "vl_convert", SimpleNamespace(javascript_bundle=lambda snippet: LIBRARY + snippet)
+    )
+
+
+@pytest.fixture
+def own(path: Path) -> Contents:
+    """What is read of two searches."""
+    return read(tried(path, tuning_run()))
+
+
+# The page
+
+
+def test_the_summary_comes_first(own: Contents) -> None:
+    found = page_of(own)
+    titles = [one.whole_text() for one in found.root.all("h2")]
+    assert titles == [
+        "What was gained", "Best by shape", "Roofline", "Convergence of the searches", "Time over two tunables",
+        "Each trial",
+    ]  # fmt: skip
+    (summary,) = (one for one in found.root.all("section") if one.attributes["id"] == "summary")
+    assert "1 faster by over 3 %, 0 within 3 %, 1 slower by over 3 %" in summary.whole_text()
+    for fact in (GPU, "580.65", "nvcc 13.0", "13.1.0", "0.1.0"):
+        assert fact in summary.whole_text()
+
+
+def test_the_page_can_be_read_without_seeing_it(own: Contents) -> None:
+    found = page_of(own)
+    assert len(found.ids) == len(set(found.ids))
+    assert len(found.root.all("h1")) == len(found.root.all("main")) == len(found.root.all("header")) == 1
+    for table in found.root.all("table"):
+        assert len(table.all("caption")) == 1
+        assert all(one.attributes.get("scope") in ("row", "col") for one in table.all("th"))
+    for element in found.elements():
+        label = element.attributes.get("aria-labelledby")
+        assert label is None or label in found.ids
+    for section in found.root.all("section"):
+        if any(one.attributes.get("role") == "img" for one in section.all("div")):
+            assert section.all("table")  # its numbers
+    labelled = {id(one) for label in found.root.all("label") for one in label.inside}
+    controls = [one for name in ("select", "input") for one in found.root.all(name)]
+    assert len(controls) == 6
+    assert all(id(one) in labelled for one in controls)
+
+
+def test_nothing_is_loaded_from_elsewhere(own: Contents) -> None:
+    found = page_of(own)
+    assert not any({"src", "action", "data"} & one.attributes.keys() for one in found.elements())
+    assert all(one.attributes["href"].startswith("#") for one in found.root.all("a"))
+    assert found.root.all("link") == []
+    (style,) = found.root.all("style")
+    assert "url(" not in style.text
+    assert "@import" not in style.text
+
+
+def test_the_policy_lets_these_scripts_run_and_no_others(own: Contents) -> None:
+    found = page_of(own)
+    policy = found.root.all("meta")[1].attributes["content"]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    scripts = [one.text for one in found.root.all("script") if "type" not in one.attributes]
+    digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts]
+    assert re.findall("'sha256-([^']+)'", policy) == digests
+    assert len(digests) == 2
+    assert "\r" not in scripts[0]
+
+
+def test_hostile_texts_are_texts(path: Path) -> None:
+    found = page_of(read(tried(path)))
+    assert found.root.all("b") == found.root.all("img") == found.root.all("i") == found.root.all("u") == []
+    assert len(found.root.all("script")) == 3
+    text = found.root.whole_text()
+    for one in (DEVICE, "<i>driver</i>", "{{ 7 * 7 }} </style>", "<u>0</u>"):
+        assert one in text
+    rows = data_of(found)["trials"]["rows"]
+    assert any(one.startswith(DETAIL[:500]) and one.endswith("more characters)") for one in rows["why"]["texts"])
+    assert data_of(found)["charts"]["roofline"]["data"]["points"]["device"]["texts"] == [DEVICE]
+
+
+def test_a_page_without_a_winner_says_so(path: Path) -> None:
+    tried(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for table in ("sample", "measurement"):
+            connection.execute(f"DELETE FROM {table}")
+        connection.execute("UPDATE trial SET outcome = 'wrong-result', verdict_correct = 0, full_verdict = NULL")
+    found = page_of(read(path))
+    assert "there is no winner" in found.root.whole_text()
+    assert [one.whole_text() for one in found.root.all("h2")] == ["What was gained", "Each trial"]
+
+
+# The command
+
+
+@pytest.mark.usefixtures("without_charts")
+def test_the_command_writes_a_page(path: Path, tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    output.write_text("what was there")
+    result = run("report", "--db", str(tried(path)), "--output", str(output))
+    assert (result.exit_code, result.output) == (0, f"wrote {output}\n")
+    Page(output.read_text(encoding="utf-8"))
+    printed = run("report", "--db", str(path), "--output", "-")
+    assert printed.output.startswith("<!DOCTYPE html>")
+    exported = tsm2_tune.report(path, products="20480x16x20480", compare=path)
+    assert exported.files == ()
+    assert OTHER.text not in str(exported.text)
+
+
+def test_without_the_package_one_sentence_says_what_to_install(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    result = run("report", "--db", str(tried(path)), "--output", str(tmp_path / "report.html"))
+    assert result.exit_code == 2
+    assert result.output == (
+        "Error: a report needs the package vl-convert-python: install it with `pip install 'tsm2-tune[report]'`\n"
+    )
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.usefixtures("without_charts")
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--db", "none.db"), "no database none.db: tune first"),
+        (("--db", "empty.db"), "empty.db holds no results yet"),
+        (("--db", "untried.db"), "untried.db has no trial yet: tune first"),
+        (("--db", "text.db"), "text.db is no SQLite database"),
+        (("--db", "foreign.db"), "foreign.db is "),
+        (("--db", "newer.db"), "newer.db "),
+        (("--db", "good.db", "--compare", "none.db"), "no database none.db"),
+        (("--db", "good.db", "--compare", "foreign.db"), "foreign.db is "),
+        (("--db", "good.db", "--shapes", "8x8x8"), "none of 10 trials in good.db is of what was asked for"),
+        (("--db", "good.db", "--device", "K80"), "no trial of the device 'K80' in good.db"),
+        (("--db", "good.db", "--output", "good.db"), "cannot write good.db: it is part of the database good.db"),
+        (
+            ("--db", "good.db", "--compare", "newer.db", "--output", "newer.db"),
+            "cannot write newer.db: it is part of the database newer.db",
+        ),
+        (("--db", "good.db", "--output", "none/report.html"), "cannot write "),
+        (("--db", "good.db", "--output", "folder"), "cannot write "),
+        (("--db", "good.db", "--output", ""), "the name of the file to write is empty"),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
+)
+def test_what_cannot_be_reported_is_one_sentence(
+    arguments: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.db").touch()
+    Path("folder").mkdir()
+    Path("text.db").write_text("no database, but long enough to be taken for the head of one" * 20)
+    with Store.open("untried.db", create=True):
+        pass
+    tried(Path("good.db"))
+    tried(Path("newer.db"))
+    for name, statement in (("foreign.db", "CREATE TABLE trial (id)"), ("newer.db", "PRAGMA user_version = 9999")):
+        with closing(sqlite3.connect(name)) as connection, connection:
+            connection.execute(statement)
+    before = {one: one.read_bytes() for one in tmp_path.iterdir() if one.is_file()}
+    result = run("report", "--output", "report.html", *arguments)
+    assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
+    assert sentence in result.output
+    assert {one: one.read_bytes() for one in tmp_path.iterdir() if one.is_file()} == before
+
+
+@pytest.mark.usefixtures("without_charts")
+def test_a_tampered_database_gives_a_page_or_a_sentence(tmp_path: Path) -> None:
+    good = tmp_path / "good.db"
+    good_database(good)
+
+    def reported(path: Path, rng: object) -> str:
+        result = run("report", "--db", str(path), "--output", "-")
+        if result.exit_code == 2:
+            assert result.output.count("\n") == 1
+            return "refused"
+        assert result.exit_code == 0, result.output[:500]
+        Page(result.output)
+        return "read"
+
+    ended = Counter(case(good.read_bytes(), tmp_path, seed, reported)[1] for seed in range(40))
+    assert ended["refused"] > 5
+    assert ended["read"] > 5
+
+
+def test_a_row_that_no_version_stores_is_refused(path: Path) -> None:
+    tried(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE trial SET registers = 'many' WHERE id = 1")
+    with pytest.raises(tsm2_tune.StoreError, match="trial 1 is not as this tsm2-tune stores it"):
+        read(path)

@@ -1,0 +1,94 @@
+"""A page on what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from os import PathLike
+from pathlib import Path
+
+from tsm2_tune.api.results import Exported
+from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.options import DEFAULT_DATABASE, ElementTypes, Products, Texts, file_name
+from tsm2_tune.selection import Selection, selected
+from tsm2_tune.tuner.brief import TrialLine
+from tsm2_tune.tuner.export import refuse_database, write
+from tsm2_tune.tuner.store import Store
+
+EXPORTED = "window.vegaEmbed = vegaEmbed;"  # a script's own names are of its bundle alone
+Databases = str | PathLike[str] | Iterable[str | PathLike[str]]
+
+
+def report(
+    db: str | PathLike[str] = DEFAULT_DATABASE, *, output: str | PathLike[str] | None = None,
+    compare: Databases = (), device: int | str | None = None, products: Products | None = None,
+    dtype: ElementTypes | None = None, op: Texts | None = None, layout: str = "column", cache: str | None = None,
+) -> Exported:  # fmt: skip
+    """Write a page that shows what is stored: one HTML file, which needs no network. `tsm2-tune report` does this.
+
+    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which results, as of `best`.
+    - `output`: the file; None writes none: the result has the text.
+    - `compare`: another database or several, beside whose winners those of `db` are put.
+
+    InputError for what cannot be asked for, where nothing stored is of the selection, and for a file that cannot be
+    written; StoreError for a database that cannot be used; ToolMissing without the package that draws charts.
+    """
+    name, others = file_name("db", db), _names(compare)
+    path = None if output is None else file_name("output", output)
+    for one in (name, *others) if path is not None else ():
+        refuse_database(path or "", one)
+    selection = selected(device, products, dtype, op, cache, layout)
+    bundle = _bundle()
+    text = _page(selection, name, others, bundle)
+    if path is None:
+        return Exported((), text)
+    write(text, path)
+    return Exported((Path(path),), text)
+
+
+def _names(compare: Databases) -> tuple[str, ...]:
+    several = [compare] if isinstance(compare, str | PathLike) else compare
+    try:
+        return tuple(file_name("compare", one) for one in several)
+    except TypeError:
+        raise InputError(f"compare = {compare!r}: expected the name of a file, or several") from None
+
+
+def _bundle() -> Callable[[str], str]:
+    """What makes the JavaScript that draws charts. ToolMissing where the package that has it is not installed."""
+    try:
+        from vl_convert import javascript_bundle
+    except ImportError:
+        raise ToolMissing(
+            "a report needs the package vl-convert-python: install it with `pip install 'tsm2-tune[report]'`"
+        ) from None
+    bundle: Callable[[str], str] = javascript_bundle
+    return bundle
+
+
+def _page(selection: Selection, name: str, others: Iterable[str], bundle: Callable[[str], str]) -> str:
+    from tsm2_tune import __version__
+    from tsm2_tune.html.page import page
+    from tsm2_tune.html.reading import contents
+
+    chosen = selection.__contains__
+    with Store.open(name, create=False) as store:
+        device = selection.device_in(store)
+        own = contents(store, device, chosen, selection.cache)
+        if not own.trials:
+            every = [line for line in store.listing() if device in (None, line.device)]
+            raise InputError(_nothing(selection, store, every))
+    beside = []
+    for other in others:
+        with Store.open(other, create=False) as store:
+            beside.append(contents(store, None, chosen, selection.cache))
+    written_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return page(own, beside, written_at=written_at, version=__version__, library=bundle(EXPORTED))
+
+
+def _nothing(selection: Selection, store: Store, every: Sequence[TrialLine]) -> str:
+    """A sentence on that nothing stored is of the selection."""
+    if not every:
+        return f"{store.path} has no trial yet: tune first"
+    return selection.none_of("trial", [(Problem.parse(line.problem), line.cache) for line in every], store.path)

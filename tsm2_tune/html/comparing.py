@@ -1,0 +1,111 @@
+"""Winners beside those of another database or device, problem by problem."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tsm2_tune.html.bounds import MOST_WINNERS, left_out
+from tsm2_tune.html.tables import Table, fixed
+from tsm2_tune.tuner.stored import BestRow
+
+MOST_SIDES = 4  # that are compared with the first
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The winners of one device in one database."""
+
+    name: str
+    winners: tuple[BestRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two sides, by the problems that both have in the same state of the L2."""
+
+    first: Side
+    other: Side
+    pairs: tuple[tuple[BestRow, BestRow], ...]  # the first's and the other's, the largest gain of the first one first
+    other_states: int  # problems that both have, in different states of the L2
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean of the other's time over the first's."""
+        return math.exp(sum(math.log(factor(pair)) for pair in self.pairs) / len(self.pairs))
+
+
+def factor(pair: tuple[BestRow, BestRow]) -> float:
+    """The other's time over the first's: above 1 the first is faster."""
+    return pair[1].median_us / pair[0].median_us
+
+
+def sides(name: str, winners: Sequence[BestRow]) -> list[Side]:
+    """One for each device of the database, that with most winners first."""
+    counts = Counter(row.device for row in winners)
+    devices = sorted(counts, key=lambda one: (-counts[one], one))
+    return [Side(f"{device} ({name})", tuple(row for row in winners if row.device == device)) for device in devices]
+
+
+def comparisons(every: Sequence[Side]) -> list[Comparison]:
+    """The first side with each of the next ones that share a problem with it."""
+    if not every:
+        return []
+    first, *others = every
+    by_problem = {row.problem: row for row in first.winners}
+    found = []
+    for other in others[:MOST_SIDES]:
+        both = [(by_problem[row.problem], row) for row in other.winners if row.problem in by_problem]
+        pairs = sorted((pair for pair in both if pair[0].cache == pair[1].cache), key=factor, reverse=True)
+        if both:
+            found.append(Comparison(first, other, tuple(pairs), len(both) - len(pairs)))
+    return found
+
+
+def sentence(one: Comparison) -> str:
+    states = f" {one.other_states:,} more were measured in different states of the L2." if one.other_states else ""
+    if not one.pairs:
+        return f"{one.first.name} and {one.other.name} share no problem in one state of the L2.{states}"
+    faster = sum(factor(pair) > 1 for pair in one.pairs)
+    return (
+        f"{one.first.name} beside {one.other.name}: {len(one.pairs):,} shared problems, {faster:,} of them faster on"
+        f" the first; the other takes {one.mean:.2f} times as long in the geometric mean.{states}"
+    )
+
+
+def dots(found: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """A dot for each shared problem of each comparison."""
+    return [
+        {
+            "other": one.other.name,
+            "problem": pair[0].problem.text,
+            "rank": rank,
+            "x": factor(pair),
+            "us": pair[0].median_us,
+            "other_us": pair[1].median_us,
+        }
+        for one in found
+        for rank, pair in enumerate(one.pairs[:MOST_WINNERS], 1)
+    ]
+
+
+def table(one: Comparison) -> Table:
+    """A row for each shared problem."""
+    rows = tuple(
+        (
+            ours.problem.text,
+            ours.cache if ours.compute_capability else "-",
+            fixed(ours.median_us, 1),
+            fixed(theirs.median_us, 1),
+            fixed(factor((ours, theirs)), 2),
+            "same" if ours.config == theirs.config else f"{ours.config} | {theirs.config}",
+        )
+        for ours, theirs in one.pairs[:MOST_WINNERS]
+    )
+    heads = ("problem", "L2", "first us", "other us", "other over first", "configuration")
+    caption = f"{one.first.name}, the first, beside {one.other.name}"
+    note = left_out("shared problems", len(rows), len(one.pairs), "the largest gains of the first")
+    return Table(caption, heads, rows, is_sortable=True, note=note)

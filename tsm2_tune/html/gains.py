@@ -1,0 +1,202 @@
+"""What was gained over the vendor: in sentences, by element type, by problem, and where it was lost."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tsm2_tune.html.bounds import MOST_LOSSES, MOST_WINNERS, grouped, left_out
+from tsm2_tune.html.tables import Cell, Number, Table, count, fixed, rounded
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import TuningRun
+from tsm2_tune.tuner.vendor import texts
+from tsm2_tune.tuner.vendor.libraries import version_text
+from tsm2_tune.winners import spread_percent, state_text
+
+CLOSE = 0.03  # a difference from the vendor that is called none
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How some winners stand beside the vendor."""
+
+    winners: int
+    compared: int  # with a right answer of the vendor's
+    wrong: int  # the vendor's answer is outside the bound
+    faster: int  # by more than CLOSE
+    close: int
+    slower: int
+    mean: float | None  # geometric, of the vendor's time over ours; None where nothing is compared
+    median: float | None
+    least: float | None
+    most: float | None
+    percent_of_floor: float  # the median
+
+
+def gain_of(winners: Sequence[BestRow]) -> Gain:
+    """Of at least one winner."""
+    factors = [row.x_cublas for row in winners if row.x_cublas is not None]
+    faster, slower = sum(one > 1 + CLOSE for one in factors), sum(one < 1 - CLOSE for one in factors)
+    return Gain(
+        winners=len(winners),
+        compared=len(factors),
+        wrong=sum(row.vendor_us is not None and not row.vendor_right for row in winners),
+        faster=faster,
+        close=len(factors) - faster - slower,
+        slower=slower,
+        mean=math.exp(sum(map(math.log, factors)) / len(factors)) if factors else None,
+        median=statistics.median(factors) if factors else None,
+        least=min(factors, default=None),
+        most=max(factors, default=None),
+        percent_of_floor=statistics.median(row.percent_of_floor for row in winners),
+    )
+
+
+def sentence(device: str, gain: Gain) -> str:
+    """What was gained on the device."""
+    problems = f"{gain.winners:,} problem{'s' if gain.winners != 1 else ''}"
+    floor = f"The median winner reaches {gain.percent_of_floor:.0f} % of the floor."
+    if gain.mean is None:
+        return f"{device}: {problems} with a winner, and no time of cuBLAS to compare them with. {floor}"
+    untimed = gain.winners - gain.compared - gain.wrong
+    rest = f" {untimed:,} were not compared." if untimed else ""
+    rest += f" In {gain.wrong:,} cuBLAS gave a wrong result." if gain.wrong else ""
+    return (
+        f"{device}: {gain.median:.2f} x cuBLAS in the median of {gain.compared:,} of {problems}, {gain.mean:.2f}"
+        f" in the geometric mean:"
+        f" {gain.faster:,} faster by over 3 %, {gain.close:,} within 3 %, {gain.slower:,} slower by over 3 %.{rest}"
+        f" {floor}"
+    )
+
+
+def by_type(winners: Sequence[BestRow]) -> Table:
+    """A row for each device and element type."""
+    rows = list[tuple[Cell, ...]]()
+    for group in sorted(grouped(winners, lambda row: (row.device, row.dtype)), key=lambda one: one[0].dtype):
+        gain = gain_of(group)
+        rows.append(
+            (
+                group[0].dtype,
+                group[0].device,
+                *map(count, (gain.winners, gain.compared, gain.faster, gain.close, gain.slower)),
+                *(fixed(one, 2) for one in (gain.median, gain.mean, gain.least, gain.most)),
+                fixed(gain.percent_of_floor, 0),
+            )
+        )
+    heads = (
+        "element type", "device", "problems", "compared", "over 3 % faster", "within 3 %", "over 3 % slower",
+        "median x cuBLAS", "mean", "least", "most", "median % of floor",
+    )  # fmt: skip
+    return Table("Winners beside cuBLAS by element type; the mean is geometric", heads, tuple(rows)).without_one(
+        "device"
+    )
+
+
+def lost(winners: Sequence[BestRow]) -> Table:
+    """Where the vendor is faster, the largest loss first."""
+    losses = sorted((row for row in winners if row.x_cublas is not None and row.x_cublas < 1), key=_factor)
+    rows = tuple(
+        (
+            row.problem.text,
+            row.device,
+            fixed(row.median_us, 1),
+            fixed(row.vendor_us, 1),
+            fixed(row.x_cublas, 2),
+            texts.routine(row),
+        )
+        for row in losses[:MOST_LOSSES]
+    )
+    note = left_out("losses", len(rows), len(losses), "the largest first")
+    heads = ("problem", "device", "winner us", "cuBLAS us", "x cuBLAS", "routine")
+    found = Table("Problems that cuBLAS computes faster", heads, rows, note=note)
+    return found if len({row.device for row in winners}) > 1 else found.without_one("device")
+
+
+def _factor(row: BestRow) -> float:
+    return row.x_cublas if row.x_cublas is not None else math.inf
+
+
+def dots(winners: Sequence[BestRow]) -> list[dict[str, Any]]:
+    """A dot for each winner that is compared: its rank among those of its device, the largest gain first."""
+    found = []
+    for group in grouped((row for row in winners if row.x_cublas is not None), lambda row: row.device):
+        for rank, row in enumerate(sorted(group, key=_factor, reverse=True), 1):
+            one = {"problem": row.problem.text, "device": row.device, "dtype": row.dtype, "rank": rank}
+            times = {"x": row.x_cublas, "us": row.median_us, "vendor_us": row.vendor_us}
+            found.append({**one, **times, "config": row.config, "routine": row.vendor_routine or ""})
+    return found[:MOST_WINNERS]
+
+
+def best_by_shape(winners: Sequence[BestRow]) -> Table:
+    """A row for each winner."""
+    rows = tuple(_best_cells(row) for row in winners[:MOST_WINNERS])
+    heads = (
+        "problem", "device", "L2", "configuration", "median us", "+- %", "% of floor", "cuBLAS us", "x cuBLAS",
+        "ties", "state",
+    )  # fmt: skip
+    note = left_out("winners", len(rows), len(winners), "the first ones by device, op, type and shape")
+    return Table(
+        "The fastest verified configuration of each problem", heads, rows, is_sortable=True, note=note
+    ).without_one("device")
+
+
+def _best_cells(row: BestRow) -> tuple[Cell, ...]:
+    return (
+        row.problem.text,
+        row.device,
+        row.cache if row.compute_capability else "-",
+        row.config,
+        fixed(row.median_us, 1),
+        fixed(spread_percent(row), 1),
+        fixed(row.percent_of_floor, 1),
+        Number(row.vendor_us, texts.vendor_us(row)),
+        fixed(row.x_cublas, 2),
+        count(row.ties),
+        state_text(row),
+    )
+
+
+def devices(runs: Sequence[TuningRun], winners: Sequence[BestRow], ended: Mapping[str, Sequence[str]]) -> Table:
+    """A row for each device: its tools, ceilings and when it was tuned; `ended` are times of trials."""
+    rows = list[tuple[Cell, ...]]()
+    for run in runs:
+        one = run.identity
+        versions = sorted({row.vendor_version for row in winners if row.device == one.name and row.vendor_version})
+        times = ended.get(one.name, ())
+        rows.append(
+            (
+                one.name,
+                one.compute_capability or "host",
+                one.driver,
+                one.toolkit,
+                ", ".join(map(version_text, versions)) or "-",
+                run.version,
+                _days(times),
+                rounded(run.ceilings.read_gbytes_per_s),
+                rounded(run.ceilings.copy_gbytes_per_s),
+                count(len(times)),
+            )
+        )
+    heads = (
+        "device", "compute capability", "driver", "compiler", "cuBLAS", "tsm2-tune", "tried", "read GB/s",
+        "copy GB/s", "trials",
+    )  # fmt: skip
+    return Table("Devices, with the tools and measured ceilings of their last runs", heads, tuple(rows))
+
+
+def _days(times: Sequence[str]) -> str:
+    """From the first to the last of these times, in days."""
+    return " to ".join(dict.fromkeys((min(times)[:10], max(times)[:10]))) if times else "-"
+
+
+def outcomes(counted: Mapping[str, int]) -> Table:
+    """How all trials ended."""
+    total = sum(counted.values())
+    rows = tuple(
+        (name, count(number), fixed(100 * number / total, 1)) for name, number in Counter(counted).most_common()
+    )
+    return Table("How trials ended", ("outcome", "trials", "%"), rows)

@@ -1,0 +1,60 @@
+"""Times over two tunables of a family: the page takes the least over all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tsm2_tune.html.bounds import MOST_OF_MAPS, grouped, left_out
+from tsm2_tune.html.reading import TrialRow
+
+LEAST_TRIALS = 4  # of a map
+UNSET = "-"  # a tunable that the configuration has not, as of a version before
+
+
+def maps(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
+    """For each problem and family that has two tunables with several values: its trials, compactly, those with most
+    trials first; and what is left out.
+
+    A map has a name, `us` and, for each tunable, its values in order and at which of them each trial is.
+    """
+    timed = [one for one in trials if one.is_compared]
+    groups = grouped(timed, lambda one: (one.device, one.problem, one.cache, one.family))
+    found, room, total = list[dict[str, Any]](), MOST_OF_MAPS, 0
+    for group in sorted(groups, key=len, reverse=True):
+        varied = _varied(group)
+        if len(group) < LEAST_TRIALS or len(varied) < 2:
+            continue
+        total += len(group)
+        kept = sorted(group, key=lambda one: one.median_us or 0.0)[:room]  # the least times stay right
+        if len(kept) == len(group) or not found:
+            room -= len(kept)
+            found.append(_map(kept, varied))
+    drawn = MOST_OF_MAPS - room
+    return found, left_out("trials are in heat maps", drawn, total, "of the families and problems with most trials")
+
+
+def _varied(group: Sequence[TrialRow]) -> list[str]:
+    """Names of the tunables that have several values, those with most values first."""
+    names = dict.fromkeys(name for one in group for name in one.tunables)
+    counts = {name: len({one.tunables.get(name, UNSET) for one in group}) for name in names}
+    return sorted((name for name in names if counts[name] > 1), key=lambda name: -counts[name])
+
+
+def _map(group: Sequence[TrialRow], varied: Sequence[str]) -> dict[str, Any]:
+    first, tunables = group[0], dict[str, Any]()
+    for name in varied:
+        at = [one.tunables.get(name, UNSET) for one in group]
+        values = sorted(set(at), key=_in_order)
+        places = {value: place for place, value in enumerate(values)}
+        tunables[name] = {"values": [str(value) for value in values], "at": [places[value] for value in at]}
+    return {
+        "name": f"{first.family}, {first.problem.text} on {first.device}, L2 {first.cache}",
+        "us": [float(f"{one.median_us or 0.0:.4g}") for one in group],
+        "tunables": tunables,
+    }
+
+
+def _in_order(value: int | str) -> tuple[bool, int, str]:
+    """Numbers before words."""
+    return (isinstance(value, str), value if isinstance(value, int) else 0, str(value))

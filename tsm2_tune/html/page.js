@@ -1,0 +1,200 @@
+"use strict";
+// Draws the charts, sorts tables, fills the heat map and lists trials. Texts of the database become text nodes alone.
+
+const contents = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+
+// Columns, as tables.columnar makes them -> rows.
+function rowsOf(columns) {
+  const names = Object.keys(columns);
+  const lists = names.map((name) => {
+    const column = columns[name];
+    return Array.isArray(column) ? column : column.at.map((place) => column.texts[place]);
+  });
+  return (lists[0] || []).map((_, at) => Object.fromEntries(names.map((name, place) => [name, lists[place][at]])));
+}
+
+function draw(place, spec, data) {
+  const options = {
+    actions: false, ast: true, bind: byId(`choices-${place.dataset.chart}`), defaultStyle: false, mode: "vega-lite",
+    renderer: "svg", tooltip: { disableDefaultStyle: true },
+  };
+  return vegaEmbed(place, { ...spec, datasets: data }, options);
+}
+
+function add(parent, name, text, className) {
+  const element = document.createElement(name);
+  if (text !== undefined) element.textContent = text;
+  if (className) element.className = className;
+  parent.append(element);
+  return element;
+}
+
+// A text whose lines may break behind commas, as those of configurations.
+function addText(parent, text) {
+  String(text).split(/(?<=,)/).forEach((part, place) => {
+    if (place) add(parent, "wbr");
+    parent.append(part);
+  });
+}
+
+function option(select, value, text) {
+  const one = add(select, "option", text);
+  one.value = value;
+}
+
+// --- Tables that can be sorted ---
+
+function sortBy(table, place, head) {
+  const descending = head.getAttribute("aria-sort") === "ascending";
+  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", descending ? "descending" : "ascending");
+  const sign = descending ? -1 : 1;
+  const isNumber = head.classList.contains("number");
+  const key = (row) => (isNumber ? row.cells[place].dataset.value : row.cells[place].textContent);
+  const order = (one, other) => {
+    if (one === undefined || other === undefined) return (one === undefined) - (other === undefined);
+    return sign * (isNumber ? one - other : one.localeCompare(other, "en", { numeric: true }));
+  };
+  const rows = [...table.tBodies[0].rows].map((row) => [key(row), row]);
+  rows.sort((one, other) => order(one[0], other[0]));
+  table.tBodies[0].append(...rows.map((pair) => pair[1]));
+}
+
+for (const table of document.querySelectorAll("table.sortable")) {
+  [...table.tHead.rows[0].cells].forEach((head, place) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = head.textContent;
+    button.addEventListener("click", () => sortBy(table, place, head));
+    head.replaceChildren(button);
+  });
+}
+
+// --- Heat maps ---
+
+function cellsOf(map, x, y) {
+  const [across, down] = [map.tunables[x], map.tunables[y]];
+  const cells = new Map();
+  map.us.forEach((us, trial) => {
+    const [i, j] = [across.at[trial], down.at[trial]];
+    const cell = cells.get(`${i},${j}`) || { x_place: i, y_place: j, us: Infinity, trials: 0 };
+    cells.set(`${i},${j}`, { ...cell, us: Math.min(cell.us, us), trials: cell.trials + 1 });
+  });
+  const found = [...cells.values()];
+  const middle = Math.sqrt(Math.min(...found.map((one) => one.us)) * Math.max(...found.map((one) => one.us)));
+  return found.map((one) => ({
+    ...one, x_value: across.values[one.x_place], y_value: down.values[one.y_place], is_light: one.us <= middle,
+  }));
+}
+
+function mapTable(map, x, y, cells) {
+  const table = byId("map-table");
+  table.caption.textContent = `${map.name}: least us, ${x} across and ${y} down`;
+  table.tHead.replaceChildren();
+  table.tBodies[0].replaceChildren();
+  const heads = add(table.tHead, "tr");
+  add(heads, "th", y).scope = "col";
+  for (const value of map.tunables[x].values) add(heads, "th", value, "number").scope = "col";
+  map.tunables[y].values.forEach((value, j) => {
+    const row = add(table.tBodies[0], "tr");
+    add(row, "th", value).scope = "row";
+    map.tunables[x].values.forEach((_, i) => {
+      const cell = cells.find((one) => one.x_place === i && one.y_place === j);
+      add(row, "td", cell ? String(cell.us) : "-", "number");
+    });
+  });
+}
+
+function showMaps(maps) {
+  const [of, across, down] = ["map-of", "map-x", "map-y"].map(byId);
+  const place = byId("chart-heat-map");
+  const show = () => {
+    const map = maps[of.value];
+    const cells = cellsOf(map, across.value, down.value);
+    const spec = structuredClone(contents.charts["heat-map"].spec);
+    spec.height *= map.tunables[down.value].values.length;
+    const width = 90 * map.tunables[across.value].values.length + 150;
+    if (width < place.clientWidth) spec.width = width;
+    for (const layer of spec.layer) {
+      layer.encoding.x.title = across.value;
+      layer.encoding.y.title = down.value;
+    }
+    mapTable(map, across.value, down.value, cells);
+    return draw(place, spec, { cells });
+  };
+  const choose = () => {
+    const names = Object.keys(maps[of.value].tunables);
+    for (const [select, chosen] of [[across, names[0]], [down, names[1]]]) {
+      select.replaceChildren();
+      names.forEach((name) => option(select, name, name));
+      select.value = chosen;
+    }
+    return show();
+  };
+  maps.forEach((map, place) => option(of, place, map.name));
+  of.addEventListener("change", choose);
+  across.addEventListener("change", show);
+  down.addEventListener("change", show);
+  return choose();
+}
+
+// --- Trials ---
+
+function showTrials({ rows: columns, heads, outcomes }) {
+  const AT_A_TIME = 100;
+  const rows = rowsOf(columns);
+  const names = Object.keys(heads);
+  const texts = rows.map((row) => names.map((name) => (heads[name][1] ? "" : row[name])).join(" ").toLowerCase());
+  const [text, outcome, problem, more] = ["trial-text", "trial-outcome", "trial-problem", "trial-more"].map(byId);
+  const [table, count] = [byId("trial-table"), byId("trial-count")];
+  let [found, shown] = [[], 0];
+  const said = (name, value) => (value === null ? "-" : name === "us" || name === "spread" ? value.toFixed(1) : value);
+
+  const showMore = () => {
+    for (const row of found.slice(shown, shown + AT_A_TIME)) {
+      const line = add(table.tBodies[0], "tr");
+      names.forEach((name, place) => {
+        const text = String(said(name, row[name]));
+        const cell = add(line, place ? "td" : "th");
+        cell.className = heads[name][1] ? "number" : text.length > 30 ? "long" : "";
+        addText(cell, text);
+        if (!place) cell.scope = "row";
+      });
+    }
+    shown = Math.min(found.length, shown + AT_A_TIME);
+    more.hidden = shown === found.length;
+    count.textContent = `${found.length} of ${rows.length} trials match; ${shown} are shown.`;
+  };
+  const filter = () => {
+    const words = text.value.toLowerCase().split(/\s+/).filter(Boolean);
+    found = rows.filter((row, at) =>
+      (!outcome.value || row.outcome === outcome.value) && (!problem.value || row.problem === problem.value)
+      && words.every((word) => texts[at].includes(word)));
+    table.tBodies[0].replaceChildren();
+    shown = 0;
+    showMore();
+  };
+  const present = new Set(rows.map((row) => row.outcome));
+  outcomes.filter((one) => present.has(one)).forEach((one) => option(outcome, one, one));
+  [...new Set(rows.map((row) => row.problem))].forEach((one) => option(problem, one, one));
+  text.addEventListener("input", filter);
+  outcome.addEventListener("change", filter);
+  problem.addEventListener("change", filter);
+  more.addEventListener("click", showMore);
+  filter();
+}
+
+// --- The page ---
+
+async function show() {
+  if (contents.trials) showTrials(contents.trials);
+  for (const place of document.querySelectorAll("[data-chart]")) {
+    const { spec, data } = contents.charts[place.dataset.chart];
+    if (place.dataset.chart === "heat-map") await showMaps(contents.maps.maps);
+    else await draw(place, spec, Object.fromEntries(Object.entries(data).map(([name, one]) => [name, rowsOf(one)])));
+  }
+  document.body.dataset.ready = "";
+}
+
+show();

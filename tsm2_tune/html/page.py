@@ -1,0 +1,230 @@
+"""Contents of databases -> the page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from tsm2_tune.html import charts, comparing, convergence, gains, heat_maps, roofline, trials
+from tsm2_tune.html.bounds import grouped
+from tsm2_tune.html.reading import Contents
+from tsm2_tune.html.tables import Table, columnar
+from tsm2_tune.tuner.trial import Outcome
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart with what it says to those who do not see it; its numbers stand in the tables of its section."""
+
+    name: str
+    label: str
+    spec: charts.Spec
+    data: Mapping[str, Any]  # columns by the names of data sets
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and what stands below it."""
+
+    name: str
+    title: str
+    sentences: tuple[str, ...]
+    chart: Chart | None = None
+    tables: tuple[Table, ...] = ()
+    folded: tuple[Table, ...] = ()  # numbers of the chart
+    rest: Mapping[str, Any] = field(default_factory=dict)  # what the page's own script shows
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the script makes a table of it that can be searched."""
+        return "rows" in self.rest
+
+
+def page(own: Contents, others: Sequence[Contents], *, written_at: str, version: str, library: str) -> str:
+    """The page of a database and of those that it is compared with; `library` is the JavaScript that draws charts."""
+    sections = tuple(one for one in sections_of(own, others) if one is not None)
+    drawn = {
+        one.chart.name: {"spec": one.chart.spec, "data": one.chart.data} for one in sections if one.chart is not None
+    }
+    rest = {one.name: one.rest for one in sections if one.rest}
+    scripts = [_safe(library), _safe(_file("page.js"))]
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            name=own.name,
+            others=[one.name for one in others],
+            written_at=written_at,
+            version=version,
+            sections=sections,
+            wbr=Markup("<wbr>"),
+            style=Markup(_file("page.css")),
+            data=htmlsafe_json_dumps({"charts": drawn, **rest}, dumps=_compact),
+            scripts=[Markup(one) for one in scripts],
+            digests=[_digest(one) for one in scripts],
+        )
+    )
+
+
+def sections_of(own: Contents, others: Sequence[Contents]) -> list[Section | None]:
+    """All sections, of which those are None that have nothing to say."""
+    return [
+        _summary(own),
+        _best(own),
+        _roofline(own),
+        _convergence(own),
+        _heat_maps(own),
+        _comparison(own, others),
+        _trials(own),
+    ]
+
+
+def _summary(own: Contents) -> Section:
+    by_device = grouped(own.winners, lambda row: row.device)
+    sentences = [gains.sentence(group[0].device, gains.gain_of(group)) for group in by_device]
+    sentences = sentences or ["No configuration gave a right result that was measured: there is no winner."]
+    in_part = sum(not row.verified_in_full for row in own.winners)
+    stale = sum(row.stale for row in own.winners)
+    if in_part or stale:
+        sentences.append(
+            f"Of {len(own.winners):,} winners {in_part:,} are verified in part only, {stale:,} are stale."
+        )
+    rows = gains.dots(own.winners)
+    names = ("problem", "device", "dtype", "rank", "x", "us", "vendor_us", "config", "routine")
+    label = f"How many times as fast as cuBLAS each of {len(rows):,} winners is, on a logarithmic scale"
+    chart = Chart("gains", label, charts.gains(rows), {"gains": columnar(rows, names)}) if rows else None
+    ended = {
+        group[0].device: [one.ended_at for one in group] for group in grouped(own.trials, lambda one: one.device)
+    }
+    tables = [gains.devices(own.runs, own.winners, ended), gains.outcomes(Counter(one.outcome for one in own.trials))]
+    if rows:
+        tables = [gains.by_type(own.winners), gains.lost(own.winners), *tables]
+    return Section("summary", "What was gained", tuple(sentences), chart, tuple(one for one in tables if one.rows))
+
+
+def _best(own: Contents) -> Section | None:
+    if not own.winners:
+        return None
+    said = (
+        "x cuBLAS is the vendor's time over the winner's: below 1 the vendor is faster. % of floor is the least time"
+    )
+    said += " that the device's measured ceilings allow, over the winner's."
+    return Section("best", "Best by shape", (said,), tables=(gains.best_by_shape(own.winners),))
+
+
+def _roofline(own: Contents) -> Section | None:
+    rows, note = roofline.points(own.trials, own.winners)
+    if not rows:
+        return None
+    names = ("what", "device", "dtype", "problem", "config", "cache", "intensity", "gflops", "us")
+    ceilings = columnar(roofline.ceilings(own.runs, rows), ("device", "dtype", "intensity", "gflops"))
+    data = {"points": columnar(rows, names), "ceilings": ceilings}
+    label = (
+        f"Arithmetic intensity and rate of {len(rows):,} trials, winners and cuBLAS routines, and measured ceilings"
+    )
+    said = (
+        "Each dot is a trial by its first measurement. The dashed line is what the device's measured read bandwidth"
+    )
+    said += " and arithmetic rate allow. Products that fit the L2 can lie above it."
+    chart = Chart("roofline", label, charts.roofline(rows), data)
+    return Section("roofline", "Roofline", _said(said, note), chart, folded=(roofline.table(own.trials, own.runs),))
+
+
+def _convergence(own: Contents) -> Section | None:
+    found, note = convergence.searches(own.trials)
+    if not found:
+        return Section("convergence", "Convergence of the searches", (note,)) if note else None
+    names = tuple(one.name for one in found)
+    data = {"lines": columnar(convergence.lines(found), ("search", "trial", "seconds", "us", "over"))}
+    label = f"The best time so far of {len(found)} searches over the number of trials, or over seconds"
+    said = (
+        "Each line is a search: its best time so far over the best that it found, by first measurements. The chosen"
+    )
+    said += " search is drawn bold."
+    chart = Chart("convergence", label, charts.convergence(names), data)
+    folded = (convergence.table(found),)
+    return Section("convergence", "Convergence of the searches", _said(said, note), chart, folded=folded)
+
+
+def _heat_maps(own: Contents) -> Section | None:
+    found, note = heat_maps.maps(own.trials)
+    if not found:
+        return None
+    said = (
+        "The least time of all trials that have a pair of values, whatever their other tunables. Choose a family and"
+    )
+    said += " two of its tunables. An empty cell was not tried, or gave no right result."
+    label = "The least time for each pair of values of the two chosen tunables"
+    chart = Chart("heat-map", label, charts.heat_map(), {})
+    return Section("maps", "Time over two tunables", _said(said, note), chart, rest={"maps": found})
+
+
+def _comparison(own: Contents, others: Sequence[Contents]) -> Section | None:
+    sides = [one for each in (own, *others) for one in comparing.sides(each.name, each.winners)]
+    found = comparing.comparisons(sides)
+    if not found:
+        said = "Nothing can be compared: no problem has a winner on both sides."
+        return Section("comparison", "Side by side", (said,)) if others else None
+    sentences = tuple(map(comparing.sentence, found))
+    rows = comparing.dots(found)
+    if not rows:
+        return Section("comparison", "Side by side", sentences)
+    data = {"compared": columnar(rows, ("other", "problem", "rank", "x", "us", "other_us"))}
+    chart = Chart("comparison", "Times of the other over those of the first", charts.comparison(rows), data)
+    tables = tuple(comparing.table(one) for one in found if one.pairs)
+    return Section("comparison", "Side by side", sentences, chart, folded=tables)
+
+
+def _trials(own: Contents) -> Section | None:
+    rows, note = trials.listed(own.trials)
+    if not rows:
+        return None
+    said = (
+        "Times are of the search, in microseconds; +- is how far the 95 % confidence interval of the median reaches."
+    )
+    heads = trials.heads(rows)
+    rest = {"rows": columnar(rows, tuple(heads)), "heads": heads, "outcomes": [one.value for one in Outcome]}
+    return Section("trials", "Each trial", _said(said, note), rest=rest)
+
+
+def _said(*sentences: str) -> tuple[str, ...]:
+    return tuple(one for one in sentences if one)
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("tsm2_tune", "html")
+    return Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def _file(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _compact(value: Any, **_: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def _safe(script: str) -> str:
+    """The script without what would end it in a page: in its texts and patterns this is the same."""
+    return script.replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _digest(script: str) -> str:
+    """By which the page's policy lets it run, and no other."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

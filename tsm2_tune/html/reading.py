@@ -1,0 +1,140 @@
+"""What a page needs of a database: its winners, all trials of the selection, and the last run on each device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Column, Float, select
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import conditions, schema, stored
+from tsm2_tune.tuner.domains import Row, checked, tunables
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import Cache, Outcome, TuningRun, in_a_line
+
+TIMED = (Outcome.OK, Outcome.BEHIND)  # of the latter by its first launches
+TIMES = ("median_us", "low_us", "high_us")  # of a trial's first measurement; NULL where it was not measured
+SHOWN = (
+    "id", "device_name", "config", "family", "tunables", "basis", "outcome", "detail", "registers", "spill_bytes",
+    "smem_bytes", "blocks_per_sm", "guideline_broken", "floor_us", "total_seconds", "ended_at", "cache", "is_between",
+    "superseded",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """A trial, by its first measurement."""
+
+    id: int
+    device: str
+    problem: Problem
+    family: str
+    config: str
+    tunables: Mapping[str, int | str]
+    basis: str
+    cache: str
+    outcome: Outcome
+    detail: str
+    registers: int | None
+    spill_bytes: int | None
+    smem_bytes: int | None
+    blocks_per_sm: int | None
+    guideline_broken: str | None
+    median_us: float | None  # None where it gave no right result
+    low_us: float | None
+    high_us: float | None
+    floor_us: float
+    total_seconds: float
+    ended_at: str
+    is_between: bool
+    is_superseded: bool
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether it has a time that may stand beside others: this version makes the same kernel."""
+        return self.median_us is not None and not self.is_superseded
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What was read of one database."""
+
+    name: str  # of its file
+    runs: tuple[TuningRun, ...]  # the last one on each device
+    winners: tuple[BestRow, ...]
+    trials: tuple[TrialRow, ...]
+
+
+def contents(store: Store, device: str | None, is_chosen: Callable[[Problem], bool], cache: Cache | None) -> Contents:
+    """What the database has of this device, the chosen problems and this state of the L2; None is any of them.
+
+    StoreError where it is not as this version stores it.
+    """
+    devices = [one for one in store.devices() if device in (None, one)]
+    winners = [row for row in store.best(device=device, cache=cache) if is_chosen(row.problem)]
+    trials = [
+        one
+        for one in _trials(store)
+        if device in (None, one.device) and cache in (None, one.cache) and is_chosen(one.problem)
+    ]
+    return Contents(in_a_line(str(store.path)), tuple(map(store.newest_run, devices)), tuple(winners), tuple(trials))
+
+
+def _trials(store: Store) -> Iterator[TrialRow]:
+    """Every trial, in the order they were stored."""
+    times = [schema.measurement.c[name] for name in TIMES]
+    query = (
+        select(*(schema.trial.c[name] for name in SHOWN), *stored.PROBLEM_KEY, *times)
+        .select_from(schema.trial)
+        .join(schema.problem, schema.problem.c.id == schema.trial.c.problem_id)
+        .outerjoin(schema.measurement, conditions.is_first())
+        .order_by(schema.trial.c.id)
+    )
+    known: dict[tuple[object, ...], Problem] = {}
+    return (_trial(row, known) for row in store.database.rows(query))
+
+
+_COLUMNS = (
+    *(schema.trial.c[name] for name in SHOWN),
+    *stored.PROBLEM_KEY,
+    *(Column(name, Float) for name in TIMES),
+)
+
+
+def _trial(row: Row, known: dict[tuple[object, ...], Problem]) -> TrialRow:
+    """The trial in a row; `known` are problems by their columns, which are made once."""
+    with stored.reading(row["id"]):
+        values = checked(row, _COLUMNS)
+        key = tuple(values[name] for name in ("m", "n", "k", "dtype", "op"))
+        if key not in known:
+            known[key] = Problem(*key)
+        is_timed = values["outcome"] in TIMED and values["median_us"] is not None
+        if is_timed:
+            stored.check_interval(values["low_us"], values["median_us"], values["high_us"])
+        return TrialRow(
+            id=values["id"],
+            device=values["device_name"],
+            problem=known[key],
+            family=values["family"],
+            config=values["config"],
+            tunables=tunables(values["tunables"]),
+            basis=values["basis"],
+            cache=values["cache"],
+            outcome=Outcome(values["outcome"]),
+            detail=values["detail"],
+            registers=values["registers"],
+            spill_bytes=values["spill_bytes"],
+            smem_bytes=values["smem_bytes"],
+            blocks_per_sm=values["blocks_per_sm"],
+            guideline_broken=values["guideline_broken"],
+            median_us=values["median_us"] if is_timed else None,
+            low_us=values["low_us"] if is_timed else None,
+            high_us=values["high_us"] if is_timed else None,
+            floor_us=values["floor_us"],
+            total_seconds=values["total_seconds"],
+            ended_at=values["ended_at"],
+            is_between=bool(values["is_between"]),
+            is_superseded=bool(values["superseded"]),
+        )

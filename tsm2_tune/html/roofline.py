@@ -1,0 +1,87 @@
+"""Trials in a roofline: operations for each byte, and the rate that was reached, below the device's ceilings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tsm2_tune.html.bounds import MOST_POINTS, MOST_PROBLEMS, grouped, left_out, spread_of_each
+from tsm2_tune.html.reading import TrialRow
+from tsm2_tune.html.tables import Cell, Table, count, rounded
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import TuningRun
+
+MARGIN = 2.0  # of the axis beside the outermost points
+
+
+def points(trials: Sequence[TrialRow], winners: Sequence[BestRow]) -> tuple[list[dict[str, Any]], str]:
+    """A point for each trial with a time, for each winner and for the vendor beside it; and what is left out."""
+    timed = [one for one in trials if one.is_compared]
+    kept = spread_of_each(_by_problem(timed), MOST_POINTS)
+    note = left_out(
+        "trials are drawn", len(kept), len(timed), "of each problem the fastest, the slowest and some between"
+    )
+    found = [_point("trial", one.device, one.problem, one.config, one.cache, one.median_us or 0.0) for one in kept]
+    for row in winners[:MOST_POINTS]:
+        found.append(_point("winner", row.device, row.problem, row.config, row.cache, row.median_us))
+        if row.vendor_us is not None and row.vendor_right:
+            routine = row.vendor_routine or ""
+            found.append(_point("cuBLAS", row.device, row.problem, routine, row.cache, row.vendor_us))
+    return found, note
+
+
+def _by_problem(timed: Sequence[TrialRow]) -> list[list[TrialRow]]:
+    """Trials of each device and problem, the fastest first."""
+    in_order = sorted(timed, key=lambda one: one.median_us or 0.0)
+    return grouped(in_order, lambda one: (one.device, one.problem))
+
+
+def _point(what: str, device: str, problem: Any, config: str, cache: str, us: float) -> dict[str, Any]:
+    return {
+        "what": what,
+        "device": device,
+        "dtype": problem.dtype_name,
+        "problem": problem.text,
+        "config": config,
+        "cache": cache,
+        "intensity": problem.flops / problem.least_bytes,
+        "gflops": problem.flops / us * 1e-3,
+        "us": us,
+    }
+
+
+def ceilings(runs: Sequence[TuningRun], drawn: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Three points of each device's roofline for each element type that is drawn: left, ridge and right."""
+    found = []
+    for run in runs:
+        rates, read = dict(run.ceilings.gflops), run.ceilings.read_gbytes_per_s
+        for dtype in sorted({one["dtype"] for one in drawn if one["device"] == run.identity.name} & rates.keys()):
+            at = [one["intensity"] for one in drawn if (one["device"], one["dtype"]) == (run.identity.name, dtype)]
+            ridge = rates[dtype] / read
+            ends = (min([*at, ridge]) / MARGIN, ridge, max([*at, ridge]) * MARGIN)
+            for intensity in ends:
+                gflops = min(read * intensity, rates[dtype])
+                found.append({"device": run.identity.name, "dtype": dtype, "intensity": intensity, "gflops": gflops})
+    return found
+
+
+def table(trials: Sequence[TrialRow], runs: Sequence[TuningRun]) -> Table:
+    """A row for each problem: how fast its trials were, and how fast the ceilings let them be."""
+    of_device = {run.identity.name: run.ceilings for run in runs}
+    groups = _by_problem([one for one in trials if one.is_compared])
+    rows = list[tuple[Cell, ...]]()
+    for group in groups[:MOST_PROBLEMS]:
+        problem, times = group[0].problem, [one.median_us or 0.0 for one in group]
+        rates = [problem.flops / us * 1e-3 for us in (times[0], times[len(times) // 2], times[-1])]
+        ceiling = of_device[group[0].device]
+        known = problem.dtype_name in dict(ceiling.gflops)
+        bound = problem.flops / ceiling.floor_us(problem) * 1e-3 if known else None
+        intensity = problem.flops / problem.least_bytes
+        numbers = (rounded(intensity), *map(rounded, (*rates, bound)), count(len(group)))
+        rows.append((problem.text, group[0].device, *numbers))
+    heads = (
+        "problem", "device", "flop/byte", "fastest GFLOP/s", "median GFLOP/s", "slowest GFLOP/s", "ceiling GFLOP/s",
+        "trials",
+    )  # fmt: skip
+    note = left_out("problems", len(rows), len(groups), "those with the fastest trials")
+    return Table("Rates of each problem's trials", heads, tuple(rows), note=note).without_one("device")

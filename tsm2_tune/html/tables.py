@@ -1,0 +1,79 @@
+"""A table of a page, and how numbers are written in its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A cell by whose value rows are sorted."""
+
+    value: float | None
+    text: str
+
+
+Cell = str | Number
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under heads; the first cell of a row is its head."""
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    is_sortable: bool = False
+    note: str = ""  # what is left out
+
+    @property
+    def numeric(self) -> tuple[bool, ...]:
+        """Whether each column is of numbers, which are aligned on the right."""
+        return tuple(
+            bool(self.rows) and all(isinstance(row[place], Number) for row in self.rows)
+            for place in range(len(self.heads))
+        )
+
+    def without_one(self, head: str) -> Table:
+        """The table without the column of this head where all rows have one value there."""
+        place = self.heads.index(head)
+        if len({row[place] for row in self.rows}) > 1:
+            return self
+        rows = tuple(row[:place] + row[place + 1 :] for row in self.rows)
+        return replace(self, heads=self.heads[:place] + self.heads[place + 1 :], rows=rows)
+
+
+def fixed(value: float | None, digits: int, mark: str = "") -> Number:
+    """The number with so many digits after its point; a dash where there is none."""
+    return Number(value, "-" if value is None else f"{value:,.{digits}f}{mark}")
+
+
+def rounded(value: float | None) -> Number:
+    """The number with three significant digits."""
+    if value is None:
+        return Number(None, "-")
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 4
+    return fixed(value, digits)
+
+
+def count(value: int | None) -> Number:
+    return fixed(value, 0)
+
+
+def columnar(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    """The rows as a page holds them: by columns, where each text is written once.
+
+    A column of texts is {"texts": [...], "at": [...]}; any other is its values, of which fractions have 5 digits.
+    """
+    table = list(rows)
+    return {name: _column([row[name] for row in table]) for name in names}
+
+
+def _column(values: list[Any]) -> Any:
+    if not any(isinstance(value, str) for value in values):
+        return [float(f"{value:.5g}") if isinstance(value, float) else value for value in values]
+    places: dict[str, int] = {}
+    at = [places.setdefault(value, len(places)) for value in values]
+    return {"texts": list(places), "at": at}

@@ -1,0 +1,72 @@
+"""The trials one by one, as many as a page holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tsm2_tune.html.bounds import MOST_TRIALS, cut, first_of_each, grouped, left_out
+from tsm2_tune.html.reading import TrialRow
+
+HEADS = {  # of columns, and whether they are numbers
+    "trial": ("trial", True),
+    "problem": ("problem", False),
+    "device": ("device", False),
+    "cache": ("L2", False),
+    "config": ("configuration", False),
+    "outcome": ("outcome", False),
+    "us": ("us", True),
+    "spread": ("+- %", True),
+    "registers": ("registers", True),
+    "spills": ("spilled bytes", True),
+    "smem": ("shared bytes", True),
+    "blocks": ("blocks per SM", True),
+    "why": ("reason", False),
+}
+
+
+def listed(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
+    """Trials of each problem and outcome, the fastest first; and what is left out."""
+    in_order = sorted(trials, key=lambda one: (one.median_us is None, one.median_us or 0.0, one.id))
+    groups = grouped(in_order, lambda one: (one.device, one.problem, one.cache, one.outcome))
+    kept = sorted(first_of_each(groups, MOST_TRIALS), key=lambda one: one.id)
+    which = "of each problem and outcome the first ones, the fastest before others"
+    note = left_out("trials are listed", len(kept), len(trials), which)
+    return [_row(one) for one in kept], f"{note} tsm2-tune show lists all." if note else ""
+
+
+def heads(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, bool]]:
+    """Those of the columns that say something: the device only where there are several."""
+    several = len({row["device"] for row in rows}) > 1
+    return {name: head for name, head in HEADS.items() if several or name != "device"}
+
+
+def _row(one: TrialRow) -> dict[str, Any]:
+    spread = None
+    if one.median_us is not None and one.low_us is not None and one.high_us is not None:
+        spread = 100 * max(one.high_us / one.median_us - 1, 1 - one.low_us / one.median_us)
+    return {
+        "trial": one.id,
+        "problem": one.problem.text,
+        "device": one.device,
+        "cache": one.cache,
+        "config": one.config,
+        "outcome": one.outcome.value,
+        "us": one.median_us,
+        "spread": spread,
+        "registers": one.registers,
+        "spills": one.spill_bytes,
+        "smem": one.smem_bytes,
+        "blocks": one.blocks_per_sm,
+        "why": cut(_why(one)),
+    }
+
+
+def _why(one: TrialRow) -> str:
+    """Why it does not compete; empty where it does."""
+    said = [] if one.outcome == "ok" else [one.detail]
+    if one.is_superseded:
+        said.append("superseded: this version makes another kernel of it")
+    if one.guideline_broken is not None:
+        said.append(f"breaks the guideline {one.guideline_broken} by its real occupancy")
+    return "; ".join(said)

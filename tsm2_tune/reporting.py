@@ -1,0 +1,42 @@
+"""The command that writes a report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+import tsm2_tune
+from tsm2_tune import display
+from tsm2_tune.command_options import database_option, selection_options
+from tsm2_tune.usage import tell
+
+
+@click.command()
+@database_option
+@selection_options
+@click.option(
+    "--compare",
+    multiple=True,
+    type=click.Path(dir_okay=False),
+    metavar="OTHER.db",
+    help="Put the winners beside those of this database. May be given several times.",
+)
+@click.option("--output", required=True, metavar="FILE", help="The HTML file to write; - is standard output.")
+def report(database: str, which: dict[str, Any], compare: tuple[str, ...], output: str) -> None:
+    """Write a page with charts and tables of what is stored.
+
+    \b
+    tsm2-tune report --output report.html
+    tsm2-tune report --db h200.db --compare h100.db --output cards.html
+
+    The page is one file, which needs no network: gains over cuBLAS, winners, a roofline, the course of each search,
+    times over two tunables, and trials. It needs the extra `report`: pip install 'tsm2-tune[report]'.
+    """
+    into_file = output != "-"
+    with display.waiting(f"reading {database}"):
+        exported = tsm2_tune.report(database, output=output if into_file else None, compare=compare, **which)
+    if into_file:
+        tell(f"wrote {output}")
+    elif exported.text is not None:
+        click.echo(exported.text.encode(), nl=False)

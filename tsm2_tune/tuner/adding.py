@@ -1,0 +1,94 @@
+"""What is added to the tables of the database: rows that are found again, trials tried again, measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Table, case, func, select, update
+from sqlalchemy.dialects.sqlite import insert
+
+from tsm2_tune.tuner import forgetting, records, rows, schema, stored
+from tsm2_tune.tuner.claims import settle
+from tsm2_tune.tuner.domains import checked
+from tsm2_tune.tuner.past import Again
+from tsm2_tune.tuner.trial import Measurement, Outcome, Trial
+
+
+def found(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
+    """The id of the row with these values."""
+    query = select(table.c.id).where(*(table.c[name] == value for name, value in values.items()))
+    return connection.execute(query).scalar()
+
+
+def added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
+    """The id of a new row with these values."""
+    return int(connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one())
+
+
+def found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
+    """The id of the row with these values, new where there was none."""
+    present = found(connection, table, values)
+    return added(connection, table, values) if present is None else present
+
+
+def _most(column: Any, value: float | None) -> Any:
+    """The larger one of what is stored and the value: what ended neither way was tried under both."""
+    return func.max(func.coalesce(column, value), value)
+
+
+def gives_place(connection: Connection, trial_id: int, again: Again) -> bool:
+    """Whether the trial that is stored counts as untried."""
+    with stored.reading(trial_id):
+        row = checked(records.row_of(connection, schema.trial, trial_id), schema.trial.columns)
+        return again.includes(trial_id, Outcome(row["outcome"]), stored.limits(row), row["total_seconds"])
+
+
+def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, Any]) -> None:
+    """Put the values in the row's place, and nothing in that of its measurements."""
+    forgetting.remove_measurements(connection, [trial_id])
+    column = schema.trial.c
+    timed_out = column.outcome == Outcome.TIMED_OUT.value
+    seconds = values["total_seconds"] + case((timed_out, column.total_seconds), else_=0.0)
+    most = {name: case((timed_out, _most(column[name], values[name])), else_=values[name]) for name in rows.LIMITS}
+    row = update(schema.trial).where(column.id == trial_id)
+    connection.execute(row.values({**values, **most, "total_seconds": seconds}))
+
+
+def add_trial(connection: Connection, run_id: int, device_name: str, trial: Trial, again: Again) -> int:
+    """The id of the trial, which is stored now, or of the one in its place."""
+    problem_id = found_or_added(connection, schema.problem, rows.problem_values(trial.problem))
+    connection.execute(insert(schema.source).values(rows.source_values(trial.source)).on_conflict_do_nothing())
+    key = {
+        "device_name": device_name,
+        "problem_id": problem_id,
+        "config": trial.config.text,
+        "basis": trial.basis,
+    }
+    values = {"run_id": run_id, **key, **rows.trial_values(trial)}
+    present = found(connection, schema.trial, key)
+    settle(connection, device_name, trial.problem, trial.config.text, trial.basis)
+    if present is None:
+        trial_id = added(connection, schema.trial, values)
+    elif gives_place(connection, present, again):
+        trial_id = present
+        replace_trial(connection, present, values)
+    else:
+        return present
+    if trial.measurement is not None:
+        add_measurement(connection, trial_id, trial.measurement, run_id=run_id, round_=0, floor_us=trial.floor_us)
+    return trial_id
+
+
+def add_measurement(
+    connection: Connection, trial_id: int, measured: Measurement, *, run_id: int, round_: int, floor_us: float
+) -> None:
+    """Add it with its samples."""
+    row = rows.measurement_values(measured, trial_id, run_id=run_id, round_=round_, floor_us=floor_us)
+    measurement_id = added(connection, schema.measurement, row)
+    samples = [
+        {"measurement_id": measurement_id, "ordinal": ordinal, "us": us}
+        for ordinal, us in enumerate(measured.samples_us)
+    ]
+    if samples:
+        connection.execute(insert(schema.sample), samples)
