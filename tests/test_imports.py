@@ -30,6 +30,7 @@ ALLOWED = {
     "command_options": {"completion", "errors", "generator", "tuner", "options"},
     "usage": {"errors", "tuner", "display"},
     "reports": {"errors", "generator", "tuner", "winners", "display"},
+    "confirming": {"display", "errors", "tuner", "command_options", "usage"},
     "caching": {"tuner", "display", "command_options", "usage"},
     "doctor": {"tuner", "display", "command_options"},
     "trials": {"tuner", "display", "options", "selection", "command_options", "usage"},

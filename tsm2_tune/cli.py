@@ -43,6 +43,7 @@ NO_GPU = (
 MODULES = {
     "best": "listing",
     "cache": "caching",
+    "confirm": "confirming",
     "devices": "planning",
     "doctor": "doctor",
     "export": "exporting",
