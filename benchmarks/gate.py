@@ -2,7 +2,7 @@
 
     python -m benchmarks.gate record --output kernels.jsonl.xz     # with the version before
     python -m benchmarks.gate compare kernels.jsonl.xz            # with the one after: status 1 where any differs
-    python -m benchmarks.gate compare kernels.jsonl.xz --family tsmr,staged
+    python -m benchmarks.gate compare kernels.jsonl.xz --family stream_a_fma,staged
 
 The kernels are the winners that the result files of an H200 have, and those of `tests/right_on_host.txt`, in which
 every line of every template is in each of its types. They are compiled for an H200, which needs nvcc and no GPU.
@@ -161,7 +161,9 @@ def record(output: str, only: str) -> None:
 
 @main.command(cls=Command)
 @click.argument("before", metavar="FILE")
-@click.option("--family", default="", metavar="NAMES", help="Only kernels of these families, such as tsmr,staged.")
+@click.option(
+    "--family", default="", metavar="NAMES", help="Only kernels of these families, such as stream_a_fma,staged."
+)
 @click.pass_context
 def compare(ctx: click.Context, before: str, family: str) -> None:
     """Compile the kernels of FILE anew, and tell which are others."""

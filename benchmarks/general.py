@@ -55,7 +55,7 @@ from tsm2_tune.tuner.tune import cores
 from tsm2_tune.tuner.verify import prepare
 from tsm2_tune.usage import Command
 
-STAGED = ("staged_mma", "staged_smma", "staged_zmma")
+STAGED = ("staged_dmma", "staged_f32_dmma", "staged_complex_dmma")
 PAPER_SIZES = {"f32": 10_000, "f64": 8_000, "c64": 8_000, "c128": 6_000}
 PAPER_OPS = ("nn", "nt", "tn", "tt")
 SIZES = (GLOBAL_SIZE, 256, 512, 768, *range(1024, GLOBAL_SIZE, 512), 5120, 6144)  # that for all of them first

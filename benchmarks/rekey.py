@@ -5,7 +5,8 @@
 A trial in `tsm2_tune/pretuned/` counts as long as its kernel's code is the one that was measured. After a change of
 templates or headers, this renders each trial's kernel as COMMIT did and as this version does, and compiles both for
 an H200, which needs nvcc and no GPU. Where instructions, registers, spills, shared memory and launch are the same,
-the trial gets the digest of the new text. The others stay as they are, and are told with the reason: status 1.
+the trial gets the digest of the new text. Configurations are spelt as this version spells them. The others stay as
+they are, and are told with the reason: status 1.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def rekeyed(known: str, before: KernelSource | None, now: KernelSource | None, t
         return Rekeyed(known)
     if before is None or not before.digest.startswith(known):
         return Rekeyed(None, "what was measured is not what that commit makes")
-    if before.launch != now.launch or before.kernel != now.kernel or before.defines != now.defines:
+    if before.launch != now.launch or before.defines != now.defines:
         return Rekeyed(None, "it is started in another way")
     was, becomes = compiled(before, toolchain), compiled(now, toolchain)
     if was != becomes:
@@ -154,8 +155,13 @@ def with_digests(text: str, becomes: Mapping[Subject, Rekeyed]) -> str:
 
     def changed(line: str) -> str:
         members = json.loads(line)
-        found = becomes[members[CONFIG], members[PROBLEM]].digest if members[0] == "trial" else None
-        return line if found is None else line.replace(f'"{members[SOURCE]}"', f'"{found}"', 1)
+        if members[0] != "trial":
+            return line
+        config = config_spelt(members[CONFIG])
+        found = becomes[members[CONFIG], members[PROBLEM]].digest or members[SOURCE]
+        spelt = members[CONFIG] if config is None else config.text
+        line = line.replace(f'"{members[CONFIG]}"', f'"{spelt}"', 1)
+        return line.replace(f'"{members[SOURCE]}"', f'"{found}"', 1)
 
     head, *lines = text.splitlines()
     return "".join(f"{line}\n" for line in (head, *map(changed, lines)))

@@ -16,31 +16,35 @@ TSM2 = spelt("tsm2:version=v3,threads=32,columns=2,prefetch=4")
 TSM2_AHEAD = spelt("tsm2:version=v3,threads=32,columns=2,prefetch=8")
 TSM2_PLAIN = spelt("tsm2:version=v1,threads=32,columns=2,prefetch=1")
 ISM2 = spelt("ism2:optimisation=2,threads=32,columns=2,prefetch=4,row_tiles=2")
-TSMM = spelt("tsmm:threads=64,vector_bytes=16,columns=2,prefetch=4,row_tiles=2")
-HELD = spelt("tsmm_held:threads=64,vector_bytes=16,depth=8,columns=4,across=32")
-TSMM_MMA = spelt("tsmm_mma:threads=64,strips=2,columns=32,depth=32,ring_k=32,stages=2,copy=cg,splits=2")
-TSMM_ROWS = spelt("tsmm_rows:threads=128,vector_bytes=16,lanes=2,vectors=2,teams=2,columns=8,rows=4")
-TSMR = spelt("tsmr:threads=64,vectors=2,columns=4,prefetch=16,stages=2,row_tiles=2")
-TSMR_SPLIT = spelt("tsmr:threads=64,columns=2,prefetch=8,stages=4,splits=3")
-TSMR_MMA = spelt("tsmr_mma:threads=64,strips=1,columns=8,prefetch=32,stages=4,row_tiles=2")
+TSMM = spelt("resident_b_fma:threads=64,vector_bytes=16,columns=2,prefetch=4,row_tiles=2")
+HELD = spelt("resident_b_fma_held:threads=64,vector_bytes=16,depth=8,columns=4,across=32")
+TSMM_MMA = spelt("resident_b_dmma:threads=64,strips=2,columns=32,depth=32,ring_k=32,stages=2,copy=cg,splits=2")
+TSMM_ROWS = spelt("row_lanes_register_b:threads=128,vector_bytes=16,lanes=2,vectors=2,teams=2,columns=8,rows=4")
+TSMR = spelt("stream_a_fma:threads=64,vectors=2,columns=4,prefetch=16,stages=2,row_tiles=2")
+TSMR_SPLIT = spelt("stream_a_fma:threads=64,columns=2,prefetch=8,stages=4,splits=3")
+TSMR_MMA = spelt("stream_a_dmma:threads=64,strips=1,columns=8,prefetch=32,stages=4,row_tiles=2")
 TSMR_ROWS = spelt(
-    "tsmr_rows:threads=128,vector_bytes=16,lanes=32,rows=4,columns=8,stages=2,splits=3,strips=6,min_blocks=3"
+    "row_lanes_shared_b:threads=128,vector_bytes=16,lanes=32,rows=4,columns=8,stages=2,splits=3,strips=6,min_blocks=3"
 )
-TSMR_HALF = spelt("tsmr_half:threads=64,lane_rows=4,columns=16,prefetch=32,stages=2")
-TSMR_TF32 = spelt("tsmr_tf32:threads=64,lane_rows=8,columns=16,prefetch=32,stages=2")
-TSMT = spelt("tsmt:threads=128,block=8x8,thread=8x8x2,stages=2,splits=4")
-TSMT_MMA = spelt("tsmt_mma:threads=128,block=16x16,strips=1,octets=2,step=8,stages=2,splits=3")
-FEW = spelt("tsmt_few:threads=128,block=4x4,piece=4,stages=2,splits=4")
-STAGED = spelt("staged:threads=64,ring_threads=64,block=16x16x32,stages=3,copy=ca,splits=3,thread=8x8x1")
+TSMR_HALF = spelt("stream_a_mma16:threads=64,lane_rows=4,columns=16,prefetch=32,stages=2")
+TSMR_TF32 = spelt("stream_a_tf32:threads=64,lane_rows=8,columns=16,prefetch=32,stages=2")
+TSMT = spelt("inner_fma:threads=128,block=8x8,thread=8x8x2,stages=2,splits=4")
+TSMT_MMA = spelt("inner_dmma:threads=128,block=16x16,strips=1,octets=2,step=8,stages=2,splits=3")
+FEW = spelt("inner_fma_16bit:threads=128,block=4x4,piece=4,stages=2,splits=4")
+STAGED = spelt("staged_fma:threads=64,ring_threads=64,block=16x16x32,stages=3,copy=ca,splits=3,thread=8x8x1")
 STAGED_MMA = spelt(
-    "staged_mma:threads=128,ring_threads=32,block=16x16x16,stages=2,copy=ca,warp=16x16,fragment_prefetch=1"
+    "staged_dmma:threads=128,ring_threads=32,block=16x16x16,stages=2,copy=ca,warp=16x16,fragment_prefetch=1"
 )
 STAGED_ZMMA = spelt(
-    "staged_zmma:threads=128,ring_threads=128,block=16x16x32,stages=2,copy=registers,splits=2,warp=16x16"
+    "staged_complex_dmma:threads=128,ring_threads=128,block=16x16x32,stages=2,copy=registers,splits=2,warp=16x16"
 )
-STAGED_HALF = spelt("staged_half:threads=128,block=64x32x32,stages=3,splits=2")
-GRAM = spelt("gram:threads=128,ring_threads=128,block=16,block_k=128,stages=2,copy=registers,splits=2,lines=8,step=2")
-GRAM_MMA = spelt("gram_mma:threads=128,ring_threads=32,block=16,block_k=16,stages=3,copy=ca,splits=2,warps=1")
+STAGED_HALF = spelt("staged_wgmma:threads=128,block=64x32x32,stages=3,splits=2")
+GRAM = spelt(
+    "staged_symmetric_fma:threads=128,ring_threads=128,block=16,block_k=128,stages=2,copy=registers,splits=2,lines=8,step=2"
+)
+GRAM_MMA = spelt(
+    "staged_symmetric_dmma:threads=128,ring_threads=32,block=16,block_k=16,stages=3,copy=ca,splits=2,warps=1"
+)
 GEMM = spelt("gemm:block=32x32x8,threads=8x8,threads_a=32x2,threads_b=8x8,read=nc,buffers=2")
 GEMM_PIECES = spelt("gemm:block=64x64x8,threads=8x8,threads_a=32x2,threads_b=4x16,vector=2,read=nc,load=2")
 GEMV = spelt("gemv:threads=128,lanes=1,rows=4,vector=4,prefetch=8,splits=3")
@@ -108,11 +112,11 @@ def stored(kind: str, name: str, config: KernelConfig, statement: str, **more: o
 def begun(kind: str, name: str, config: KernelConfig, statement: str, **more: object) -> Case:
     """`statement` is the kernel's first one."""
     splits = int(config.tunables.get("splits", 1)) > 1 or config.family in (
-        "staged",
-        "staged_zmma",
-        "staged_half",
-        "gram",
-        "gram_mma",
+        "staged_fma",
+        "staged_complex_dmma",
+        "staged_wgmma",
+        "staged_symmetric_fma",
+        "staged_symmetric_dmma",
     )
     start = SPLIT_KERNEL if splits else KERNEL
     return case(kind, name, config, start, f"{start}\n    {statement};", **more)  # type: ignore[arg-type]

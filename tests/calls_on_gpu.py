@@ -34,28 +34,30 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.usage import Command
 
 TUNED = (  # with its time in microseconds, about that of an H200
-    ("tsmr:threads=128,columns=8,prefetch=8,stages=4,splits=12", "20480x8x20480:f32:nn", 400.0),
-    ("tsmm:threads=128,vector_bytes=16,columns=8,prefetch=8,row_tiles=2", "1000000x8x8:f32:nn", 25.0),
+    ("stream_a_fma:threads=128,columns=8,prefetch=8,stages=4,splits=12", "20480x8x20480:f32:nn", 400.0),
+    ("resident_b_fma:threads=128,vector_bytes=16,columns=8,prefetch=8,row_tiles=2", "1000000x8x8:f32:nn", 25.0),
     (
-        ("tsmr_rows:threads=256,vector_bytes=16,lanes=32,rows=4,columns=8,stages=2,splits=8,strips=160,min_blocks=2"),
+        (
+            "row_lanes_shared_b:threads=256,vector_bytes=16,lanes=32,rows=4,columns=8,stages=2,splits=8,strips=160,min_blocks=2"
+        ),
         "20480x8x20480:f32:ttt",
         400.0,
     ),
     (
-        ("tsmt:threads=128,block=16x16,thread=8x8x4,stages=2,splits=264"),
+        ("inner_fma:threads=128,block=16x16,thread=8x8x4,stages=2,splits=264"),
         "16x16x1000000:f32:tn",
         45.0,
     ),
     (
         (
-            "staged:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=264,min_blocks=3,thread=8x8x2"
+            "staged_fma:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=264,min_blocks=3,thread=8x8x2"
         ),
         "16x16x1000000:f64:tn",
         80.0,
     ),
-    ("tsmr:threads=128,columns=4,prefetch=8,stages=4,splits=12", "20480x4x20480:c64:nn", 800.0),
+    ("stream_a_fma:threads=128,columns=4,prefetch=8,stages=4,splits=12", "20480x4x20480:c64:nn", 800.0),
     (
-        ("tsmt:threads=128,block=4x4,thread=4x4x2,stages=1,splits=264"),
+        ("inner_fma:threads=128,block=4x4,thread=4x4x2,stages=1,splits=264"),
         "4x4x1000000:c64:cn",
         30.0,
     ),

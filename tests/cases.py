@@ -75,7 +75,7 @@ GENERAL = [
     for ops in product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)
     for shape in ((2611, 1937, 333), (515, 509, 517))
     for problem in (Problem(*shape, dtype, "".join(ops)),)
-    for name in ("staged_mma", "staged_smma", "staged_zmma")
+    for name in ("staged_dmma", "staged_f32_dmma", "staged_complex_dmma")
     if family_named(name).supports(problem)
     for config in first_choices([family_named(name)], problem, PROFILES["h200"])[:1]
 ]

@@ -19,7 +19,17 @@ from tsm2_tune.generator.render import render
 GOLDEN = Path(__file__).parent / "golden"
 # One for each way in which kernels differ: the published ones, a stencil; A through registers, by FMA or tensor
 # cores; lanes along rows; both operands through shared memory.
-READABLE = ("tsm2", "ism2", "gemm", "ladder", "tsmr", "tsmm", "tsmm_rows", "tsmt_mma", "staged_mma")
+READABLE = (
+    "tsm2",
+    "ism2",
+    "gemm",
+    "ladder",
+    "stream_a_fma",
+    "resident_b_fma",
+    "row_lanes_register_b",
+    "inner_dmma",
+    "staged_dmma",
+)
 DIGESTS = GOLDEN / "digests.txt"
 DIGITS = 6  # of a paragraph's digest
 Source = tuple[KernelConfig, Problem]

@@ -22,38 +22,42 @@ from tsm2_tune.tuner.store import Store
 
 TUNED = (
     (
-        ("tsmr_rows:threads=256,vector_bytes=16,lanes=32,rows=4,columns=8,stages=2,splits=8,strips=160,min_blocks=2"),
+        (
+            "row_lanes_shared_b:threads=256,vector_bytes=16,lanes=32,rows=4,columns=8,stages=2,splits=8,strips=160,min_blocks=2"
+        ),
         "20480x8x20480:f32:ttt",
     ),
     (
         (
-            "staged:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=264,min_blocks=3,thread=8x8x2"
+            "staged_fma:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=264,min_blocks=3,thread=8x8x2"
         ),
         "16x16x1000000:f32:ntt",
     ),
     (
         (
-            "tsmr_rows:threads=128,vector_bytes=16,lanes=8,rows=2,columns=4,vectors=2,stages=2,splits=2,strips=10,min_blocks=3"
+            "row_lanes_shared_b:threads=128,vector_bytes=16,lanes=8,rows=2,columns=4,vectors=2,stages=2,splits=2,strips=10,min_blocks=3"
         ),
         "20480x8x1024:f32:tnt",
     ),
     (
-        ("gram:threads=128,ring_threads=128,block=16,block_k=128,stages=2,copy=registers,splits=264,lines=8,step=2"),
+        (
+            "staged_symmetric_fma:threads=128,ring_threads=128,block=16,block_k=128,stages=2,copy=registers,splits=264,lines=8,step=2"
+        ),
         "16x16x1000000:f32:nxt",
     ),
     (
-        ("tsmm_rows:threads=128,vector_bytes=16,lanes=4,columns=16,rows=8,row_tiles=2,min_blocks=4"),
+        ("row_lanes_register_b:threads=128,vector_bytes=16,lanes=4,columns=16,rows=8,row_tiles=2,min_blocks=4"),
         "1000000x16x256:f64:ttt",
     ),
     (
         (
-            "staged:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=264,min_blocks=3,thread=8x8x2"
+            "staged_fma:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=264,min_blocks=3,thread=8x8x2"
         ),
         "16x16x1000000:f64:ntt",
     ),
-    ("tsmr_zmma:threads=64,strips=1,columns=8,prefetch=16,stages=2,splits=3", "129x7x67:c64:ttt"),
+    ("stream_a_complex_dmma:threads=64,strips=1,columns=8,prefetch=16,stages=2,splits=3", "129x7x67:c64:ttt"),
     (
-        ("tsmr_half:threads=256,lane_rows=2,columns=8,prefetch=128,stages=2,splits=3,min_blocks=2"),
+        ("stream_a_mma16:threads=256,lane_rows=2,columns=8,prefetch=128,stages=2,splits=3,min_blocks=2"),
         "10240x4x10240:bf16:ttt",
     ),
 )

@@ -17,7 +17,7 @@ from tests.fabricated import GPU, ONE_STATE, configuration, downgrade, final, tr
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Ism2Config
-from tsm2_tune.generator.families.staged import StagedConfig
+from tsm2_tune.generator.families.staged import StagedFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.tunables import declared
@@ -88,7 +88,7 @@ def good_database(path: Path) -> None:
     """Trials of two devices: right ones, each kind of failure, finals, older bases, a stale winner."""
     today = TARGET.basis(Cache.CLEAN)
     c128, c256, ism2 = configuration(128), configuration(256), Ism2Config(1, 128, 8, 8, 4)
-    staged = StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2)
+    staged = StagedFmaConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2)
     failed = {"resources": None, "verdict": None, "measurement": None}
     with Store.open(path, create=True) as store:
         for problem in (SKINNY, SMALL):

@@ -387,12 +387,14 @@ def test_the_fewest_kernels_are_told(database: str) -> None:
 
 def test_a_space_is_what_the_command_counts() -> None:
     space = tsm2_tune.plan_space(
-        "20480x16x20480", dtype="f64", device="h200", family=["tsm2", "tsmr"], guidelines={"min_reuse": 2}
+        "20480x16x20480", dtype="f64", device="h200", family=["tsm2", "stream_a_fma"], guidelines={"min_reuse": 2}
     )
-    arguments = ("--shapes", "20480x16x20480", "--dtype", "f64", "--device", "h200", "--family", "tsm2,tsmr")
+    arguments = ("--shapes", "20480x16x20480", "--dtype", "f64", "--device", "h200", "--family", "tsm2,stream_a_fma")
     (printed,) = json.loads(run("space", *arguments, "--guidelines", "min-reuse=2", "--json").output)
     assert (len(space.kept), space.total) == (printed["kept"], printed["total"])
-    again = tsm2_tune.plan_space(space.problem, device=PROFILES["h200"], family="tsm2,tsmr", guidelines="min-reuse=2")
+    again = tsm2_tune.plan_space(
+        space.problem, device=PROFILES["h200"], family="tsm2,stream_a_fma", guidelines="min-reuse=2"
+    )
     assert [one.config for one in again.kept] == [one.config for one in space.kept]
     with pytest.raises(tsm2_tune.InputError, match=r"'8x2/4x8' spells 2 problems: plan the space of one at a time"):
         tsm2_tune.plan_space("8x2/4x8", device="h200")

@@ -138,7 +138,7 @@ def test_spaces_may_be_around_an_x(text: str, tmp_path: Path) -> None:
 
 
 def test_a_spelling_of_many_configurations_has_no_source() -> None:
-    spelling = "tsmr-t64-v1-c8-p16-s4-k*-r*-b6"
+    spelling = "stream_a_fma-t64-v1-c8-p16-s4-k*-r*-b6"
     result = run("source", spelling)
     assert (result.exit_code, result.output) == (
         2,

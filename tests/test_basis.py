@@ -215,7 +215,7 @@ def test_a_changed_constant_makes_trials_stale_and_a_comment_does_not(tmp_path: 
     tree, path = tmp_path / "tree", tmp_path / "results.db"
     shutil.copytree(PACKAGE, tree / "tsm2_tune")
     command = [sys.executable, "-m", "tests.quick_command", "--device", "cpu", "--shapes", "40x2x70"]
-    command += ["--family", "tsmr", "--max-trials", "1", "--db", str(path)]
+    command += ["--family", "stream_a_fma", "--max-trials", "1", "--db", str(path)]
 
     def tune() -> str:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), *sys.path])}
@@ -229,7 +229,7 @@ def test_a_changed_constant_makes_trials_stale_and_a_comment_does_not(tmp_path: 
 
     assert "(1 new trial;" in tune()
     assert "(0 new trials" in tune()
-    template = f"templates/{FAMILIES['tsmr'].template}"
+    template = f"templates/{FAMILIES['stream_a_fma'].template}"
     change(template, "constexpr int vectors = ", "// said otherwise\nconstexpr int vectors = ")
     change("generator/families/stream_a/fma.py", "TILE_DEPTH = 64 ", "# said otherwise\nTILE_DEPTH = 64 ")
     assert "(0 new trials" in tune()

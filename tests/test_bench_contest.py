@@ -15,7 +15,7 @@ from benchmarks.contest import CONTESTANTS, Contest
 from benchmarks.winner import Winner
 from tests.conftest import ONCE
 from tests.fabricated_rows import RIGHT
-from tsm2_tune.generator.families.inner import TsmtConfig
+from tsm2_tune.generator.families.inner import InnerFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner.compiler import Toolchain
@@ -29,7 +29,7 @@ from tsm2_tune.tuner.vendor.libraries import CublasError
 CEILINGS = Ceilings(4000.0, 4000.0, (("f32", 6e4), ("f64", 3e4)))
 PRODUCT = Cell("T", "column", Problem(5, 3, 40, "f64", "tn"))
 SQUARE = Cell("G", "column", Problem(5, 5, 40, "f64", "tx"))
-CONFIG = TsmtConfig(128, 8, 8, 4, 4, step=1, stages=2, splits=1, min_blocks=1)
+CONFIG = InnerFmaConfig(128, 8, 8, 4, 4, step=1, stages=2, splits=1, min_blocks=1)
 
 
 def matrix(address: int, rows: int, columns: int, leading_dimension: int) -> Any:

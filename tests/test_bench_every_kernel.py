@@ -11,15 +11,15 @@ import pytest
 from benchmarks.every_kernel import Pack, launched, lines_of, losses, some, table
 from tests.fabricated import GPU, imported, trial, tuning_run
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families.resident_b import TsmmRingConfig
-from tsm2_tune.generator.families.stream_a import TsmrConfig
+from tsm2_tune.generator.families.resident_b import ResidentBFmaRingConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.runtime.launch import Launch
 from tsm2_tune.tuner.export import export
 from tsm2_tune.tuner.store import Store
 
-FAST, SLOW = TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4), TsmrConfig(128, 1, 8, 8, 4, 13, 1, 4)
+FAST, SLOW = StreamAFmaConfig(64, 1, 8, 16, 4, 13, 1, 4), StreamAFmaConfig(128, 1, 8, 8, 4, 13, 1, 4)
 SHAPES = {FAST: (20480, 8, 20480), SLOW: (20480, 8, 20000)}
 TIMES = {FAST: 380.0, SLOW: 500.0}
 
@@ -51,7 +51,7 @@ def test_a_choice_that_is_the_best_loses_nothing(pack: Pack) -> None:
 
 
 def test_kernels_of_the_transposed_product_are_not_asked(tmp_path: Path) -> None:
-    ring = TsmmRingConfig(128, 4, 8, 2, 55, splits=528)
+    ring = ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=528)
     with Store.open(tmp_path / "results.db", create=True) as store:
         for config, problem in ((FAST, Problem(*SHAPES[FAST], "f32")), (ring, Problem(10**6, 16, 16, "f32", "ttt"))):
             tried = trial(380.0, config, problem=problem, source=render(problem, config))
@@ -79,8 +79,8 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
 
 def test_a_file_of_another_pack_is_refused(pack: Pack) -> None:
     other = row(1.0, 2.0)
-    other["times"][0][0] = "tsmr-t64"
-    with pytest.raises(InputError, match="tsmr-t64 is not in the pack"):
+    other["times"][0][0] = "stream_a_fma-t64"
+    with pytest.raises(InputError, match="stream_a_fma-t64 is not in the pack"):
         losses([other], pack)
     with pytest.raises(InputError, match="the pack has no kernel for it"):
         losses([other | {"text": "9x9x9:f64"}], pack)

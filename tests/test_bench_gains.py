@@ -116,8 +116,8 @@ def test_winners_are_read_from_an_export(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("plan_us", "plan", "vendors_us", "gain"),
     [
-        (80.0, "tsmr", 200.0, 2.5),
-        (3.0, "tsmr", 5.0, 12.0 / 6.0),
+        (80.0, "stream_a_fma", 200.0, 2.5),
+        (3.0, "stream_a_fma", 5.0, 12.0 / 6.0),
         (190.0, "the vendor: timed", 200.0, 200.0 / 190.0),
         (5.0, "the vendor: timed", 5.0, 12.0 / 16.0),
     ],

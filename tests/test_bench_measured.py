@@ -22,7 +22,7 @@ PROBLEM = Problem(20480, 2, 20480, "f32")
 
 
 def spelt(splits: int, stages: int = 2) -> KernelConfig:
-    config = config_spelt(f"tsmr-t64-v1-c2-p16-s{stages}-k{splits}-r1-b6")
+    config = config_spelt(f"stream_a_fma-t64-v1-c2-p16-s{stages}-k{splits}-r1-b6")
     assert config is not None
     return config
 

@@ -209,7 +209,7 @@ def test_a_run_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
     result = ResultFile(Path("winners.json"), dict(FACTS))
     result.add(row(Cell("R", "column", Problem(64, 3, 64, "f32"))))
-    of_t = "tsmt:threads=128,block=4x4,thread=4x4x4,stages=1,splits=16"
+    of_t = "inner_fma:threads=128,block=4x4,thread=4x4x4,stages=1,splits=16"
     result.add(row(Cell("T", "column", Problem(3, 4, 300, "f32", "tn"))) | {"configuration": of_t})
 
     def run(*arguments: str) -> Any:
@@ -252,7 +252,7 @@ def test_a_run_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ("of_run", "of_row", "sentence"),
     [
         ({"search_seconds": 0}, {}, "is not of searches of one length on one device"),
-        ({}, {"search_configuration": "tsmr-t7"}, "tsmr-t7 is of another version"),
+        ({}, {"search_configuration": "stream_a_fma-t7"}, "stream_a_fma-t7 is of another version"),
         ({}, {"search_verified": False}, "has no winner of a search"),
         ({}, {}, "the searches were on a GPU, not on"),
     ],

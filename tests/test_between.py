@@ -16,7 +16,7 @@ from tests.simulated import DEVICE, RUN, Simulated, stored_trial
 from tsm2_tune.cli import main
 from tsm2_tune.generator.between import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.families.stream_a import TsmrConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.order import FAR_BEHIND
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -147,7 +147,7 @@ class Everything(dict[Any, float]):
 
 
 TUNED = [shape(20480, n, 4096 * step) for n, step in ((1, 1), (2, 4), (4, 2), (8, 5), (16, 3), (32, 1), (64, 4))]
-WINNER = TsmrConfig(128, 1, 2, 8, 4, 13, 1, 1)
+WINNER = StreamAFmaConfig(128, 1, 2, 8, 4, 13, 1, 1)
 
 
 def won(store: Store, config: Any = WINNER, problems: Sequence[Problem] = TUNED, **changes: Any) -> None:
@@ -201,8 +201,8 @@ def test_what_a_kernel_gains_is_asked_at_more_shapes_than_kernels_are_planned_fo
     assert asked == [export_between.MOST_PROBES]
 
 
-THIRD = TsmrConfig(128, 1, 4, 8, 4, 13, 1, 1)
-OTHER = TsmrConfig(128, 1, 6, 8, 4, 13, 1, 1)  # whose tile of 6 columns suits shapes between those of 4 and 8
+THIRD = StreamAFmaConfig(128, 1, 4, 8, 4, 13, 1, 1)
+OTHER = StreamAFmaConfig(128, 1, 6, 8, 4, 13, 1, 1)  # whose tile of 6 columns suits shapes between those of 4 and 8
 SHAPES = [shape(20480, n, 20480) for n in (2, 4, 8, 16, 32)]
 
 
@@ -217,7 +217,9 @@ def tuned(store: Store) -> tuple[BestRow, ...]:
     for problem in SHAPES:
         trial = stored_trial(WINNER, problem, 380.0 * max(problem.n // 2, 1), full_verdict="right")
         store.add_trial(RUN, trial)
-        store.add_final(RUN, final((WINNER, 380.0 * max(problem.n // 2, 1)), problem=problem), ("tsmr",), trial.basis)
+        store.add_final(
+            RUN, final((WINNER, 380.0 * max(problem.n // 2, 1)), problem=problem), ("stream_a_fma",), trial.basis
+        )
     return store.best()
 
 

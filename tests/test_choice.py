@@ -21,8 +21,8 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.recording_driver import recording
-from tsm2_tune.generator.families.resident_b import TsmmRingConfig
-from tsm2_tune.generator.families.stream_a import TsmrConfig
+from tsm2_tune.generator.families.resident_b import ResidentBFmaRingConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
@@ -36,7 +36,7 @@ SMS = 132
 @pytest.fixture
 def module(tmp_path: Path) -> ModuleType:
     """Of two shapes, the vendor slower at one and faster at the other; of a host besides."""
-    config = TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4)
+    config = StreamAFmaConfig(64, 1, 8, 16, 4, 13, 1, 4)
     wide, tall = Problem(20480, 8, 20480, "f32"), Problem(20480, 8, 640, "f32")
     with Store.open(tmp_path / "results.db", create=True) as store:
         for run in (tuning_run(sms=SMS), replace(host_run(), sms=2)):
@@ -46,7 +46,7 @@ def module(tmp_path: Path) -> ModuleType:
         for problem, us, vendor_us in ((wide, 380.0, 600.0), (tall, 30.0, 20.0)):
             vendor = (vendor_measurement(vendor_us),)
             store.add_final(
-                tuning_run(sms=SMS), final((config, us), problem=problem, vendor=vendor), ("tsmr",), BASIS
+                tuning_run(sms=SMS), final((config, us), problem=problem, vendor=vendor), ("stream_a_fma",), BASIS
             )
         return imported(export(store, "module"), tmp_path)
 
@@ -93,11 +93,14 @@ def test_a_predicted_gain_is_to_be_more_than_nothing(module: ModuleType) -> None
 @pytest.fixture
 def both_orders(tmp_path: Path) -> ModuleType:
     """Of column-major operands at a shape of many columns of A, and of row-major ones at a tall C."""
-    tsmr, tsmm = TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4), TsmmRingConfig(128, 4, 8, 2, 55, splits=528)
+    stream_a_fma, resident_b_fma = (
+        StreamAFmaConfig(64, 1, 8, 16, 4, 13, 1, 4),
+        ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=528),
+    )
     with Store.open(tmp_path / "results.db", create=True) as store:
         for config, problem, us in (
-            (tsmr, Problem(20480, 8, 20480, "f32"), 380.0),
-            (tsmm, Problem(10**6, 16, 16, "f32", "ttt"), 35.0),
+            (stream_a_fma, Problem(20480, 8, 20480, "f32"), 380.0),
+            (resident_b_fma, Problem(10**6, 16, 16, "f32", "ttt"), 35.0),
         ):
             tried = trial(us, config, problem=problem, source=render(problem, config))
             store.add_trial(tuning_run(sms=SMS), replace(tried, resources=replace(tried.resources, blocks_per_sm=4)))
@@ -150,10 +153,12 @@ def test_on_a_host_a_launch_is_fitted_and_no_time_expected(module: ModuleType) -
 def test_a_card_is_of_the_latest_run_and_known_by_its_name(tmp_path: Path) -> None:
     with Store.open(tmp_path / "results.db", create=True) as store:
         old = tuning_run(started_at="2020-01-01T00:00:00+00:00")  # without multiprocessors, by an older tsm2-tune
-        source = render(Problem(512, 8, 512, "f32"), TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4))
+        source = render(Problem(512, 8, 512, "f32"), StreamAFmaConfig(64, 1, 8, 16, 4, 13, 1, 4))
         store.add_trial(
             old,
-            trial(50.0, TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4), problem=Problem(512, 8, 512, "f32"), source=source),
+            trial(
+                50.0, StreamAFmaConfig(64, 1, 8, 16, 4, 13, 1, 4), problem=Problem(512, 8, 512, "f32"), source=source
+            ),
         )
         found = imported(export(store, "module"), tmp_path)
     assert found.CARDS[GPU].sms == PROFILES["h200"].sms == SMS

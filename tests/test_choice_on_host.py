@@ -29,34 +29,34 @@ pytestmark = [pytest.mark.host, pytest.mark.skipif(shutil.which("c++") is None, 
 SMS, BLOCKS_PER_SM = 8, 2
 CEILINGS = Ceilings(4.0, 3.6, (("f32", 60.0), ("f64", 30.0), ("c64", 60.0)))  # GB/s and GFLOP/s, as of an emulation
 TUNED = (  # with its time in microseconds
-    ("tsmr:threads=64,columns=2,prefetch=8,stages=4,splits=3", "600x4x700:f32:nn", 500.0),
-    ("tsmm:threads=64,vector_bytes=4,columns=2,prefetch=4,row_tiles=4", "3000x4x20:f32:nn", 100.0),
+    ("stream_a_fma:threads=64,columns=2,prefetch=8,stages=4,splits=3", "600x4x700:f32:nn", 500.0),
+    ("resident_b_fma:threads=64,vector_bytes=4,columns=2,prefetch=4,row_tiles=4", "3000x4x20:f32:nn", 100.0),
     (
         (
-            "tsmr_rows:threads=128,vector_bytes=16,lanes=8,rows=2,columns=4,vectors=2,stages=2,splits=2,strips=10,min_blocks=3"
+            "row_lanes_shared_b:threads=128,vector_bytes=16,lanes=8,rows=2,columns=4,vectors=2,stages=2,splits=2,strips=10,min_blocks=3"
         ),
         "400x4x520:f32:tn",
         300.0,
     ),
     (
-        ("staged:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=16,thread=8x8x2"),
+        ("staged_fma:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=16,thread=8x8x2"),
         "19x9x2600:f32:tt",
         150.0,
     ),
     (
         (
-            "staged_mma:threads=128,ring_threads=128,block=64x32x16,stages=3,copy=ca,splits=16,warp=32x16,fragment_prefetch=1"
+            "staged_dmma:threads=128,ring_threads=128,block=64x32x16,stages=3,copy=ca,splits=16,warp=32x16,fragment_prefetch=1"
         ),
         "48x32x640:f64:tn",
         200.0,
     ),
     (
-        ("tsmm_mma:threads=128,strips=2,columns=16,depth=32,ring_k=16,stages=3,copy=ca,splits=16"),
+        ("resident_b_dmma:threads=128,strips=2,columns=16,depth=32,ring_k=16,stages=3,copy=ca,splits=16"),
         "900x16x40:f64:nn",
         200.0,
     ),
     (
-        ("tsmt:threads=128,block=4x4,thread=4x4x2,stages=1,splits=16"),
+        ("inner_fma:threads=128,block=4x4,thread=4x4x2,stages=1,splits=16"),
         "4x2x2600:c64:cn",
         100.0,
     ),
@@ -144,15 +144,19 @@ def test_every_kernel_is_started_otherwise_than_where_it_won(module: ModuleType)
     for family, launches in started.items():
         assert len(launches) >= 3, family
         assert won[family] in launches
-    for family in FAMILIES_STARTED - {"tsmm"}:
+    for family in FAMILIES_STARTED - {"resident_b_fma"}:
         assert len({splits for splits, _ in started[family]}) >= 3, family
-    for family in ("tsmm", "tsmr_rows"):
+    for family in ("resident_b_fma", "row_lanes_shared_b"):
         assert len({rows for _, rows in started[family]}) >= 3, family
 
 
 def test_the_kernel_is_the_one_that_suits_the_shape(module: ModuleType) -> None:
     """Of two for the same matrices: one that splits k, and one whose blocks have several tiles of rows."""
-    for shape, family in (((65, 4, 2003), "tsmr"), ((50000, 4, 30), "tsmm"), ((300, 4, 9000), "tsmr")):
+    for shape, family in (
+        ((65, 4, 2003), "stream_a_fma"),
+        ((50000, 4, 30), "resident_b_fma"),
+        ((300, 4, 9000), "stream_a_fma"),
+    ):
         assert family_spelt(module.match(*shape, "f32").winner.config) == family
 
 

@@ -71,7 +71,10 @@ def database(tmp_path: Path) -> str:
         (("space", "--device", "k80", "--shapes", "8x8x8"), "unknown device 'k80'"),
         (("source", "tsm2-v9"), f"tsm2 has no configuration 'tsm2-v9': they are spelt like {V0}"),
         (("source", "tsm2:version=v3,threads=128,columns=16,prefetch=9"), "prefetch is one of 1, 2, 4, 6, 8"),
-        (("source", "tsmm:threads=64,vector_bytes=16,columns=2,prefetch=4,evict_first=7"), "evict_first is one of 0"),
+        (
+            ("source", "resident_b_fma:threads=64,vector_bytes=16,columns=2,prefetch=4,evict_first=7"),
+            "evict_first is one of 0",
+        ),
         (("source", V0.replace("prefetch=1", "prefetch=4")), "each of its values is right, but not with the others"),
         (("source", "nothing"), "unknown family 'nothing'"),
         (("best", "--db", "none.db"), "none.db"),
@@ -339,7 +342,7 @@ def test_space_works_for_every_card_without_a_gpu(device: str) -> None:
 def test_tunables_are_explained_of_families_that_are_kept() -> None:
     result = run("space", "--device", "k40c", "--shapes", "20480x8x20480", "--dtype", "f64", "--explain").output
     lines = result.splitlines()
-    (missing,) = (place for place, line in enumerate(lines) if line.startswith("tsmr_mma, none kept: "))
+    (missing,) = (place for place, line in enumerate(lines) if line.startswith("stream_a_dmma, none kept: "))
     assert not any(line.startswith("  ") for line in lines[missing + 1 : missing + 2])
 
 

@@ -12,12 +12,12 @@ from tests.fabricated import handmade, trial, tuning_run
 from tsm2_tune import options
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.families.stream_a import TsmrMmaConfig
+from tsm2_tune.generator.families.stream_a import StreamADmmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.options import op_in, problems_of
 from tsm2_tune.tuner.store import Store
 
-MMA = TsmrMmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1)
+MMA = StreamADmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1)
 ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
 
 
@@ -63,13 +63,13 @@ def test_a_problem_that_no_family_computes_gets_one_sentence(
     command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(options, "FAMILIES", {name: FAMILIES[name] for name in ("tsm2", "tsmr")})
+    monkeypatch.setattr(options, "FAMILIES", {name: FAMILIES[name] for name in ("tsm2", "stream_a_fma")})
     for arguments, complaint in (
         (("--op", "nn,ttt"), "no kernel family computes 8x8x8:f32:ttt: choose another --op, --dtype or shape"),
         (("--layout", "row"), "no kernel family computes 8x8x8:f32:ttt"),
         (
             ("--op", "ntt", "--family", "tsm2"),
-            "8x8x8:f32:ntt is computed by tsmr, not by tsm2: name another --family",
+            "8x8x8:f32:ntt is computed by stream_a_fma, not by tsm2: name another --family",
         ),
     ):
         result = run(*command, "--device", "h200", "--shapes", "8x8x8", *arguments)
@@ -78,7 +78,7 @@ def test_a_problem_that_no_family_computes_gets_one_sentence(
         assert list(tmp_path.iterdir()) == []
 
 
-FEW, TSMT = ("--family", "tsm2,tsmr,tsmr_rows"), ("--family", "tsmt")
+FEW, TSMT = ("--family", "tsm2,stream_a_fma,row_lanes_shared_b"), ("--family", "inner_fma")
 
 
 def test_a_space_of_every_op_is_shown() -> None:
@@ -96,7 +96,7 @@ def test_the_source_is_that_of_the_op() -> None:
     assert "A, B, C row-major" in texts["ttt"]
     for arguments in (("--op", "nn"), ("--dtype", "f64", "--op", "ny")):
         assert run("source", MMA.text, *arguments).exit_code == 2
-    assert "tsmr_mma has no kernel for f32 and op nn" in run("source", MMA.text).output
+    assert "stream_a_dmma has no kernel for f32 and op nn" in run("source", MMA.text).output
 
 
 @pytest.fixture
@@ -151,26 +151,32 @@ def test_conjugates_are_for_complex_types() -> None:
             "c64",
             "--json",
             "--family",
-            "tsmt",
+            "inner_fma",
         ).output
     )
-    assert "tsmt" in found["families"]
+    assert "inner_fma" in found["families"]
 
 
 @pytest.mark.parametrize(
     ("configuration", "dtypes", "op"),
     [
-        ("tsmm:threads=64,vector_bytes=4,columns=1,prefetch=1", ("f32", "f64"), "nn"),
-        ("tsmm_rows:threads=128,vector_bytes=4,lanes=1,columns=1,rows=2,min_blocks=2", ("f32", "c64"), "ttt"),
+        ("resident_b_fma:threads=64,vector_bytes=4,columns=1,prefetch=1", ("f32", "f64"), "nn"),
+        (
+            "row_lanes_register_b:threads=128,vector_bytes=4,lanes=1,columns=1,rows=2,min_blocks=2",
+            ("f32", "c64"),
+            "ttt",
+        ),
         (
             (
-                "tsmr_rows:threads=256,vector_bytes=4,lanes=32,rows=4,columns=1,vectors=2,stages=2,strips=2,min_blocks=2"
+                "row_lanes_shared_b:threads=256,vector_bytes=4,lanes=32,rows=4,columns=1,vectors=2,stages=2,strips=2,min_blocks=2"
             ),
             ("f32", "f64"),
             "ttt",
         ),
         (
-            ("staged:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=16,thread=8x8x4"),
+            (
+                "staged_fma:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=16,thread=8x8x4"
+            ),
             ("f32", "f64"),
             "tn",
         ),
@@ -185,7 +191,7 @@ def test_no_source_is_printed_that_would_be_wrong(configuration: str, dtypes: tu
 
 def test_the_source_of_a_complex_kernel_conjugates() -> None:
     text = run(
-        "source", "tsmt:threads=128,block=16x16,thread=8x4x2,stages=1,splits=264", "--dtype", "c64", "--op", "cn"
+        "source", "inner_fma:threads=128,block=16x16,thread=8x4x2,stages=1,splits=264", "--dtype", "c64", "--op", "cn"
     ).output
     assert "using scalar = complex64;" in text
     assert "sum[c * rows + r] += conjugate(a[r][q]) * b[c][q];" in text
@@ -207,7 +213,9 @@ def test_gram_is_an_op_of_every_type() -> None:
     assert "shape 8x4x1000 with op tx: a matrix times itself has m = n" in " ".join(result.output.split())
     text = run(
         "source",
-        ("gram:threads=128,ring_threads=128,block=16,block_k=128,stages=2,copy=registers,splits=396,lines=8,step=1"),
+        (
+            "staged_symmetric_fma:threads=128,ring_threads=128,block=16,block_k=128,stages=2,copy=registers,splits=396,lines=8,step=1"
+        ),
         "--op",
         "gram",
     ).output
@@ -216,7 +224,7 @@ def test_gram_is_an_op_of_every_type() -> None:
         run(
             "source",
             (
-                "gram:threads=128,ring_threads=128,block=16,block_k=128,stages=2,copy=registers,splits=396,lines=8,step=1"
+                "staged_symmetric_fma:threads=128,ring_threads=128,block=16,block_k=128,stages=2,copy=registers,splits=396,lines=8,step=1"
             ),
             "--op",
             "tn",

@@ -6,24 +6,26 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.generator.families.inner import TsmtConfig, TsmtZmmaConfig
-from tsm2_tune.generator.families.resident_b import TsmmConfig
-from tsm2_tune.generator.families.stream_a import TsmrConfig, TsmrZmmaConfig
+from tsm2_tune.generator.families.inner import InnerComplexDmmaConfig, InnerFmaConfig
+from tsm2_tune.generator.families.resident_b import ResidentBFmaConfig
+from tsm2_tune.generator.families.stream_a import StreamAComplexDmmaConfig, StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
 
-ROWS = TsmrConfig(64, 1, 3, 8, 4, splits=3, row_tiles=1, min_blocks=1)
-TILES = TsmrConfig(64, 2, 4, 8, 2, splits=1, row_tiles=2, min_blocks=1)
-RESULT = TsmtConfig(128, 8, 4, 4, 4, 2, 2, splits=16, min_blocks=1)
-ZMMA = TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=16, min_blocks=1)
-ROWS_ZMMA = TsmrZmmaConfig(64, 1, 8, 16, 2, splits=3, row_tiles=1, min_blocks=1)
-TILES_ZMMA = TsmrZmmaConfig(64, 2, 16, 32, 4, splits=1, row_tiles=2, min_blocks=1)
+ROWS = StreamAFmaConfig(64, 1, 3, 8, 4, splits=3, row_tiles=1, min_blocks=1)
+TILES = StreamAFmaConfig(64, 2, 4, 8, 2, splits=1, row_tiles=2, min_blocks=1)
+RESULT = InnerFmaConfig(128, 8, 4, 4, 4, 2, 2, splits=16, min_blocks=1)
+ZMMA = InnerComplexDmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=16, min_blocks=1)
+ROWS_ZMMA = StreamAComplexDmmaConfig(64, 1, 8, 16, 2, splits=3, row_tiles=1, min_blocks=1)
+TILES_ZMMA = StreamAComplexDmmaConfig(64, 2, 16, 32, 4, splits=1, row_tiles=2, min_blocks=1)
 
 
 def test_narrow_loads_move_one_number_of_c64(try_kernel: TryKernel) -> None:
-    result = try_kernel(TsmmConfig(64, 8, 2, 4, 4, 1), Problem(300, 5, 9, "c64"), lambda text: text, probes=True)
+    result = try_kernel(
+        ResidentBFmaConfig(64, 8, 2, 4, 4, 1), Problem(300, 5, 9, "c64"), lambda text: text, probes=True
+    )
     assert result.outcome is Outcome.OK, result.detail
 
 

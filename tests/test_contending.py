@@ -36,8 +36,8 @@ from tsm2_tune.display import trial_facts
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.between import shapes_between
 from tsm2_tune.generator.families import config_spelt
-from tsm2_tune.generator.families.resident_b import TsmmConfig
-from tsm2_tune.generator.families.stream_a import TsmrConfig
+from tsm2_tune.generator.families.resident_b import ResidentBFmaConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import crossing, job
@@ -71,7 +71,7 @@ def test_a_kernel_contends_where_it_is_expected_to_be_nearly_as_fast_as_the_winn
 def test_of_many_kernels_that_are_nearly_as_fast_the_fastest_contend(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ones = [TsmrConfig(128, 1, columns, 8, 4, 13, 1, 1) for columns in (1, 2, 3, 4, 6, 8, 12)]
+    ones = [StreamAFmaConfig(128, 1, columns, 8, 4, 13, 1, 1) for columns in (1, 2, 3, 4, 6, 8, 12)]
     for config, problem in product(ones, SHAPES):
         us = 100.0 if config == ones[SHAPES.index(problem)] else 200.0
         store.add_trial(RUN, stored_trial(config, problem, us, full_verdict="right"))
@@ -104,12 +104,12 @@ def test_a_kernel_is_measured_wherever_it_contends_once(store: Store) -> None:
     missing = shape(20480, 16, 20480)
     measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != missing.n}, full_verdict="right")
     device = Simulated(store, Everything())
-    events = list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
+    events = list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     tried = [(config_spelt(config).kernel_text, problem) for config, problem in device.tried]
     assert tried.count((OTHER.kernel_text, missing)) == 1
     assert events
     again = Simulated(store, Everything())
-    assert list(Crossing(frozenset(SHAPES), again, store, families=("tsmr",)).events()) == []
+    assert list(Crossing(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events()) == []
     assert again.tried == []
 
 
@@ -125,7 +125,7 @@ def test_a_kernel_that_is_expected_to_be_faster_otherwise_started_is_tried_so(
     one = Contender(OTHER, SHAPES[0], at, expected * SLOWER_AT_TUNED[16], blocks)
     monkeypatch.setattr(crossing, "contending", lambda store, winners, fits: filter(fits, [one]))
     device = Simulated(store, Everything())
-    list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
+    list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     tried = [text for text, problem in device.tried if problem == at and "columns=6," in text]
     assert tried == [replace(OTHER, splits=48).text] * is_tried
 
@@ -138,7 +138,7 @@ def measured_between(store: Store) -> Simulated:
     tuned(store)
     device = Simulated(store, Everything())
     device.options = Options(vendor=True)
-    list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
+    list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     return device
 
 
@@ -180,7 +180,7 @@ def test_a_later_kernel_that_nearly_ties_between_has_a_final(store: Store) -> No
     def run() -> Simulated:
         device = Simulated(store, NearlyTied())
         device.options = Options(vendor=True)
-        list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
+        list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
         return device
 
     assert {problem for problem, _ in run().rounds} >= set(BETWEEN)
@@ -200,7 +200,7 @@ def test_each_type_has_contenders_and_finals_between(store: Store) -> None:
         store.add_trial(RUN, stored_trial(WINNER, problem, us, full_verdict="right"))
     device = Simulated(store, Everything())
     device.options = Options(vendor=True)
-    list(Crossing(frozenset([*SHAPES, *others]), device, store, families=("tsmr",)).events())
+    list(Crossing(frozenset([*SHAPES, *others]), device, store, families=("stream_a_fma",)).events())
     at = {problem for problem, _ in device.rounds}
     assert at >= {*BETWEEN, *shapes_between(others)}
 
@@ -210,7 +210,7 @@ def test_what_is_measured_between_is_told(store: Store) -> None:
     text = StringIO()
     device = Simulated(store, Everything())
     with Pairs(Console(file=text, width=200), device.phases) as shown:
-        for event in Crossing(frozenset(SHAPES), device, store, ("tsmr",)).events():
+        for event in Crossing(frozenset(SHAPES), device, store, ("stream_a_fma",)).events():
             shown.show(event)
     at = [problem for _, problem in device.tried]
     between = sum(problem in BETWEEN for problem in at)
@@ -222,9 +222,11 @@ def test_what_is_measured_between_is_told(store: Store) -> None:
 
 def searched(store: Store, problem: Problem, cache: Cache = Cache.CLEAN) -> None:
     configs = [
-        TsmrConfig(128, 1, columns, 8, 4, splits, 1, 1) for columns, splits in product((1, 2, 3, 4), (6, 9, 13))
+        StreamAFmaConfig(128, 1, columns, 8, 4, splits, 1, 1) for columns, splits in product((1, 2, 3, 4), (6, 9, 13))
     ]
-    space = SearchSpace(problem, H200, ("tsmr",), [candidate_of(one, problem, H200) for one in configs], (), ())
+    space = SearchSpace(
+        problem, H200, ("stream_a_fma",), [candidate_of(one, problem, H200) for one in configs], (), ()
+    )
     device = Simulated(store, Everything())
     device.options = Options(cache=cache)
     list(job.run([space], device, store, order=lambda space, _: space.kept))
@@ -269,17 +271,17 @@ def test_a_kernel_that_won_nothing_is_measured_between_too(store: Store) -> None
     tuned(store)
     measured(store, SLOWER_AT_TUNED, full_verdict="right")
     device = Simulated(store, Slower())
-    list(Crossing(frozenset(SHAPES[:1]), device, store, families=("tsmr",)).events())
+    list(Crossing(frozenset(SHAPES[:1]), device, store, families=("stream_a_fma",)).events())
     at = {problem for text, problem in device.tried if config_spelt(text).kernel_text == OTHER.kernel_text}
     assert at == set(BETWEEN)
 
 
 def test_one_that_was_not_planned_either_is_measured(store: Store) -> None:
     tuned(store)
-    unplanned = TsmrConfig(64, 1, 6, 8, 4, 13, 1, 1)
+    unplanned = StreamAFmaConfig(64, 1, 6, 8, 4, 13, 1, 1)
     measured(store, {n: 0.98 * us for n, us in SLOWER_AT_TUNED.items() if n != 16}, unplanned, full_verdict="right")
     device = Simulated(store, Everything())
-    list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
+    list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     at = {problem for text, problem in device.tried if config_spelt(text).kernel_text == unplanned.kernel_text}
     assert shape(20480, 16, 20480) in at
 
@@ -289,7 +291,7 @@ def test_what_a_killed_run_leaves_between_is_ended_by_the_next(store: Store, ven
     tuned(store)
     device = Simulated(store, Everything())
     device.options = Options(vendor=vendor)
-    events = Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events()
+    events = Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events()
     if vendor:  # killed between a trial and the finals
         next(one for one in events if isinstance(one, job.TrialStored) and one.trial.is_between)
         events.close()
@@ -297,7 +299,7 @@ def test_what_a_killed_run_leaves_between_is_ended_by_the_next(store: Store, ven
         list(events)
     again = Simulated(store, Everything())
     again.options = Options(vendor=True)
-    list(Crossing(frozenset(SHAPES), again, store, families=("tsmr",)).events())
+    list(Crossing(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events())
     assert {row.vendor_us for row in store.best(between=True)} == {101.0}
     assert all(row.round > 0 for row in store.best(between=True))
 
@@ -306,10 +308,10 @@ def test_what_alone_contends_is_tried(store: Store) -> None:
     tuned(store)
     device, again = Simulated(store, Slower()), Simulated(store, Slower())
     device.options = again.options = Options(vendor=True)
-    list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
+    list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     between = [one for one in store.current(DEVICE) if one.is_between]
     store.forget([between[0].id], [], lambda _: None)
-    list(Crossing(frozenset(SHAPES), again, store, families=("tsmr",)).events())
+    list(Crossing(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events())
     assert (between[0].config.text, between[0].problem) in again.tried
     assert len(again.tried) <= len(device.tried) / 4  # without it others are expected otherwise
 
@@ -331,7 +333,7 @@ def test_what_fails_is_tried_once_in_a_run(store: Store) -> None:
     times = {(WINNER.text, problem): 380.0 * max(problem.n // 2, 1) for problem in SHAPES}  # all else crashes
     device = Simulated(store, times | {(OTHER.text, shape(20480, n, 20480)): us for n, us in SLOWER_AT_TUNED.items()})
     device.options = Options(retried=frozenset({Outcome.CRASHED}))
-    list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
+    list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     assert device.tried
     assert len(device.tried) == len({*device.tried})
 
@@ -339,7 +341,7 @@ def test_what_fails_is_tried_once_in_a_run(store: Store) -> None:
 def test_the_count_goes_on_from_round_to_round(store: Store) -> None:
     tuned(store)
     device = Simulated(store, Everything())
-    events = Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events()
+    events = Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events()
     counted = [(one.done, one.total) for one in events if isinstance(one, Crossed)]
     assert counted == sorted(counted)
     assert counted[-1] == (len(device.tried), len(device.tried))
@@ -397,7 +399,7 @@ def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatc
     measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != 16}, full_verdict="right")
     monkeypatch.setattr(Simulated, "tune", lambda *_: iter(()))
     device = Simulated(store, Everything())
-    events = list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
+    events = list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     assert any(isinstance(one, Crossed) and one.total for one in events)
     assert device.tried == []
 
@@ -405,7 +407,7 @@ def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatc
 def test_a_kernel_that_has_a_time_is_one_of_those_that_contend(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     winners, seen = tuned(store), list[Any]()
     monkeypatch.setattr(crossing, "contending", lambda _, of, fits: seen.append(fits) or [])
-    list(Crossing(frozenset(SHAPES), Simulated(store, Everything()), store, families=("tsmr",)).events())
+    list(Crossing(frozenset(SHAPES), Simulated(store, Everything()), store, families=("stream_a_fma",)).events())
     at = winners[0].problem
     assert seen[0](Contender(WINNER, at, at, 1e9, 132.0))
-    assert not seen[0](Contender(TsmmConfig(128, 8, 1, 8, 8, 4), at, BETWEEN[0], 1e9, 132.0))  # not asked for
+    assert not seen[0](Contender(ResidentBFmaConfig(128, 8, 1, 8, 8, 4), at, BETWEEN[0], 1e9, 132.0))  # not asked for

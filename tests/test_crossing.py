@@ -11,7 +11,7 @@ import pytest
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, TODAY, Simulated, Times, stored_trial
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.families.stream_a import TsmrConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import crossing, job
 from tsm2_tune.tuner.crossing import MOST_SHAPES, Crossed, Crossing
@@ -113,7 +113,7 @@ def test_what_was_not_tuned_here_asks_for_nothing(store: Store) -> None:
 def test_another_compilers_winners_take_no_part_and_do_not_get_stale(store: Store) -> None:
     """A trial of a family made otherwise would make the family's others there stale."""
     won(store, (FIRST, SHAPES[0]), (SECOND, SHAPES[1]))
-    of_before = TsmrConfig(128, 1, 8, 8, 2, 1, 1, 1)
+    of_before = StreamAFmaConfig(128, 1, 8, 8, 2, 1, 1, 1)
     won(store, (of_before, SHAPES[2]), basis="nvcc of before")
     assert [row.stale for row in store.best()] == [0, 0, 0]
     assert measured(store, SHAPES[:3], SLOWER) == {(FIRST.text, SHAPES[1]), (SECOND.text, SHAPES[0])}
@@ -144,14 +144,14 @@ def test_a_kernel_that_was_right_there_is_not_measured_again(store: Store) -> No
 
 
 def test_a_kernel_is_started_as_suits_the_shape_and_counts_as_one_however_it_was_started(store: Store) -> None:
-    config = TsmrConfig(128, 1, 8, 8, 2, 6, 1, 1)
+    config = StreamAFmaConfig(128, 1, 8, 8, 2, 6, 1, 1)
     large, small, smaller = (Problem(m, 8, 20480, "f32") for m in (40960, 5120, 2560))
     won(store, (config, large), (FIRST, small), (FIRST, smaller))
     store.add_trial(RUN, stored_trial(replace(config, splits=3), smaller, 400.0))
     device = Simulated(store, times([FIRST], [large]))
     crossed(device, store, [large, small, smaller])
     (text,) = {text for text, at in device.tried if at == small}
-    found = TsmrConfig.parse(text)
+    found = StreamAFmaConfig.parse(text)
     assert found is not None
     assert found.kernel_text == config.kernel_text
     assert found.splits > 2 * config.splits  # as many blocks for an eighth of the rows
@@ -180,7 +180,7 @@ def test_neither_most_trials_nor_budget_count(store: Store) -> None:
 
 
 def test_only_kernels_of_the_families_that_were_named_are_measured(store: Store) -> None:
-    other = TsmrConfig(128, 1, 8, 8, 2, 1, 1, 1)
+    other = StreamAFmaConfig(128, 1, 8, 8, 2, 1, 1, 1)
     won(store, (THIRD, SHAPES[0]), (other, SHAPES[1]))
     own = {(THIRD.text, SHAPES[0]): 100.0, (other.text, SHAPES[1]): 100.0}
     device = Simulated(store, times([THIRD, other]) | own)
@@ -229,7 +229,7 @@ def test_a_kernel_is_not_measured_where_k_is_more_than_its_sums_unless_it_was_wh
 
 
 def test_what_does_not_fit_the_devices_memory_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = TsmrConfig(128, 1, 8, 8, 2, 6, 1, 1)
+    config = StreamAFmaConfig(128, 1, 8, 8, 2, 6, 1, 1)
     large, small = Problem(40960, 8, 20480, "f32"), Problem(5120, 8, 20480, "f32")
     won(store, (config, large), (THIRD, small))
     room = crossing.needed_bytes(small)  # but none for the workspace

@@ -18,7 +18,7 @@ from tests.command import TUNE, run
 from tests.conftest import ONCE, compiled
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import DeviceError
-from tsm2_tune.generator.families.stream_a import TsmrConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
@@ -37,7 +37,7 @@ from tsm2_tune.tuner.worker import Attempt, Rematch, Worker
 pytestmark = ON_HOST
 
 PROBLEM = Problem(100, 3, 40, "f32")
-SPLIT = TsmrConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
+SPLIT = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
 BUFFERS_OF_SUPPORT = 3
 MOST_ALLOCATIONS = 100  # of an attempt
 NO_ROOM = (

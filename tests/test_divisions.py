@@ -8,9 +8,14 @@ import pytest
 
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
-from tsm2_tune.generator.families.resident_b import TsmmConfig, TsmmHeldConfig, TsmmMmaConfig, TsmmRingConfig
-from tsm2_tune.generator.families.staged import StagedSmmaConfig
-from tsm2_tune.generator.families.stream_a import TsmrConfig
+from tsm2_tune.generator.families.resident_b import (
+    ResidentBDmmaConfig,
+    ResidentBFmaConfig,
+    ResidentBFmaHeldConfig,
+    ResidentBFmaRingConfig,
+)
+from tsm2_tune.generator.families.staged import StagedF32DmmaConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.expecting import Division
 
@@ -21,17 +26,17 @@ L = (10**7, 8, 8)
     ("config", "shape", "expected"),
     [
         (
-            TsmrConfig(64, 1, 2, 8, 4, 13, 2, 4),
+            StreamAFmaConfig(64, 1, 2, 8, 4, 13, 2, 4),
             (20480, 2, 20480),
             Division(4, 256, 2, 8, 0, 1.03, depth=8, vectors_of_c=True),
         ),
         (
-            TsmmConfig(128, 8, 1, 8, 8, 4),
+            ResidentBFmaConfig(128, 8, 1, 8, 8, 4),
             L,
             Division(4, 256, 8, 64, 0, 1.03, vector_bytes=8, depth=8, vectors_of_c=True),
         ),  # of 8 columns
         (
-            TsmmHeldConfig(128, 4, 8, 8, 8),
+            ResidentBFmaHeldConfig(128, 4, 8, 8, 8),
             L,
             Division(4, 128, 8, 8, 8, 1.03, vector_bytes=4, depth=8, width=8, vectors_of_c=True),
         ),
@@ -48,35 +53,43 @@ def test_a_family_says_into_what_its_kernels_divide_their_work(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_those_that_stream_a_through_registers_down_its_columns_have_vectors_of_c(family: str) -> None:
-    streaming = {"tsm2", "ism2", "tsmm", "tsmm_held", "tsmr", "tsmr_mma", "tsmr_zmma"}
+    streaming = {
+        "tsm2",
+        "ism2",
+        "resident_b_fma",
+        "resident_b_fma_held",
+        "stream_a_fma",
+        "stream_a_dmma",
+        "stream_a_complex_dmma",
+    }
     assert FAMILIES[family].vectors_of_c == (family in streaming), (
         f"a family whose vectors_of_c is True is one of `streaming` in {__file__}, and no other is: {family}"
     )
 
 
 def test_rings_copy_lines_that_are_no_whole_vectors_element_by_element() -> None:
-    config = StagedSmmaConfig.parse(
-        "staged_smma:threads=128,ring_threads=128,block=128x64x32,stages=2,copy=ca,splits=264,min_blocks=2,warp=64x32"
+    config = StagedF32DmmaConfig.parse(
+        "staged_f32_dmma:threads=128,ring_threads=128,block=128x64x32,stages=2,copy=ca,splits=264,min_blocks=2,warp=64x32"
     )
     assert config is not None
-    division = FAMILIES["staged_smma"].division(config, Problem(20480, 64, 20480, "f32", "nn"), 2)
-    assert (division.tile_rows, division.tile_columns, division.step, division.odd_lines) == (128, 64, 32, 1.3)
+    division = FAMILIES["staged_f32_dmma"].division(config, Problem(20480, 64, 20480, "f32", "nn"), 2)
+    assert (division.block_m, division.block_n, division.step, division.odd_lines) == (128, 64, 32, 1.3)
 
 
 def test_b_in_shared_memory_is_a_part_of_k() -> None:
-    config = TsmmMmaConfig.parse(
-        "tsmm_mma:threads=256,strips=2,columns=64,depth=64,ring_k=32,stages=4,copy=ca,splits=132"
+    config = ResidentBDmmaConfig.parse(
+        "resident_b_dmma:threads=256,strips=2,columns=64,depth=64,ring_k=32,stages=4,copy=ca,splits=132"
     )
     assert config is not None
-    division = FAMILIES["tsmm_mma"].division(config, Problem(10**6, 64, 64, "f32", "nn"), 1)
+    division = FAMILIES["resident_b_dmma"].division(config, Problem(10**6, 64, 64, "f32", "nn"), 1)
     assert division.deepest == 64
-    assert division.tile_rows > 1
-    assert division.tile_columns == 64
+    assert division.block_m > 1
+    assert division.block_n == 64
 
 
 def test_tiles_of_rows_that_pass_shared_memory_have_all_columns_and_no_odd_lines() -> None:
-    config = TsmmRingConfig(128, 4, 8, 2, 55, splits=528)
-    division = FAMILIES["tsmm_ring"].division(config, Problem(10**6, 42, 5, "f32", "ttt"), 4)
-    assert (division.resident, division.tile_rows, division.tile_columns, division.odd_lines) == (4, 128, 0, 1.0)
+    config = ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=528)
+    division = FAMILIES["resident_b_fma_ring"].division(config, Problem(10**6, 42, 5, "f32", "ttt"), 4)
+    assert (division.resident, division.block_m, division.block_n, division.odd_lines) == (4, 128, 0, 1.0)
     assert (division.step, division.deepest > 64) == (0, True)  # no sum is divided among blocks
     assert division.width == 8  # of a lane

@@ -14,7 +14,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.expected import START_US, expected_us, padded_flops, sums_us, waves_us
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
-from tsm2_tune.generator.families.stream_a import TsmrConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.first_choices import first_choices
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
@@ -24,7 +24,7 @@ from tsm2_tune.generator.roofline import Ceilings, data_sheet
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 8, 20480, "f32")
-TSMR = TsmrConfig(128, 1, 8, 8, 4, splits=13, row_tiles=1, min_blocks=4)
+TSMR = StreamAFmaConfig(128, 1, 8, 8, 4, splits=13, row_tiles=1, min_blocks=4)
 RESULTS = Path("benchmarks/results/h200-versus-cublas.json")
 
 
@@ -81,7 +81,7 @@ def test_sums_of_splits_cost_time() -> None:
     few, many = (sums_us(candidate(replace(TSMR, splits=splits))) for splits in (2, 48))
     assert 0 < few < many
     in_groups = config_spelt(
-        "staged:threads=128,ring_threads=128,block=64x64x32,stages=3,copy=ca,splits=396,thread=8x8x1"
+        "staged_fma:threads=128,ring_threads=128,block=64x64x32,stages=3,copy=ca,splits=396,thread=8x8x1"
     )
     assert in_groups is not None
     of_t = candidate(in_groups, Problem(64, 64, 10**6, "f32", "tn"))
@@ -91,7 +91,7 @@ def test_sums_of_splits_cost_time() -> None:
 
 def test_tensor_cores_have_their_own_rate() -> None:
     problem = Problem(64, 64, 10**7, "bf16", "tn")
-    config = first_choices([family_named("tsmt_half")], problem, H200)[0]
+    config = first_choices([family_named("inner_mma16")], problem, H200)[0]
     assert expected_us(candidate(config, problem)) < 1.3 * START_US + data_sheet(H200).memory_us(problem) * 1.1
 
 

@@ -174,7 +174,7 @@ def test_columns_behind_the_last_are_multiplied_too(n: int, columns: int) -> Non
 
 
 def test_a_block_that_passes_over_its_rows_for_each_group_of_columns_takes_longer() -> None:
-    narrow = replace(LOOPING[0], tile_columns=3), LOOPING[1]
+    narrow = replace(LOOPING[0], block_n=3), LOOPING[1]
     shape = (10**7, 18, 19)
     times = [kernels((one, (10**7, 3, 48), 500.0)).us([one[1]], work(shape))[0] for one in (LOOPING, narrow)]
     assert times[1] > 1.5 * times[0]

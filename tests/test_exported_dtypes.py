@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.fabricated import exported, handmade, host_run, imported, trial, winners
-from tsm2_tune.generator.families.staged import GramConfig
+from tsm2_tune.generator.families.staged import StagedSymmetricFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 
@@ -22,7 +22,7 @@ pytestmark = [
 SHAPES = ((40, 6, 90), (101, 13, 77), (1, 1, 1))
 
 
-GRAM = GramConfig(128, 32, 16, 16, 2, 0, splits=2, min_blocks=1, lines=4, step=1)
+GRAM = StagedSymmetricFmaConfig(128, 32, 16, 16, 2, 0, splits=2, min_blocks=1, lines=4, step=1)
 
 
 def module_of(folder: Path, *problems: Problem) -> ModuleType:

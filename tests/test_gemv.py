@@ -45,7 +45,7 @@ def bug(
 
 
 BUGS = (
-    bug("the last tile not moved up", "first_row : m < tile_rows ? 0 : m - tile_rows", "first_row : first_row"),
+    bug("the last tile not moved up", "first_row : m < block_m ? 0 : m - block_m", "first_row : first_row"),
     bug("B as vectors that are not aligned", "aligned(at_B(B, ldb, 0, first_column), 0, width)", "true", op="tn"),
     bug("shares that are not rounded", "/ (splits * step) * step", "/ (splits * step) * step - 1", op="tn"),
     bug("a turn left out", "l += ring * step)", "l += 2 * ring * step)"),

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.families.staged import StagedMmaConfig, StagedSmmaConfig, StagedZmmaConfig
+from tsm2_tune.generator.families.staged import StagedComplexDmmaConfig, StagedDmmaConfig, StagedF32DmmaConfig
 from tsm2_tune.generator.first_choices import first_choices
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -19,10 +19,18 @@ pytestmark = pytest.mark.host
 
 # Of few threads, which are slow on the host; bands of two rows of tiles, in f64, whose tile is a wide one, of six.
 CONFIGS = {
-    "f64": StagedMmaConfig(128, 128, 16, 128, 16, 3, 1, splits=4, min_blocks=1, strips=1, octets=4, ahead=1),
-    "f32": StagedSmmaConfig(32, 32, 32, 32, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=4, ahead=0),
-    "c64": StagedZmmaConfig(32, 32, 16, 16, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=2, ahead=1),
-    "c128": StagedZmmaConfig(32, 32, 16, 16, 8, 3, 1, splits=4, min_blocks=1, strips=2, octets=2, ahead=1),
+    "f64": StagedDmmaConfig(
+        128, 128, 16, 128, 16, 3, 1, splits=4, min_blocks=1, strips=1, octets=4, fragment_prefetch=1
+    ),
+    "f32": StagedF32DmmaConfig(
+        32, 32, 32, 32, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=4, fragment_prefetch=0
+    ),
+    "c64": StagedComplexDmmaConfig(
+        32, 32, 16, 16, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=2, fragment_prefetch=1
+    ),
+    "c128": StagedComplexDmmaConfig(
+        32, 32, 16, 16, 8, 3, 1, splits=4, min_blocks=1, strips=2, octets=2, fragment_prefetch=1
+    ),
 }
 EACH = [(dtype, "nn") for dtype in FMA_DTYPES]
 OTHERS = [("f64", "tnt"), ("f64", "ntt"), ("f32", "ttt"), ("c64", "jxt")]
@@ -32,8 +40,8 @@ def shape_of(dtype: str, op: str = "nn") -> tuple[int, int, int]:
     """Two bands or three, the last of them one row of tiles high; columns of tiles; part-filled at every end."""
     config = CONFIGS[dtype]
     down, across = (7, 2) if dtype == "f64" else (5, 4)
-    m, n = down * config.tile_rows - 3, across * config.tile_columns - 5
-    return m, m if "x" in op else n, 2 * config.chunk + 1
+    m, n = down * config.block_m - 3, across * config.block_n - 5
+    return m, m if "x" in op else n, 2 * config.block_k + 1
 
 
 @pytest.mark.parametrize(("dtype", "op"), EACH + OTHERS, ids=lambda one: one)
@@ -48,7 +56,7 @@ def test_first_choices_are_probed_in_several_bands(dtype: str) -> None:
     found = first_choices([family], problem, PROFILES["h200"])
     assert len(found) > 2
     for config in found:
-        down, across = int(config.tunables["tile_rows"]), int(config.tunables["tile_columns"])
+        down, across = int(config.tunables["block_m"]), int(config.tunables["block_n"])
         band_rows = max(round(math.sqrt(int(config.tunables["splits"]) * across / down)), 1) * down
         assert any(m > band_rows and n > across for m, n, _ in family.probe_shapes(config, problem)), config.text
 
@@ -80,8 +88,10 @@ BUGS = (
 
 
 # Which only the probes show, of as many blocks as a host has.
-PROBED = StagedMmaConfig(256, 256, 64, 64, 32, 4, 1, splits=16, min_blocks=1, strips=2, octets=2, ahead=1)
-WIDE = StagedMmaConfig(128, 128, 128, 64, 16, 3, 1, splits=16, min_blocks=1, strips=4, octets=4, ahead=1)
+PROBED = StagedDmmaConfig(
+    256, 256, 64, 64, 32, 4, 1, splits=16, min_blocks=1, strips=2, octets=2, fragment_prefetch=1
+)
+WIDE = StagedDmmaConfig(128, 128, 128, 64, 16, 3, 1, splits=16, min_blocks=1, strips=4, octets=4, fragment_prefetch=1)
 PROBED_BUGS = (
     Bug("stretches that leave chunks over", PROBED,
         "Index((in_stretches + work.tail_blocks - 1) / work.tail_blocks)",

@@ -78,7 +78,7 @@ def test_repeated_runs_give_the_same_bits(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, case: Problem
 ) -> None:
     """The sums of the splits are added up in one order, whichever block ends last."""
-    thin = config.family.startswith("tsmt")
+    thin = config.family.startswith("inner_fma")
     shape = (19, 17, 400_009) if thin else (5003, 17, 20011)
     if case.is_gram:
         shape = (19, 19, 400_009)

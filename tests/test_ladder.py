@@ -71,8 +71,8 @@ BUGS = (
     Bug("the last product left out (naive)", NAIVE, "l < k;", "l < k - 1;"),
     Bug("no barrier before the tiles are overwritten (tiled)", TILED, BARRIER + "  // every thread is done", "//"),
     Bug("the last tile of k left out (tiled)", TILED, "l < k; l +=", "l + tile_depth <= k; l +="),
-    Bug("a part of A's tile not loaded (coarse2d)", COARSE_2D, "tile_rows * tile_depth; e",
-        "tile_rows * tile_depth / 2; e"),
+    Bug("a part of A's tile not loaded (coarse2d)", COARSE_2D, "block_m * tile_depth; e",
+        "block_m * tile_depth / 2; e"),
     Bug("vectors of A that are not aligned (vectorised)", VECTORISED, "aligned_a = ", "aligned_a = true || ",
         shape=WHOLE),
     Bug("vectors of B that are not aligned (vectorised)", VECTORISED, "aligned_b = ", "aligned_b = true || ",
@@ -140,9 +140,9 @@ def test_the_fastest_right_configuration_of_a_step_is_shown(store: Store) -> Non
     def add(config: LadderConfig, median_us: float, **changes: Any) -> None:
         store.add_trial(tuning_run(), trial(median_us, config=config, problem=problem, basis="now", **changes))
 
-    for median_us, config in ((90.0, NAIVE), (60.0, replace(NAIVE, tile_rows=16)), (20.0, COARSE_1D)):
+    for median_us, config in ((90.0, NAIVE), (60.0, replace(NAIVE, block_m=16)), (20.0, COARSE_1D)):
         add(config, median_us)
-    add(replace(NAIVE, tile_rows=32), 10.0, outcome=Outcome.WRONG_RESULT)
+    add(replace(NAIVE, block_m=32), 10.0, outcome=Outcome.WRONG_RESULT)
     naive, coalesced, tiled, coarse, *_ = rungs(problem, cast(Target, target), store, Cache.CLEAN)
     assert (naive.tried, naive.median_us, naive.speedup_over_first) == (3, 60.0, 1.0)
     assert (coalesced.tried, coalesced.best, coalesced.facts["gflops"]) == (0, None, None)

@@ -14,11 +14,11 @@ from tests.planting import Bug
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.gemv import GemvConfig
-from tsm2_tune.generator.families.inner import TsmtConfig
-from tsm2_tune.generator.families.row_lanes import TsmrRowsConfig
-from tsm2_tune.generator.families.staged import GramConfig, StagedMmaConfig
-from tsm2_tune.generator.families.staged_wgmma import StagedHalfConfig
-from tsm2_tune.generator.families.stream_a import TsmrConfig, TsmrHalfConfig
+from tsm2_tune.generator.families.inner import InnerFmaConfig
+from tsm2_tune.generator.families.row_lanes import RowLanesSharedBConfig
+from tsm2_tune.generator.families.staged import StagedDmmaConfig, StagedSymmetricFmaConfig
+from tsm2_tune.generator.families.staged_wgmma import StagedWgmmaConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig, StreamAMma16Config
 from tsm2_tune.generator.probes import launch_problems
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import render
@@ -29,9 +29,11 @@ from tsm2_tune.tuner.requests import AttemptResult, FullVerification, Run
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.worker import Worker
 
-TSMR = TsmrConfig(64, 1, 2, 8, 4, splits=3, row_tiles=1, min_blocks=1)
-TSMT = TsmtConfig(128, 32, 32, 8, 8, step=4, stages=2, splits=16, min_blocks=1)
-STAGED = StagedMmaConfig(128, 128, 32, 32, 16, 3, 1, splits=20, min_blocks=1, strips=1, octets=2, ahead=0)
+TSMR = StreamAFmaConfig(64, 1, 2, 8, 4, splits=3, row_tiles=1, min_blocks=1)
+TSMT = InnerFmaConfig(128, 32, 32, 8, 8, step=4, stages=2, splits=16, min_blocks=1)
+STAGED = StagedDmmaConfig(
+    128, 128, 32, 32, 16, 3, 1, splits=20, min_blocks=1, strips=1, octets=2, fragment_prefetch=0
+)
 SHAPES = ((4096, 16, 4096), (16, 16, 4096), (4096, 16, 16), (4096, 1, 4096))  # each family supports one
 CONFIGURATIONS = 4  # of each family and problem
 LAUNCHED = [name for name, family in FAMILIES.items() if family.config_type.launch_tunables()]
@@ -71,14 +73,14 @@ def as_one(launch: Launch) -> Launch:
 
 
 def test_there_are_families_of_which_every_launch_is_a_text() -> None:
-    assert {"tsm2", "tsmm_held", "gemm"} <= FAMILIES.keys() - set(LAUNCHED)
+    assert {"tsm2", "resident_b_fma_held", "gemm"} <= FAMILIES.keys() - set(LAUNCHED)
     assert len(LAUNCHED) > 20
 
 
 def test_a_kernel_without_a_split_is_another() -> None:
     problem = Problem(512, 16, 96, "f32", "nn")
-    assert TSMR.kernel_text == "tsmr:threads=64,columns=2,prefetch=8,stages=4,splits=*,row_tiles=*"
-    assert replace(TSMR, splits=1).kernel_text == "tsmr:threads=64,columns=2,prefetch=8,stages=4,row_tiles=*"
+    assert TSMR.kernel_text == "stream_a_fma:threads=64,columns=2,prefetch=8,stages=4,splits=*,row_tiles=*"
+    assert replace(TSMR, splits=1).kernel_text == "stream_a_fma:threads=64,columns=2,prefetch=8,stages=4,row_tiles=*"
     assert render(problem, TSMR).text != render(problem, replace(TSMR, splits=1)).text
 
 
@@ -118,10 +120,10 @@ RIGHT = (
     (TSMT, "f32", "tn"),
     (STAGED, "f64", "tn"),
     (GemvConfig(128, 32, 2, 4, 2, 5), "f32", "tn"),
-    (GramConfig(128, 32, 16, 16, 3, 1, 40, 1, 4, 1), "f32", "tx"),
-    (TsmrHalfConfig(128, 4, 8, 32, 2, 3, 1, 1), "bf16", "nn"),
-    (TsmrRowsConfig(128, 16, 32, 4, 2, 1, 2, 4, 8, 1), "f32", "ttt"),
-    (StagedHalfConfig(128, 64, 32, 32, 3, 20), "bf16", "tn"),
+    (StagedSymmetricFmaConfig(128, 32, 16, 16, 3, 1, 40, 1, 4, 1), "f32", "tx"),
+    (StreamAMma16Config(128, 4, 8, 32, 2, 3, 1, 1), "bf16", "nn"),
+    (RowLanesSharedBConfig(128, 16, 32, 4, 2, 1, 2, 4, 8, 1), "f32", "ttt"),
+    (StagedWgmmaConfig(128, 64, 32, 32, 3, 20), "bf16", "tn"),
 )
 
 

@@ -25,7 +25,7 @@ from tsm2_tune.tuner.stored import config_of
 from tsm2_tune.tuner.trial import Outcome
 
 R = Problem(20480, 5, 20480, "f32")
-SPACE = search_space(R, PROFILES["h200"], families=["tsmr"])
+SPACE = search_space(R, PROFILES["h200"], families=["stream_a_fma"])
 ORDERED = list(ordered(SPACE, 0)[: 3 * FIRST])
 LATE = [name for name, family in FAMILIES.items() if family.config_type.late_tunables()]
 
@@ -136,7 +136,7 @@ def test_a_late_configuration_is_spelt_and_stored_beside_the_one_it_is_made_of(n
 
 
 def test_a_policy_that_is_of_no_load_is_no_configuration() -> None:
-    family = family_named("tsmt_half")
+    family = family_named("inner_mma16")
     copied = next(one for one in family.configurations() if one.stages > 2)
     assert family.later(copied) == ()
     assert not family.has(replace(copied, evict_first=0), Problem(16, 16, 10**6, "bf16", "tn"))
@@ -153,7 +153,7 @@ def test_the_policies_differ_in_loads_alone() -> None:
 
 
 def test_a_late_winner_of_before_is_tried_first() -> None:
-    texts = (f"{SPACE.kept[5].config.text},evict_first=0", "tsmr-of-another-time", SPACE.kept[3].config.text)
+    texts = (f"{SPACE.kept[5].config.text},evict_first=0", "stream_a_fma-of-another-time", SPACE.kept[3].config.text)
     found: list[Any] = list(job.these_first(texts, SPACE.kept, SPACE))
     assert [one.config.text for one in found[:2]] == [texts[0], texts[2]]
     assert [one.config for one in found[2:]] == [one.config for one in SPACE.kept if one.config.text != texts[2]]

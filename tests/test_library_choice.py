@@ -163,8 +163,8 @@ def known_of_everything(found: Winners, seed: int) -> Known:
         launch = sources[row.trial_id].launch
         divisions[row.trial_id] = Division(
             resident=rng.choice((1, 2, 8)),
-            tile_rows=max(launch.rows_per_block // rng.choice((1, 1, 2)), 1),
-            tile_columns=launch.columns_per_block,
+            block_m=max(launch.rows_per_block // rng.choice((1, 1, 2)), 1),
+            block_n=launch.columns_per_block,
             step=rng.choice((0, 1, 16, 64)),
             deepest=rng.choice((0, 0, 32)),
             odd_lines=rng.choice((1.03, 1.3)),

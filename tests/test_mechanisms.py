@@ -18,12 +18,13 @@ TESTS = Path(__file__).parent
 TEMPLATES = Path(tsm2_tune.__file__).parent / "templates"
 # By what a bug of theirs replaces: the template that has it, and all families that it is rendered for.
 SHARED = {
-    "current += rings_of_block": ("staged", "staged staged_mma staged_smma staged_zmma"),
+    "current += rings_of_block": ("staged", "staged_fma staged_dmma staged_f32_dmma staged_complex_dmma"),
     "element = scalar(beta == 0 ?": (
         "parts",
-        "gemm gemv gram gram_mma ladder staged staged_half staged_mma staged_smma staged_zmma tsmm tsmm_mma tsmr"
-        " tsmr_half tsmr_half_ring tsmr_mma tsmr_rows tsmr_tf32 tsmr_tf32_ring tsmr_zmma tsmt tsmt_few tsmt_half"
-        " tsmt_mma tsmt_ring tsmt_tf32 tsmt_zmma",
+        "gemm gemv ladder resident_b_fma resident_b_dmma row_lanes_shared_b staged_fma staged_dmma staged_f32_dmma"
+        " staged_complex_dmma staged_wgmma staged_symmetric_fma staged_symmetric_dmma stream_a_fma stream_a_dmma"
+        " stream_a_complex_dmma stream_a_mma16 stream_a_mma16_ring stream_a_tf32 stream_a_tf32_ring inner_fma"
+        " inner_fma_16bit inner_fma_ring inner_dmma inner_complex_dmma inner_mma16 inner_tf32",
     ),
 }
 

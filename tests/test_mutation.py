@@ -22,7 +22,7 @@ from tests.mutation.tokens import Text
 from tests.mutation.trial import Bench, Judged, Result
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
-from tsm2_tune.generator.families.stream_a import TsmrConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain
@@ -30,19 +30,21 @@ from tsm2_tune.tuner.trial import Binary, Outcome
 from tsm2_tune.tuner.worker import Worker
 
 SIMPLE = Subject(Tsm2Config("v3", 64, 8, 6), Problem(128, 8, 256, "f64", "nn"))
-SPLIT = Subject(TsmrConfig(64, 1, 4, 8, 4, splits=3, row_tiles=1, min_blocks=1), Problem(512, 4, 256, "f32", "nn"))
+SPLIT = Subject(
+    StreamAFmaConfig(64, 1, 4, 8, 4, splits=3, row_tiles=1, min_blocks=1), Problem(512, 4, 256, "f32", "nn")
+)
 SCALED_FIRST = Subject(Ism2Config(2, 32, 2, 6, 64), Problem(64, 2, 64, "f64", "nn"))
 
 # Subject, operator, what stood there, what is put there; and what becomes of it.
 FIXED = (
-    (SIMPLE, "dropped term", "c * tile_rows +", "", Judged.KILLED),
-    (SIMPLE, "dropped term", "sum[c] += a[q] * staged_step[c * tile_rows + q]", "", Judged.KILLED),
+    (SIMPLE, "dropped term", "c * block_m +", "", Judged.KILLED),
+    (SIMPLE, "dropped term", "sum[c] += a[q] * staged_step[c * block_m + q]", "", Judged.KILLED),
     (SIMPLE, "barrier", "__syncthreads()", "", Judged.KILLED),
     (SIMPLE, "comparison", "<=", "<", Judged.EQUIVALENT),
     (SIMPLE, "swapped name", "lda", "ldb", Judged.KILLED),
     (SIMPLE, "narrower", "row_of_A[", "mutant::narrow", Judged.KILLED),
     (SIMPLE, "flag", "inside && first + c < n", "true", Judged.KILLED),
-    (SIMPLE, "rounding", "a[q] * staged_step[c * tile_rows + q]", "mutant::low(", Judged.KILLED),
+    (SIMPLE, "rounding", "a[q] * staged_step[c * block_m + q]", "mutant::low(", Judged.KILLED),
     (SIMPLE, "value", "alpha", "mutant::flushed", Judged.KILLED),
     (SIMPLE, "value", "alpha", "mutant::clamped", Judged.KILLED),
     (SIMPLE, "value", "alpha", "mutant::finite", Judged.KILLED),

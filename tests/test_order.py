@@ -103,15 +103,15 @@ def test_a_space_of_nearly_a_million_is_ordered_in_a_few_seconds() -> None:
 @pytest.mark.parametrize("m", [10240, 15360, 20480, 25600, 30720])
 def test_every_multiprocessor_has_as_many_blocks(m: int) -> None:
     problem = replace(R, m=m, k=m)
-    first = first_choices([family_named("tsmr")], problem, H200)[0]
-    blocks = family_named("tsmr").launch(first, problem).blocks(problem.m, problem.n)
+    first = first_choices([family_named("stream_a_fma")], problem, H200)[0]
+    blocks = family_named("stream_a_fma").launch(first, problem).blocks(problem.m, problem.n)
     most = -(-blocks // H200.sms)
     assert blocks > 0.93 * most * H200.sms
 
 
 def test_shares_of_a_short_k_are_whole_prefetches() -> None:
     problem = Problem(15360, 4, 1920, "f32")
-    for config in first_choices([family_named("tsmr")], problem, H200)[:5]:
+    for config in first_choices([family_named("stream_a_fma")], problem, H200)[:5]:
         share = -(-problem.k // (config.splits * config.prefetch)) * config.prefetch
         assert share * config.splits < 1.1 * problem.k, config.text
 
@@ -138,7 +138,11 @@ def test_a_family_of_one_tile_waits_whatever_it_prefers(op: str) -> None:
 
 def test_a_small_c_is_not_for_the_families_of_a_large_one() -> None:
     every = [family for family in FAMILIES.values() if not family.only_by_name]
-    for name, dtype, op in (("tsmr", "f32", "ntt"), ("tsmr_mma", "f64", "tn"), ("tsmr_zmma", "c128", "cn")):
+    for name, dtype, op in (
+        ("stream_a_fma", "f32", "ntt"),
+        ("stream_a_dmma", "f64", "tn"),
+        ("stream_a_complex_dmma", "c128", "cn"),
+    ):
         tried = first_choices(every, Problem(16, 16, 10**7, dtype, op), H200)
         assert name not in [config.family for config in tried[:10]] != []
 
@@ -151,8 +155,8 @@ def test_a_small_c_is_not_for_the_families_of_a_large_one() -> None:
 def test_tall_rows_that_are_no_whole_vectors_pass_shared_memory(m: int, n: int, k: int, dtype: str) -> None:
     problem = Problem(m, n, k, dtype, "ttt")
     found = ordered(search_space(problem, H200), 0)
-    assert "tsmm_ring" in [candidate.config.family for candidate in found[:3]]
-    assert not first_choices([family_named("tsmm_ring")], replace(problem, n=16, k=16), H200)
+    assert "resident_b_fma_ring" in [candidate.config.family for candidate in found[:3]]
+    assert not first_choices([family_named("resident_b_fma_ring")], replace(problem, n=16, k=16), H200)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "c64"])
@@ -160,8 +164,8 @@ def test_tall_rows_that_are_no_whole_vectors_pass_shared_memory(m: int, n: int, 
 def test_a_row_major_a_that_is_not_aligned_has_first_choices(dtype: str, columns: int) -> None:
     """Their narrow loads are in the space, and what the rules keep."""
     problem = Problem(9973, columns, 9973, dtype, "tn")
-    kept = {candidate.config for candidate in search_space(problem, H200, families=["tsmr_rows"]).kept}
-    assert any(config in kept for config in first_choices([family_named("tsmr_rows")], problem, H200))
+    kept = {candidate.config for candidate in search_space(problem, H200, families=["row_lanes_shared_b"]).kept}
+    assert any(config in kept for config in first_choices([family_named("row_lanes_shared_b")], problem, H200))
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
@@ -199,16 +203,16 @@ def test_nothing_that_is_preferred_is_dropped() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("tsmt_half", "16x64x10000000:bf16:tn"),
-        ("tsmt_tf32", "16x64x10000000:tf32:tn"),
-        ("staged_zmma", "16x64x10000000:c128:cn"),
-        ("staged_zmma", "64x16x10000000:c128:cn"),
-        ("staged_zmma", "32x32x10000:c64:cn"),
-        ("staged_mma", "24x24x10000:f64:ntt"),
-        ("staged_smma", "48x48x10000:f32:tn"),
-        ("tsmr_mma", "10000000x64x8:f64"),
-        ("tsmr_rows", "20480x4x20480:c128:ttt"),
-        ("tsmr_rows", "15360x4x1920:f32:ttt"),
+        ("inner_mma16", "16x64x10000000:bf16:tn"),
+        ("inner_tf32", "16x64x10000000:tf32:tn"),
+        ("staged_complex_dmma", "16x64x10000000:c128:cn"),
+        ("staged_complex_dmma", "64x16x10000000:c128:cn"),
+        ("staged_complex_dmma", "32x32x10000:c64:cn"),
+        ("staged_dmma", "24x24x10000:f64:ntt"),
+        ("staged_f32_dmma", "48x48x10000:f32:tn"),
+        ("stream_a_dmma", "10000000x64x8:f64"),
+        ("row_lanes_shared_b", "20480x4x20480:c128:ttt"),
+        ("row_lanes_shared_b", "15360x4x1920:f32:ttt"),
     ],
 )
 def test_a_family_has_first_choices(name: str, text: str) -> None:
@@ -218,12 +222,12 @@ def test_a_family_has_first_choices(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "splits"),
     [
-        ("staged_mma", "64x64x10000:f64:tn", 132),
-        ("staged_mma", "32x32x10000:f64:ntt", 132),
-        ("staged_mma", "32x32x100000:f64:tn", 264),
-        ("staged_mma", "32x32x1000:f64:tn", 20),
-        ("staged_smma", "64x64x10000:f32:ntt", 132),
-        ("staged_smma", "64x64x100000:f32:ntt", 264),
+        ("staged_dmma", "64x64x10000:f64:tn", 132),
+        ("staged_dmma", "32x32x10000:f64:ntt", 132),
+        ("staged_dmma", "32x32x100000:f64:tn", 264),
+        ("staged_dmma", "32x32x1000:f64:tn", 20),
+        ("staged_f32_dmma", "64x64x10000:f32:ntt", 132),
+        ("staged_f32_dmma", "64x64x100000:f32:ntt", 264),
     ],
 )
 def test_there_are_no_more_blocks_than_a_small_k_has_work_for(name: str, text: str, splits: int) -> None:
@@ -233,9 +237,9 @@ def test_there_are_no_more_blocks_than_a_small_k_has_work_for(name: str, text: s
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_a_wide_c_of_a_narrow_a_is_computed_in_one_group_of_columns(dtype: str) -> None:
-    found = first_choices([family_named("tsmm_held")], Problem(10**7, 64, 8, dtype), H200)
+    found = first_choices([family_named("resident_b_fma_held")], Problem(10**7, 64, 8, dtype), H200)
     assert [config.tunables["across"] for config in found[:2]] == [64, 64]
-    assert not first_choices([family_named("tsmm_held")], Problem(10**7, 64, 64, dtype), H200)
+    assert not first_choices([family_named("resident_b_fma_held")], Problem(10**7, 64, 64, dtype), H200)
 
 
 @pytest.mark.parametrize("text", ["20480x16x20480:f64", "16x16x10000000:f64:tn", "10000000x8x8:c128"])
@@ -247,5 +251,5 @@ def test_a_card_without_f64_tensor_cores_has_first_choices_of_measured_kernels(t
 
 @pytest.mark.parametrize("device", ["a100", "of 128 multiprocessors"])
 def test_a_card_that_holds_fewer_blocks_gets_fewer(device: str) -> None:
-    assert first_choices([family_named("staged")], Problem(16, 16, 10**7, "f64", "tn"), CARDS[device])
-    assert first_choices([family_named("gram")], Problem(16, 16, 10**7, "c128", "nxt"), CARDS[device])
+    assert first_choices([family_named("staged_fma")], Problem(16, 16, 10**7, "f64", "tn"), CARDS[device])
+    assert first_choices([family_named("staged_symmetric_fma")], Problem(16, 16, 10**7, "c128", "nxt"), CARDS[device])

@@ -58,7 +58,7 @@ def of_families(path: Path, families: dict[str, str]) -> Path:
 
 @pytest.fixture
 def two_kernels(path: Path) -> Path:
-    return of_families(path, dict(zip(SHAPES.split(","), ("tsm2", "tsmr"), strict=True)))
+    return of_families(path, dict(zip(SHAPES.split(","), ("tsm2", "stream_a_fma"), strict=True)))
 
 
 def test_pairs_are_measured_after_the_last_problem_and_once(two_kernels: Path) -> None:
@@ -91,9 +91,9 @@ def test_a_shape_alone_has_none(path: Path) -> None:
 
 def test_gram_shapes_have_pairs_of_their_own_and_types_are_not_mixed(path: Path) -> None:
     families = {
-        "33x3x17:f64": "tsmr",
-        "4x4x64:f32:tx": "tsmt",
-        "6x6x80:f32:tx": "tsmt",
+        "33x3x17:f64": "stream_a_fma",
+        "4x4x64:f32:tx": "inner_fma",
+        "6x6x80:f32:tx": "inner_fma",
     }
     of_families(path, families)
     before = asked(path, TRIALS)

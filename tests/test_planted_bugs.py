@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
-from tsm2_tune.generator.families.resident_b import TsmmConfig
+from tsm2_tune.generator.families.resident_b import ResidentBFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.worker import Worker
@@ -24,7 +24,7 @@ V1 = Tsm2Config("v1", threads=32, columns=2, prefetch=1)
 V2 = Tsm2Config("v2", threads=32, columns=2, prefetch=6)
 V3 = Tsm2Config("v3", threads=32, columns=2, prefetch=6)
 OPT2 = Ism2Config(2, threads=32, columns=2, prefetch=4, row_tiles=2)
-TSMM = TsmmConfig(threads=64, vector_bytes=8, vectors=1, columns=2, prefetch=4, row_tiles=2)
+TSMM = ResidentBFmaConfig(threads=64, vector_bytes=8, vectors=1, columns=2, prefetch=4, row_tiles=2)
 
 
 BUGS = (
@@ -78,7 +78,7 @@ def test_a_bug_hidden_at_the_tuned_shape_is_rejected_on_the_probes(try_kernel: T
 
 
 def test_loads_of_four_bytes_are_right(try_kernel: TryKernel) -> None:
-    narrow = TsmmConfig(threads=64, vector_bytes=4, vectors=1, columns=2, prefetch=4, row_tiles=1)
+    narrow = ResidentBFmaConfig(threads=64, vector_bytes=4, vectors=1, columns=2, prefetch=4, row_tiles=1)
     result = try_kernel(narrow, Problem(*SHAPE, "f32"), lambda text: text, probes=True)
     assert result.outcome is Outcome.OK, result.detail
 

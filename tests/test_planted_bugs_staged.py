@@ -36,8 +36,8 @@ COPYING_BUGS = (
     staged("the last line of a tile that is not full left out", BLOCK, "runs_on(i) : at()", "runs_on(i) + 1 : at()"),
     staged("the last vector of a tile that is not full left out", WARPS, "elements_on(i)) < left",
         "elements_on(i) + wide) < left", op="ntt"),
-    mma("a round taken for whole runs that is not", MMA_ODD, "runs_of_round * of_run : sharers", "sharers : sharers",
-        op="ntt"),
+    mma("a round taken for whole runs that is not", MMA_ODD, "runs_of_round * of_run : ring_threads",
+        "ring_threads : ring_threads", op="ntt"),
     staged("leading dimensions not looked at", BLOCK, "| lda * sizeof(scalar) | ldb * sizeof(scalar)", ""),
     staged("addresses not looked at at an edge", BLOCK, "(reinterpret_cast<unsigned long long>(X) | ld", "(ld"),
 )  # fmt: skip
@@ -56,7 +56,8 @@ ELEMENT_BUGS = (
     staged("elements begin where vectors do", WARPS, "in_vectors ? Of_B::at() : Each_of_B::at()", "Of_B::at()",
         op="ntt"),
     staged("elements past the last line", WARPS, "return int(P::within(i, left))", "return 1", op="ntt"),
-    staged("elements of a chunk that k ends in", BLOCK, "whole_chunks = k / chunk", "whole_chunks = k / chunk + 1"),
+    staged("elements of a chunk that k ends in", BLOCK, "whole_chunks = k / block_k",
+        "whole_chunks = k / block_k + 1"),
     staged("elements that follow put where they are read", REGISTERS, "follow(ring + before", "follow(ring + place"),
     staged("the first elements not copied", REGISTERS, "follow(ring + place * (a_elements + b_elements));", ""),
     staged("elements that follow not waited for", REGISTERS, "cp_async_fence();\n            cp_async_wait<0>();\n"

@@ -27,7 +27,7 @@ from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
 
-STAGED_MMA = family_named("staged_mma")
+STAGED_MMA = family_named("staged_dmma")
 RUN_BUGS = (
     mma("the next tile not looked for", MMA_LARGE, "one_tile ? 0 : in_spans / work.span_chunks", "0"),
     mma("the tile before staged", MMA_LARGE, "tile_of(next_item);", "tile_of(next_item - (next_item > 0));"),

@@ -271,7 +271,8 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_program_runs(
     (tmp_path / "file").touch()
     done = tsm2_tune(fakes, "record", "--output", f"{tmp_path}/{output}", "--", "touch", f"{tmp_path}/ran")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"Error: cannot write {tmp_path}/{output}: it")
+    quoted = re.escape(f"{tmp_path}/{output}") if len(output) < 100 else rf"{re.escape(str(tmp_path))}/x+\.\.\.x+"
+    assert re.match(f"Error: cannot write {quoted}: it", done.stderr)
     assert done.stderr.count("\n") == 1
     assert os.listdir(tmp_path) == ["file"]
 

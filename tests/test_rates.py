@@ -29,9 +29,9 @@ def winner(times: Sequence[tuple[Shape, float]], *, on_host: bool = False) -> Wi
     (_, own_us), *others = times
     return Winner(
         device="a card", compute_capability="" if on_host else "9.0", driver="", toolkit="", tuned_at="2026-01-01",
-        dtype="f32", op="tn", m=12, n=32, k=100_000, config="tsmt", median_us=own_us, gbytes_per_s=1.0,
+        dtype="f32", op="tn", m=12, n=32, k=100_000, config="inner_fma", median_us=own_us, gbytes_per_s=1.0,
         percent_of_floor=1.0, cache="clean", vendor_us=None, vendor_right=None, vendor_routine=None,
-        vendor_version=None, x_cublas=None, digest="", kernel="tsmt",
+        vendor_version=None, x_cublas=None, digest="", kernel="inner_fma",
         launch=Launch(256, 12, 4096, 32, splits=132),
         division=Division(2, 12, 32, 96, 0, 1.03),
         elsewhere=[(*shape, 12, 132, us) for shape, us in others],
@@ -115,12 +115,13 @@ def test_usual_rates_are_the_familys() -> None:
     tiny = winner([(shape, expected_us(with_rates(0.35, CACHED_RATE), shape)) for shape in shapes])
     tiny = replace(tiny, m=4, n=4, k=40)
     of_family = replace(
-        tiny, config=("tsmm_rows:threads=128,vector_bytes=16,lanes=4,columns=2,rows=4,row_tiles=2,min_blocks=8")
+        tiny,
+        config=("row_lanes_register_b:threads=128,vector_bytes=16,lanes=4,columns=2,rows=4,row_tiles=2,min_blocks=8"),
     )
     assert fitted(of_family, CARD).arithmetic_rate == 0.33  # the nearest that is tried
     assert fitted(tiny, CARD).arithmetic_rate > 0.5
     alone = replace(of_family, elsewhere=())
-    assert fitted(alone, CARD).arithmetic_rate == USUAL_ARITHMETIC["tsmm_rows"]
+    assert fitted(alone, CARD).arithmetic_rate == USUAL_ARITHMETIC["row_lanes_register_b"]
 
 
 def test_a_hosts_have_usual_rates() -> None:

@@ -97,7 +97,7 @@ def test_no_line_is_longer_than_a_reader_likes(sources: list[KernelSource]) -> N
         assert len(longest) <= 122, longest
 
 
-SERIALISED = "staged_half"  # ptxas tells where a warpgroup's products wait for one another, when it optimises
+SERIALISED = "staged_wgmma"  # ptxas tells where a warpgroup's products wait for one another, when it optimises
 
 
 def together(sources: list[KernelSource]) -> str:

@@ -13,13 +13,23 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gemv import GemvConfig
-from tsm2_tune.generator.families.inner import TsmtConfig, TsmtFewConfig, TsmtRingConfig
+from tsm2_tune.generator.families.inner import InnerFma16BitConfig, InnerFmaConfig, InnerFmaRingConfig
 from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
-from tsm2_tune.generator.families.resident_b import TsmmConfig, TsmmHeldConfig, TsmmMmaConfig, TsmmRingConfig
-from tsm2_tune.generator.families.row_lanes import TsmmRowsConfig, TsmrRowsConfig
-from tsm2_tune.generator.families.staged import GramConfig, StagedConfig, StagedMmaConfig
-from tsm2_tune.generator.families.staged_wgmma import StagedHalfConfig
-from tsm2_tune.generator.families.stream_a import TsmrConfig, TsmrHalfConfig, TsmrHalfRingConfig, TsmrMmaConfig
+from tsm2_tune.generator.families.resident_b import (
+    ResidentBDmmaConfig,
+    ResidentBFmaConfig,
+    ResidentBFmaHeldConfig,
+    ResidentBFmaRingConfig,
+)
+from tsm2_tune.generator.families.row_lanes import RowLanesRegisterBConfig, RowLanesSharedBConfig
+from tsm2_tune.generator.families.staged import StagedDmmaConfig, StagedFmaConfig, StagedSymmetricFmaConfig
+from tsm2_tune.generator.families.staged_wgmma import StagedWgmmaConfig
+from tsm2_tune.generator.families.stream_a import (
+    StreamADmmaConfig,
+    StreamAFmaConfig,
+    StreamAMma16Config,
+    StreamAMma16RingConfig,
+)
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.probes import edge_problems
@@ -42,9 +52,11 @@ SQUARE = Problem(8192, 8192, 8192, "f32")
 STENCIL = GemmConfig(96, 96, 16, 16, 16, 32, 8, 8, 32, vector=1, read="nc")
 COPIES = GemmConfig(128, 128, 16, 16, 16, 32, 8, 16, 16, vector=4, read="nc", load=4, buffers=2)
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
-WARPGROUPS = StagedHalfConfig(256, 256, 64, 64, 4, splits=132)
-WIDE_TILE = StagedMmaConfig(256, 256, 128, 128, 16, 3, 1, splits=132, min_blocks=1, strips=4, octets=4, ahead=1)
-SYMMETRIC = GramConfig(128, 128, 64, 32, 2, 0, splits=264, min_blocks=1, lines=8, step=1)
+WARPGROUPS = StagedWgmmaConfig(256, 256, 64, 64, 4, splits=132)
+WIDE_TILE = StagedDmmaConfig(
+    256, 256, 128, 128, 16, 3, 1, splits=132, min_blocks=1, strips=4, octets=4, fragment_prefetch=1
+)
+SYMMETRIC = StagedSymmetricFmaConfig(128, 128, 64, 32, 2, 0, splits=264, min_blocks=1, lines=8, step=1)
 
 
 @cache
@@ -70,22 +82,27 @@ def test_nothing_vanishes(problem: Problem, device: str) -> None:
 
 
 def test_a_configuration_is_read_in_any_order_and_without_what_is_usual() -> None:
-    config = TsmrConfig(128, 1, 8, 8, 4, 1, 1, 1)
-    assert config.text == "tsmr:threads=128,columns=8,prefetch=8,stages=4"
-    assert TsmrConfig.parse(f"tsmr:evict_first=1,vectors=1,{config.text.removeprefix('tsmr:')},splits=1") == config
+    config = StreamAFmaConfig(128, 1, 8, 8, 4, 1, 1, 1)
+    assert config.text == "stream_a_fma:threads=128,columns=8,prefetch=8,stages=4"
+    assert (
+        StreamAFmaConfig.parse(
+            f"stream_a_fma:evict_first=1,vectors=1,{config.text.removeprefix('stream_a_fma:')},splits=1"
+        )
+        == config
+    )
     assert GemmConfig.parse(STENCIL.text) == STENCIL
     for wrong in (
-        "tsmr:threads=128,columns=8,prefetch=8",  # stages are missing
+        "stream_a_fma:threads=128,columns=8,prefetch=8",  # stages are missing
         f"{config.text},stages=4",
         f"{config.text},tiles=4",
         f"{config.text},",
         config.text.replace("=8", "=08"),
         config.text.replace("=8", "="),
-        config.text.replace("tsmr", "tsmm"),
+        config.text.replace("stream_a_fma", "resident_b_fma"),
         config.text.replace(":", ","),
-        "tsmr:",
+        "stream_a_fma:",
     ):
-        assert TsmrConfig.parse(wrong) is None
+        assert StreamAFmaConfig.parse(wrong) is None
     for wrong in (
         "block=96x96",
         "block=96x96x16x2",
@@ -161,110 +178,128 @@ COUNTER_EXAMPLES = (
     CounterExample("columns-within-n", Tsm2Config("v3", 128, 24, 4), R),
     CounterExample("prefetch-within-k", Tsm2Config("v3", 128, 8, 16), Problem(10**7, 8, 8, "f32")),
     CounterExample("threads-within-m", Tsm2Config("v3", 128, 8, 4), Problem(64, 8, 64, "f32")),
-    CounterExample("vector-holds-an-element", TsmmConfig(64, 8, 2, 8, 4, 1), replace(R, dtype_name="c128")),
-    CounterExample("rows-within-m", TsmmConfig(64, 16, 1, 8, 4, 1), Problem(255, 8, 64, "f32")),
+    CounterExample("vector-holds-an-element", ResidentBFmaConfig(64, 8, 2, 8, 4, 1), replace(R, dtype_name="c128")),
+    CounterExample("rows-within-m", ResidentBFmaConfig(64, 16, 1, 8, 4, 1), Problem(255, 8, 64, "f32")),
     CounterExample(
-        "rows-within-m", TsmrConfig(128, 1, 16, 8, 4, splits=1, row_tiles=1, min_blocks=1), replace(R, m=511)
+        "rows-within-m", StreamAFmaConfig(128, 1, 16, 8, 4, splits=1, row_tiles=1, min_blocks=1), replace(R, m=511)
     ),
     CounterExample("grid-fills-device", Ism2Config(1, 128, 8, 4, 2), R),
-    CounterExample("grid-fills-device", TsmrConfig(128, 1, 16, 8, 4, splits=2, row_tiles=1, min_blocks=1), R),
-    CounterExample("grid-fills-device", TsmrConfig(128, 1, 16, 8, 4, splits=1, row_tiles=2, min_blocks=1), R),
+    CounterExample("grid-fills-device", StreamAFmaConfig(128, 1, 16, 8, 4, splits=2, row_tiles=1, min_blocks=1), R),
+    CounterExample("grid-fills-device", StreamAFmaConfig(128, 1, 16, 8, 4, splits=1, row_tiles=2, min_blocks=1), R),
     CounterExample(
         "share-worth-a-block",
-        TsmrConfig(128, 1, 16, 8, 4, splits=48, row_tiles=1, min_blocks=1),
+        StreamAFmaConfig(128, 1, 16, 8, 4, splits=48, row_tiles=1, min_blocks=1),
         replace(R, k=48 * 64 - 1),
     ),
-    CounterExample("registers-reachable", TsmrConfig(256, 2, 16, 16, 4, splits=12, row_tiles=1, min_blocks=6), R),
     CounterExample(
-        "registers-reachable", TsmrConfig(64, 1, 1, 4, 2, splits=12, row_tiles=1, min_blocks=2), replace(R, n=1)
+        "registers-reachable", StreamAFmaConfig(256, 2, 16, 16, 4, splits=12, row_tiles=1, min_blocks=6), R
+    ),
+    CounterExample(
+        "registers-reachable", StreamAFmaConfig(64, 1, 1, 4, 2, splits=12, row_tiles=1, min_blocks=2), replace(R, n=1)
     ),
     CounterExample(
         "has-f64-tensor-cores",
-        TsmrMmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1),
+        StreamADmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1),
         R64,
         PROFILES["a100"],
     ),
-    CounterExample("rows-held", TsmmHeldConfig(128, 16, 8, 4, 64), WIDE),
-    CounterExample("across-within-n", TsmmHeldConfig(128, 16, 8, 4, 64), Problem(10**7, 32, 8, "f32")),
-    CounterExample("small-blocks", TsmmMmaConfig(384, 2, 64, 64, 32, 3, 1, splits=132, teams=4), WIDE),
-    CounterExample("whole-steps", TsmmMmaConfig(256, 2, 64, 8, 8, 2, 2, splits=132), replace(WIDE, k=8, op="ttt")),
-    CounterExample("whole-vectors", TsmmMmaConfig(256, 1, 64, 64, 64, 2, 2, splits=132), WIDE),
+    CounterExample("rows-held", ResidentBFmaHeldConfig(128, 16, 8, 4, 64), WIDE),
+    CounterExample("across-within-n", ResidentBFmaHeldConfig(128, 16, 8, 4, 64), Problem(10**7, 32, 8, "f32")),
+    CounterExample("small-blocks", ResidentBDmmaConfig(384, 2, 64, 64, 32, 3, 1, splits=132, teams=4), WIDE),
+    CounterExample(
+        "whole-steps", ResidentBDmmaConfig(256, 2, 64, 8, 8, 2, 2, splits=132), replace(WIDE, k=8, op="ttt")
+    ),
+    CounterExample("whole-vectors", ResidentBDmmaConfig(256, 1, 64, 64, 64, 2, 2, splits=132), WIDE),
     CounterExample(
         "depth-within-k",
-        TsmmMmaConfig(256, 2, 64, 64, 64, 2, 2, splits=132),
+        ResidentBDmmaConfig(256, 2, 64, 64, 64, 2, 2, splits=132),
         replace(WIDE, k=32),
     ),
     CounterExample(
         "rows-for-all",
-        TsmmMmaConfig(256, 2, 64, 64, 64, 2, 2, splits=132),
+        ResidentBDmmaConfig(256, 2, 64, 64, 64, 2, 2, splits=132),
         replace(WIDE, m=72 * 256),
     ),
-    CounterExample("columns-are-vectors", TsmmRingConfig(128, 4, 2, 2, 55, splits=528), ODD),
-    CounterExample("columns-within-n", TsmmRingConfig(128, 4, 8, 2, 55, splits=528), replace(ODD, n=3)),
-    CounterExample("sums-in-registers", TsmmRingConfig(128, 4, 16, 2, 55, splits=528), ODD),
-    CounterExample("rows-are-odd", TsmmRingConfig(128, 4, 8, 2, 55, splits=528), replace(ODD, n=64, k=8)),
-    CounterExample("all-has-room", TsmmRingConfig(128, 4, 8, 2, 55, splits=528), replace(ODD, k=63)),
-    CounterExample("rows-for-all", TsmmRingConfig(128, 4, 8, 2, 55, splits=528), replace(ODD, m=128 * 264)),
-    CounterExample("whole-waves", TsmmRingConfig(128, 4, 8, 2, 55, splits=148), ODD),
-    CounterExample("one-wave", TsmmRingConfig(128, 4, 8, 2, 112, splits=396), ODD),
-    CounterExample("vectors-fit-rows", TsmmRowsConfig(128, 8, 8, 1, 1, 16, 8, row_tiles=2, min_blocks=4), TALL),
-    CounterExample("joined-rows-fit", TsmmRowsConfig(128, 16, 1, 1, 1, 16, 8, 2, 4, joined=2), TALL),
-    CounterExample("lanes-fit-rows", TsmmRowsConfig(128, 16, 8, 1, 1, 16, 8, row_tiles=2, min_blocks=4), TALL),
-    CounterExample("columns-fit-n", TsmmRowsConfig(128, 16, 4, 1, 2, 16, 8, row_tiles=2, min_blocks=3), TALL),
+    CounterExample("columns-are-vectors", ResidentBFmaRingConfig(128, 4, 2, 2, 55, splits=528), ODD),
+    CounterExample("columns-within-n", ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=528), replace(ODD, n=3)),
+    CounterExample("sums-in-registers", ResidentBFmaRingConfig(128, 4, 16, 2, 55, splits=528), ODD),
+    CounterExample("rows-are-odd", ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=528), replace(ODD, n=64, k=8)),
+    CounterExample("all-has-room", ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=528), replace(ODD, k=63)),
+    CounterExample("rows-for-all", ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=528), replace(ODD, m=128 * 264)),
+    CounterExample("whole-waves", ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=148), ODD),
+    CounterExample("one-wave", ResidentBFmaRingConfig(128, 4, 8, 2, 112, splits=396), ODD),
     CounterExample(
-        "rows-within-m", TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=1, min_blocks=4), replace(TALL, m=255)
+        "vectors-fit-rows", RowLanesRegisterBConfig(128, 8, 8, 1, 1, 16, 8, row_tiles=2, min_blocks=4), TALL
+    ),
+    CounterExample(
+        "joined-rows-fit", RowLanesRegisterBConfig(128, 16, 1, 1, 1, 16, 8, 2, 4, rows_per_vector=2), TALL
+    ),
+    CounterExample(
+        "lanes-fit-rows", RowLanesRegisterBConfig(128, 16, 8, 1, 1, 16, 8, row_tiles=2, min_blocks=4), TALL
+    ),
+    CounterExample(
+        "columns-fit-n", RowLanesRegisterBConfig(128, 16, 4, 1, 2, 16, 8, row_tiles=2, min_blocks=3), TALL
+    ),
+    CounterExample(
+        "rows-within-m",
+        RowLanesRegisterBConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=1, min_blocks=4),
+        replace(TALL, m=255),
     ),
     CounterExample(
         "grid-fills-device",
-        TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4),
+        RowLanesRegisterBConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4),
         replace(TALL, m=512 * 132 - 1),
     ),
-    CounterExample("columns-within-n", TsmrRowsConfig(256, 16, 32, 4, 16, 1, 2, 8, strips=156, min_blocks=2), ROWS),
+    CounterExample(
+        "columns-within-n", RowLanesSharedBConfig(256, 16, 32, 4, 16, 1, 2, 8, strips=156, min_blocks=2), ROWS
+    ),
     CounterExample(
         "share-worth-a-block",
-        TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, 8, strips=160, min_blocks=2),
+        RowLanesSharedBConfig(256, 16, 32, 4, 8, 1, 2, 8, strips=160, min_blocks=2),
         replace(ROWS, k=255 * 8),
     ),
-    CounterExample("strips-are-vectors", TsmrRowsConfig(256, 16, 256, 2, 1, 1, 2, 8, strips=312, min_blocks=2), ROWS),
-    CounterExample("share-stays", TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, 4, strips=80, min_blocks=2), ROWS),
-    CounterExample("few-waves", TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, 8, strips=10, min_blocks=2), ROWS),
+    CounterExample(
+        "strips-are-vectors", RowLanesSharedBConfig(256, 16, 256, 2, 1, 1, 2, 8, strips=312, min_blocks=2), ROWS
+    ),
+    CounterExample("share-stays", RowLanesSharedBConfig(256, 16, 32, 4, 8, 1, 2, 4, strips=80, min_blocks=2), ROWS),
+    CounterExample("few-waves", RowLanesSharedBConfig(256, 16, 32, 4, 8, 1, 2, 8, strips=10, min_blocks=2), ROWS),
     CounterExample(
         "registers-in-bound",
-        TsmrRowsConfig(256, 16, 32, 4, 16, 2, 2, 16, strips=320, min_blocks=2),
+        RowLanesSharedBConfig(256, 16, 32, 4, 16, 2, 2, 16, strips=320, min_blocks=2),
         replace(ROWS, n=16),
     ),
     CounterExample(
         "has-half-tensor-cores",
-        TsmrHalfConfig(128, 8, 16, 32, 2, splits=12, row_tiles=1, min_blocks=1),
+        StreamAMma16Config(128, 8, 16, 32, 2, splits=12, row_tiles=1, min_blocks=1),
         replace(R, dtype_name="bf16"),
         PROFILES["v100"],
     ),
     CounterExample(
         "ring-for-many-columns",
-        TsmrHalfRingConfig(128, 8, 32, 128, 2, splits=12, row_tiles=1, min_blocks=1),
+        StreamAMma16RingConfig(128, 8, 32, 128, 2, splits=12, row_tiles=1, min_blocks=1),
         replace(R, n=8, dtype_name="bf16"),
     ),
     CounterExample(
         "group-within-k",
-        TsmrHalfRingConfig(128, 8, 32, 128, 2, splits=1, row_tiles=4, min_blocks=2),
+        StreamAMma16RingConfig(128, 8, 32, 128, 2, splits=1, row_tiles=4, min_blocks=2),
         Problem(10**7, 32, 63, "bf16"),
     ),
     CounterExample(
         "runs-are-pieces",
-        TsmrHalfRingConfig(128, 8, 32, 32, 2, splits=12, row_tiles=1, min_blocks=1),
+        StreamAMma16RingConfig(128, 8, 32, 32, 2, splits=12, row_tiles=1, min_blocks=1),
         Problem(20480, 32, 20480, "f16", "tn"),
     ),
-    CounterExample("tile-rows-within-m", TsmtConfig(128, 32, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
-    CounterExample("tile-columns-within-n", TsmtConfig(128, 16, 32, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
-    CounterExample("tile-covers-result", TsmtConfig(128, 8, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
+    CounterExample("tile-rows-within-m", InnerFmaConfig(128, 32, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
+    CounterExample("tile-columns-within-n", InnerFmaConfig(128, 16, 32, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
+    CounterExample("tile-covers-result", InnerFmaConfig(128, 8, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     CounterExample(
         "chunks-for-all",
-        TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1),
+        InnerFmaConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1),
         replace(GRAM, k=184 * 128),
     ),
     CounterExample(
         "chunks-for-all",
-        StagedConfig(128, 32, 16, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
+        StagedFmaConfig(128, 32, 16, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
         replace(GRAM, k=264 * 4 * 32 - 1),
     ),
     CounterExample("wide-tiles-for-wide-results", WIDE_TILE, replace(R64, n=64)),
@@ -276,20 +311,20 @@ COUNTER_EXAMPLES = (
     CounterExample("tile-covers-result", replace(SYMMETRIC, tile=16), replace(GRAM, m=17, n=17, op="tx")),
     CounterExample(
         "reads-fit-vectors",
-        StagedConfig(128, 128, 16, 16, 128, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
+        StagedFmaConfig(128, 128, 16, 16, 128, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
         replace(GRAM, dtype_name="f64"),
     ),
     CounterExample(
         "wide-loads",
-        TsmtFewConfig(128, 1, 1, 2, 2, splits=264, min_blocks=1),
+        InnerFma16BitConfig(128, 1, 1, 2, 2, splits=264, min_blocks=1),
         replace(GRAM, m=1, n=1, dtype_name="bf16", op="ntt"),
     ),
-    CounterExample("reads-differ", TsmtRingConfig(256, 16, 16, 2, 2, 1, 16, 3, splits=264), GRAM),
-    CounterExample("whole-waves", TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=148, min_blocks=1), GRAM),
-    CounterExample("one-wave", TsmtConfig(256, 16, 16, 8, 8, 4, 2, splits=528, min_blocks=1), GRAM),
+    CounterExample("reads-differ", InnerFmaRingConfig(256, 16, 16, 2, 2, 1, 16, 3, splits=264), GRAM),
+    CounterExample("whole-waves", InnerFmaConfig(128, 16, 16, 8, 8, 4, 1, splits=148, min_blocks=1), GRAM),
+    CounterExample("one-wave", InnerFmaConfig(256, 16, 16, 8, 8, 4, 2, splits=528, min_blocks=1), GRAM),
     CounterExample(
         "one-wave",  # the registers that a chunk is on its way in count
-        StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=4),
+        StagedFmaConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=4),
         GRAM,
     ),
     CounterExample(
@@ -320,26 +355,26 @@ def test_a_rule_drops_its_counter_example(example: CounterExample) -> None:
 
 
 def test_a_small_grid_is_kept_where_nothing_makes_it_larger() -> None:
-    config = TsmrConfig(128, 1, 16, 8, 4, splits=1, row_tiles=1, min_blocks=1)
+    config = StreamAFmaConfig(128, 1, 16, 8, 4, splits=1, row_tiles=1, min_blocks=1)
     for k, kept in ((64, True), (128, False)):
-        candidate = Candidate(family_named("tsmr"), config, replace(R, k=k), H200, Guidelines())
-        (rule,) = (rule for rule in rules_of(family_named("tsmr")) if rule.name == "grid-fills-device")
+        candidate = Candidate(family_named("stream_a_fma"), config, replace(R, k=k), H200, Guidelines())
+        (rule,) = (rule for rule in rules_of(family_named("stream_a_fma")) if rule.name == "grid-fills-device")
         assert rule.keeps(candidate) is kept
 
 
 def test_a_bound_on_registers_lets_blocks_share_a_multiprocessor() -> None:
-    config = StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=4)
-    (rule,) = (rule for rule in rules_of(family_named("staged")) if rule.name == "one-wave")
+    config = StagedFmaConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=4)
+    (rule,) = (rule for rule in rules_of(family_named("staged_fma")) if rule.name == "one-wave")
     for min_blocks, kept in ((1, False), (3, True)):
         candidate = Candidate(
-            family_named("staged"), replace(config, min_blocks=min_blocks), GRAM, H200, Guidelines()
+            family_named("staged_fma"), replace(config, min_blocks=min_blocks), GRAM, H200, Guidelines()
         )
         assert rule.keeps(candidate) is kept
 
 
 def test_the_host_stands_in_for_the_tensor_cores() -> None:
-    config = TsmrMmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1)
-    family = family_named("tsmr_mma")
+    config = StreamADmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1)
+    family = family_named("stream_a_dmma")
     (rule,) = (rule for rule in rules_of(family) if rule.name == "has-f64-tensor-cores")
     for capability, kept in (((0, 0), True), ((8, 0), False), ((9, 0), True), ((10, 0), True), ((12, 0), True)):
         limits = replace(H200, compute_capability=capability)
@@ -371,15 +406,15 @@ def test_only_the_named_families_are_searched() -> None:
 
 
 def test_families_that_compute_half_of_a_matrix_are_for_gram_matrices_alone() -> None:
-    halves = {"gram", "gram_mma"}
-    among = [*halves, "tsmt_mma"]
+    halves = {"staged_symmetric_fma", "staged_symmetric_dmma"}
+    among = [*halves, "inner_dmma"]
     assert halves < set(search_space(Problem(32, 32, 10**6, "f64", "tx"), H200, families=among).families)
-    assert search_space(Problem(32, 32, 10**6, "f64", "tn"), H200, families=among).families == ("tsmt_mma",)
+    assert search_space(Problem(32, 32, 10**6, "f64", "tn"), H200, families=among).families == ("inner_dmma",)
 
 
 def test_gram_matrices_are_probed_at_both_numbers_of_a_shape() -> None:
     problem = Problem(8, 8, 10**6, "f32", "tx")
-    config = TsmtConfig(128, 8, 8, 8, 8, 4, 1, splits=264, min_blocks=1)
+    config = InnerFmaConfig(128, 8, 8, 8, 8, 4, 1, splits=264, min_blocks=1)
     sizes = {(probe.m, probe.n) for probe in edge_problems(config, problem)}
     general = {(probe.m, probe.n) for probe in edge_problems(config, replace(problem, op="tn"))}
     assert sizes == {(size, size) for shape in general for size in shape}

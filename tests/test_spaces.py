@@ -27,7 +27,7 @@ def test_each_space_is_enumerated_at_its_turn(monkeypatch: pytest.MonkeyPatch) -
         return search_space(problem, *args, **named)
 
     monkeypatch.setattr(job, "search_space", search)
-    spaces = job.spaces(PROBLEMS, TARGET, guidelines=OWN, families=("tsm2", "tsmt_ring", "tsmm"))
+    spaces = job.spaces(PROBLEMS, TARGET, guidelines=OWN, families=("tsm2", "inner_fma_ring", "resident_b_fma"))
     assert (len(spaces), spaces.problems, enumerated) == (3, tuple(PROBLEMS), [])
     for number, space in enumerate(spaces, 1):
         assert space.problem == PROBLEMS[number - 1]
@@ -42,7 +42,7 @@ def test_a_problem_that_has_nothing_is_refused_before_anything_is_tried() -> Non
         job.spaces(PROBLEMS, TARGET, guidelines={"min_threads_per_sm": 10**6}, families=("tsm2",))
 
 
-@pytest.mark.parametrize("families", [("tsm2",), ("gemm",), ("tsmr", "tsmt"), ()])
+@pytest.mark.parametrize("families", [("tsm2",), ("gemm",), ("stream_a_fma", "inner_fma"), ()])
 @pytest.mark.parametrize("problem", [Problem(2048, 4, 512, "f32"), Problem(4, 4, 2048, "f64", "tn")])
 def test_whether_there_is_a_configuration_is_what_the_space_says(families: tuple[str, ...], problem: Problem) -> None:
     least = "min_threads_per_sm"

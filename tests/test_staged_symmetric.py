@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import compiled
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.staged import StagedConfig, StagedMmaConfig
+from tsm2_tune.generator.families.staged import StagedDmmaConfig, StagedFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain
@@ -56,9 +56,9 @@ def product(
 
 
 SYMMETRIC = (
-    StagedConfig(128, 128, 16, 16, 64, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=1),
-    StagedConfig(128, 32, 16, 16, 16, 3, 1, splits=2, min_blocks=1, rows=8, columns=8, step=1),
-    StagedMmaConfig(128, 128, 16, 16, 32, 3, 1, splits=2, min_blocks=1, strips=1, octets=2, ahead=1),
+    StagedFmaConfig(128, 128, 16, 16, 64, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=1),
+    StagedFmaConfig(128, 32, 16, 16, 16, 3, 1, splits=2, min_blocks=1, rows=8, columns=8, step=1),
+    StagedDmmaConfig(128, 128, 16, 16, 32, 3, 1, splits=2, min_blocks=1, strips=1, octets=2, fragment_prefetch=1),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from contextlib import closing
@@ -12,7 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, final, plain_sql, trial, tuning_run
-from tsm2_tune.errors import StoreError
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
+from tsm2_tune.generator.former_names import FORMER_NAMES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner import database, migrations
@@ -217,6 +220,37 @@ def test_configurations_with_letters_are_spelt_in_words(path: Path) -> None:
         assert [row.config for row in store.best()] == [C128.text]
         assert store.trial(1).trial.config == C128
     assert plain_sql(path, "SELECT config FROM trial ORDER BY id") == [(C128.text,), ("bygone-t1",)]
+
+
+def test_names_of_older_versions_become_those_of_now(path: Path) -> None:
+    now = config_spelt(
+        "staged_dmma:threads=128,ring_threads=128,block=32x32x32,stages=3,copy=cg,splits=16,warp=32x16"
+    )
+    assert now is not None
+    before = {
+        "threads": 128, "sharers": 128, "tile_rows": 32, "tile_columns": 32, "chunk": 32, "stages": 3, "through": 2,
+        "splits": 16, "min_blocks": 1, "strips": 2, "octets": 2, "ahead": 0,
+    }  # fmt: skip
+    problem = Problem(64, 32, 10**6, "f64", "tn")
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500.0, now, problem=problem))
+    plain_sql(
+        path,
+        "UPDATE trial SET family = 'staged_mma', config = replace(config, 'staged_dmma', 'staged_mma'),"
+        f" tunables = '{json.dumps(before)}'",
+    )
+    downgrade(path, 18)
+    with Store.open(path, create=True) as store:
+        assert [(row.config, row.family) for row in store.best()] == [(now.text, "staged_dmma")]
+        assert store.trial(1).trial.config == now
+
+
+def test_a_family_of_an_older_version_is_told_what_it_is_called_now() -> None:
+    for before, now in FORMER_NAMES.items():
+        assert now in FAMILIES
+        assert before not in FAMILIES
+        with pytest.raises(InputError, match=f"family '{before}' is called {now} now"):
+            family_named(before)
 
 
 # What a file from elsewhere may hold

@@ -116,8 +116,8 @@ def assert_whole(table: Printed) -> None:
         "show --db {}",
         "devices",
         "model --device h200 --shapes 20480x16x20480,1e7x8x8,15x15000x15000 --dtype f32,f64",
-        "space --device h200 --shapes 20480x16x20480 --family tsm2,tsmr",
-        "space --device h200 --shapes 20480x16x20480 --family tsm2,tsmr --explain",
+        "space --device h200 --shapes 20480x16x20480 --family tsm2,stream_a_fma",
+        "space --device h200 --shapes 20480x16x20480 --family tsm2,stream_a_fma --explain",
         "space --device h200 --audit --db {}",
     ],
 )

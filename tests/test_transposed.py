@@ -33,7 +33,7 @@ STRICT = {"min_reuse": 1e9, "min_threads_per_sm": 1e9}  # of the transposed prod
     ("problem", "guidelines", "families", "remedies"),
     [
         (WIDE, {}, (), INSTEAD),
-        (WIDE, {}, ("tsm2", "tsmm"), f"no family computes it{INSTEAD} or name other families"),
+        (WIDE, {}, ("tsm2", "resident_b_fma"), f"no family computes it{INSTEAD} or name other families"),
         (WIDE, STRICT, (), "; choose another shape"),
         (SQUARE, STRICT, (), "; loosen --guidelines"),
         (SQUARE, STRICT, ("tsm2",), "; loosen --guidelines or name other families"),

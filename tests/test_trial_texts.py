@@ -181,9 +181,9 @@ def test_another_kernel_is_told_and_the_rest_is_imported(tuned: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("spelling", "is_of_a_space"),
     [
-        ("tsmr:threads=128,columns=8,prefetch=8,stages=4,splits=12", True),
-        ("tsmr:splits=12,stages=4,prefetch=8,columns=8,threads=128,row_tiles=1", True),
-        ("tsmr-t128-v1-c8-p8-s4-k12-r1-b1", True),  # as older versions spell it
+        ("stream_a_fma:threads=128,columns=8,prefetch=8,stages=4,splits=12", True),
+        ("stream_a_fma:splits=12,stages=4,prefetch=8,columns=8,threads=128,row_tiles=1", True),
+        ("stream_a_fma-t128-v1-c8-p8-s4-k12-r1-b1", True),  # as older versions spell it
         ("tsm2:version=v3,threads=100,columns=8,prefetch=4", False),
     ],
 )

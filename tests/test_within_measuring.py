@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, Times, stored_trial
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families.stream_a import TsmrConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import SPLITS, WIDE_SPLITS
 from tsm2_tune.tuner.export.measuring import Bench, Narrowed, Search
@@ -224,7 +224,7 @@ def test_a_stop_loses_nothing(store: Store) -> None:
 
 
 def test_a_kernel_that_splits_k_is_tried_as_it_suits_the_shape(store: Store) -> None:
-    config = TsmrConfig(128, 1, 8, 8, 2, 6, 1, 1)
+    config = StreamAFmaConfig(128, 1, 8, 8, 2, 6, 1, 1)
     other = replace(config, splits=24)
     assert config.kernel_text == other.kernel_text
     large, small = Problem(40960, 8, 20480, "f32"), Problem(5120, 8, 20480, "f32")
@@ -242,7 +242,7 @@ def test_a_kernel_that_splits_k_is_tried_as_it_suits_the_shape(store: Store) -> 
         list(itertools.takewhile(lambda _: not device.tried, Search(tuned, bench).events()))
     ((text, at),) = device.tried
     assert at == small
-    found = TsmrConfig.parse(text)
+    found = StreamAFmaConfig.parse(text)
     assert found is not None
     assert found.kernel_text == config.kernel_text
     assert found.splits > 2 * config.splits  # as many blocks for an eighth of the rows
@@ -290,7 +290,7 @@ def test_winners_of_another_compiler_are_not_measured_beside(store: Store) -> No
 
 def test_kernels_of_another_compiler_take_no_part(store: Store) -> None:
     """Their times at one shape say nothing of what they would take at another, compiled now."""
-    of_before = TsmrConfig(128, 1, 8, 8, 2, 1, 1, 1)
+    of_before = StreamAFmaConfig(128, 1, 8, 8, 2, 1, 1, 1)
     times = {
         (KERNELS[number].text, at): 100.0 + 50 * (number != place)
         for number in (0, 1)
@@ -305,7 +305,7 @@ def test_kernels_of_another_compiler_take_no_part(store: Store) -> None:
 
 
 def test_kernels_of_equal_text_are_one(store: Store) -> None:
-    config = TsmrConfig(128, 1, 8, 8, 2, 6, 1, 1)
+    config = StreamAFmaConfig(128, 1, 8, 8, 2, 6, 1, 1)
     shapes = [Problem(40960, 8, 20480, "f32"), Problem(5120, 8, 20480, "f32")]
     for at, splits in zip(shapes, (6, 24), strict=True):
         store.add_trial(RUN, stored_trial(replace(config, splits=splits), at, 100.0, full_verdict="right"))

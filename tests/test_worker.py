@@ -20,7 +20,7 @@ from tests.command import TUNE, run
 from tests.conftest import ONCE, TryKernel
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.families.published import Tsm2Config
-from tsm2_tune.generator.families.stream_a import TsmrConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import worker as worker_module
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
@@ -102,7 +102,7 @@ def test_what_is_too_large_for_the_device_is_said_with_what_to_do(
 def test_a_workspace_that_is_not_left_as_it_was_is_told(
     try_kernel: TryKernel, original: str, planted: str, said: str
 ) -> None:
-    config = TsmrConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
+    config = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
     result = try_kernel(config, PROBLEM, lambda text: text.replace(original, planted))
     assert result.outcome in (Outcome.WRONG_RESULT, Outcome.CRASHED)
     assert said in result.detail

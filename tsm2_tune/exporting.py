@@ -72,7 +72,7 @@ def export(
     tsm2-tune export --within 3% --format module --output best_kernels.py
     tsm2-tune export --format trials --output h200.jsonl
     tsm2-tune export --format t4 --shapes 20480x16x20480 --output trials.json
-    tsm2-tune export --format kernel-tuner-cache --family tsmr --shapes 20480x16x20480 --output tsmr.json
+    tsm2-tune export --format kernel-tuner-cache --family stream_a_fma --output stream_a_fma.json
     """
     measures = not no_measure
     wrong = contradiction(

@@ -16,7 +16,7 @@ using sum_t = float;  // of sums of products, alpha and beta
 constexpr int threads = 128;    // t1: threads of a block, one row of A each at a time
 constexpr int columns = 8;    // t2: columns of C that a thread accumulates in registers
 constexpr int prefetch = 8;  // t3: elements of A that a thread loads ahead
-constexpr int tile_rows = threads / prefetch * prefetch;  // rows of B staged at a time, in whole steps
+constexpr int tile_depth = threads / prefetch * prefetch;  // rows of B staged at a time, in whole steps
 // tcf: the grid has 1/tcf of a thread for each row of A, so each thread strides over tcf rows.
 
 // Elements step ... step + prefetch - 1 of one row of A, zeros past its end. Neighbouring threads hold
@@ -40,7 +40,7 @@ __device__ __forceinline__ void load_b(
     scalar (&b)[columns], const scalar *__restrict__ B, index_t ldb, index_t tile, index_t k, index_t first, index_t n)
 {
     const index_t l = tile + threadIdx.x;
-    const bool inside = threadIdx.x < tile_rows && l < k;
+    const bool inside = threadIdx.x < tile_depth && l < k;
     #pragma unroll
     for (int c = 0; c < columns; ++c)
         b[c] = inside && first + c < n ? B[l + (first + c) * ldb] : scalar(0);
@@ -49,10 +49,10 @@ __device__ __forceinline__ void load_b(
 // Stage the tile column by column: neighbouring threads write neighbouring banks.
 __device__ __forceinline__ void stage_b(scalar *staged, const scalar (&b)[columns])
 {
-    if (threadIdx.x < tile_rows) {
+    if (threadIdx.x < tile_depth) {
         #pragma unroll
         for (int c = 0; c < columns; ++c)
-            staged[c * tile_rows + threadIdx.x] = b[c];
+            staged[c * tile_depth + threadIdx.x] = b[c];
     }
 }
 
@@ -65,7 +65,7 @@ __device__ __forceinline__ void multiply(
     for (int q = 0; q < prefetch; ++q) {
         #pragma unroll
         for (int c = 0; c < columns; ++c)
-            sum[c] += a[q] * staged_step[c * tile_rows + q];
+            sum[c] += a[q] * staged_step[c * tile_depth + q];
     }
 }
 
@@ -100,13 +100,13 @@ __device__ __forceinline__ void multiply_row(
         load_a(a, row_of_A, lda, 0, k);
 
         #pragma unroll 1
-        for (index_t tile = 0; tile < k; tile += tile_rows) {
+        for (index_t tile = 0; tile < k; tile += tile_depth) {
             __syncthreads();  // the tile is staged
-            const bool more_tiles = tile + tile_rows < k;
+            const bool more_tiles = tile + tile_depth < k;
             if (more_tiles)
-                load_b(next_b, B, ldb, tile + tile_rows, k, first, n);
+                load_b(next_b, B, ldb, tile + tile_depth, k, first, n);
 
-            const index_t end = more_tiles ? tile + tile_rows : k;
+            const index_t end = more_tiles ? tile + tile_depth : k;
             #pragma unroll 1
             for (index_t step = tile; step < end; step += prefetch) {
                 if (step + prefetch < k)
@@ -131,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(threads) ism2(
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // tile_rows x columns of B, column-major
+    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // tile_depth x columns of B, column-major
     const index_t stride = index_t(gridDim.x) * threads;
 
     // Algorithm 6: the whole product for one tile of rows after another. Every thread of a block makes the

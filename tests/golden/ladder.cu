@@ -15,9 +15,9 @@ using sum_t = float;  // of sums of products, alpha and beta
 
 constexpr bool c_along_n = true;  // how A, B and C lie in memory
 
-constexpr int tile_rows = 32;     // of C that a block computes
-constexpr int tile_columns = 32;  // of C that a block computes
-constexpr int threads = tile_rows * tile_columns;  // of a block: one for each element of its tile
+constexpr int block_m = 32;     // of C that a block computes
+constexpr int block_n = 32;  // of C that a block computes
+constexpr int threads = block_m * block_n;  // of a block: one for each element of its tile
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
@@ -33,9 +33,9 @@ extern "C" __global__ void __launch_bounds__(threads) ladder(
 {
     // Neighbouring threads have neighbouring rows. So a warp that loads A, or stores C, touches a line of memory for each
     // of its threads, of which it uses one element.
-    const index_t tiles_down = (m + tile_rows - 1) / tile_rows;
-    const index_t row = blockIdx.x % tiles_down * tile_rows + threadIdx.x % tile_rows;
-    const index_t column = blockIdx.x / tiles_down * tile_columns + threadIdx.x / tile_rows;
+    const index_t tiles_down = (m + block_m - 1) / block_m;
+    const index_t row = blockIdx.x % tiles_down * block_m + threadIdx.x % block_m;
+    const index_t column = blockIdx.x / tiles_down * block_n + threadIdx.x / block_m;
     if (row < m && column < n) {
         scalar sum = 0;
         for (index_t l = 0; l < k; ++l)

@@ -15,8 +15,8 @@ import pytest
 from tests.fabricated import device_array, imported, trial, tuning_run
 from tests.fake_tensors import Tensor, fake_torch
 from tests.recording_driver import recording
-from tsm2_tune.generator.families.resident_b import TsmmRingConfig
-from tsm2_tune.generator.families.stream_a import TsmrConfig
+from tsm2_tune.generator.families.resident_b import ResidentBFmaRingConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export import export
@@ -25,8 +25,8 @@ from tsm2_tune.tuner.store import Store
 GPU_NAME = "NVIDIA H200"
 M, N, K = 10000, 8, 20000
 L2_FILL = 100 << 20  # twice what the L2 holds
-NARROW, WIDE = TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4), TsmrConfig(128, 1, 8, 16, 4, 13, 1, 4)
-RING = TsmmRingConfig(128, 4, 8, 2, 55, splits=528)
+NARROW, WIDE = StreamAFmaConfig(64, 1, 8, 16, 4, 13, 1, 4), StreamAFmaConfig(128, 1, 8, 16, 4, 13, 1, 4)
+RING = ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=528)
 WON = (  # by each kernel, and its time there
     (NARROW, Problem(20480, N, 20480, "f32"), 380.0),
     (WIDE, Problem(20000, N, 20480, "f32"), 390.0),

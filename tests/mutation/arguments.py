@@ -49,8 +49,8 @@ ARGUMENTS = (
     Argument(
         "after a last tile that is whole, one of zeros is staged, which no turn reads",
         ("comparison",),
-        r"more_tiles = tile \+ tile_rows < k",
-        r"more_tiles = tile \+ tile_rows <= k",
+        r"more_tiles = tile \+ block_m < k",
+        r"more_tiles = tile \+ block_m <= k",
     ),
     Argument(
         "what is staged after the last tile is staged over before it is read",
@@ -147,9 +147,9 @@ ARGUMENTS = (
     Argument(
         "a last chunk that is past the end of k is of zeros in both operands",
         ("constant",),
-        r"^const index_t chunks = \(k \+ chunk - 1\) / chunk, begin = split ",
-        r"^const index_t chunks = \(k \+ chunk - 0\) / chunk, begin = split ",
-        lambda mutant: mutant.subject.config.family in ("gram", "gram_mma"),
+        r"^const index_t chunks = \(k \+ block_k - 1\) / block_k, begin = split ",
+        r"^const index_t chunks = \(k \+ block_k - 0\) / block_k, begin = split ",
+        lambda mutant: mutant.subject.config.family in ("staged_symmetric_fma", "staged_symmetric_dmma"),
     ),
     Argument(
         "where many blocks share a tile the last of them can add up all: it takes longer",
@@ -342,7 +342,7 @@ ARGUMENTS = (
     Argument(
         "threads past the tile read elements of B that they do not stage",
         ("flag",),
-        r"inside = threadIdx.x < tile_rows && l < k",
+        r"inside = threadIdx.x < block_m && l < k",
         r"inside =  ?l < k",
     ),
     Argument(

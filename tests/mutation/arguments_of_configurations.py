@@ -81,8 +81,8 @@ OF_CONFIGURATIONS = (
         r"= +lines <= last \?",
         lambda mutant: (
             "return aligned && length % elements == 0;" in mutant.text
-            and constant(mutant, "tile_rows") == constant(mutant, "rows") > 0
-            and constant(mutant, "tile_columns") == constant(mutant, "columns") > 0
+            and constant(mutant, "block_m") == constant(mutant, "rows") > 0
+            and constant(mutant, "block_n") == constant(mutant, "columns") > 0
         ),
     ),
     Argument(
@@ -120,7 +120,7 @@ OF_CONFIGURATIONS = (
             "a_along_k = false" in mutant.text
             and "aligned(a_along_k ? A : A + top, lda, vector)" in mutant.text
             and constant(mutant, "vector") == 1
-            and constant(mutant, "tile_rows") <= MOST_MASKED
+            and constant(mutant, "block_m") <= MOST_MASKED
         ),
     ),
     Argument(
@@ -251,8 +251,8 @@ OF_CONFIGURATIONS = (
     Argument(
         "of fewer whole chunks the others take the way for what is not whole, which is right for all",
         ("early stop",),
-        r"\bwhole(_chunks)? = (vectors \? )?k / chunk",
-        r"whole(_chunks)? = (vectors \? )?\(k & 0x\w+\) / chunk",
+        r"\bwhole(_chunks)? = (vectors \? )?k / block_k",
+        r"whole(_chunks)? = (vectors \? )?\(k & 0x\w+\) / block_k",
     ),
     Argument(
         "each thread has a piece in every round",

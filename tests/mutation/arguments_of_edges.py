@@ -34,7 +34,7 @@ OF_EDGES = (
         r"^if \(next_row < m\) \{",
         r"^if \(true\)",
         lambda mutant: (
-            "if (vectors_A && next_row + rows <= m && l + chunk <= k) {" in mutant.text
+            "if (vectors_A && next_row + rows <= m && l + block_k <= k) {" in mutant.text
             and "const index_t left = line >= last || product >= k ? 0 :" in mutant.text
         ),
     ),
@@ -82,7 +82,7 @@ OF_EDGES = (
         ("constant",),
         r"^const sum_t factor = row \+ r < m \? sum_t\(A\[.*\]\) : sum_t\(0\);",
         r": sum_t\((1|\(-1\))\);",
-        lambda mutant: mutant.subject.config.family == "tsmm_held" and "if (row + r < m)" in mutant.text,
+        lambda mutant: mutant.subject.config.family == "resident_b_fma_held" and "if (row + r < m)" in mutant.text,
     ),
     Argument(
         "a turn past the last row, of which nothing is stored: the rows of a block end where C does",

@@ -81,7 +81,7 @@ OF_TYPES = (
         ("flag",),
         r"^if \(whole && beta == 0\) \{",
         r"^if \( ?beta == 0\) \{",
-        lambda mutant: mutant.subject.config.family == "tsmm_held" and has_one_element(mutant),
+        lambda mutant: mutant.subject.config.family == "resident_b_fma_held" and has_one_element(mutant),
     ),
     Argument(
         "which products are taken where a part is NaN: it makes NaN of both parts in any of them",
@@ -118,7 +118,7 @@ OF_TYPES = (
         "where vectors have one element, no row is at an edge",
         (),
         holds=lambda mutant: (
-            mutant.subject.config.family == "tsmm_held"
+            mutant.subject.config.family == "resident_b_fma_held"
             and has_one_element(mutant)
             and is_function(mutant, "load_a_at_the_edge")
         ),
@@ -128,6 +128,6 @@ OF_TYPES = (
         ("constant",),
         r"^__device__ __forceinline__ Complex\(Real re, Real im = 0\)",
         r"im = (1|\(-1\))\)",
-        lambda mutant: mutant.subject.config.family == "tsmm_held" and has_one_element(mutant),
+        lambda mutant: mutant.subject.config.family == "resident_b_fma_held" and has_one_element(mutant),
     ),
 )

@@ -117,9 +117,9 @@ def ends_past(mutant: Mutant, name: str) -> bool:
 def pieces_fill_threads(mutant: Mutant) -> bool:
     """Whether the pieces of a chunk of either operand are a multiple of the threads."""
     width = 16 // mutant.subject.problem.dtype.element_bytes
-    chunk, threads = constant(mutant, "chunk"), constant(mutant, "threads")
-    lines = constant(mutant, "tile_rows"), constant(mutant, "tile_columns")
-    return all(one * chunk // width % threads == 0 and one * chunk > 0 for one in lines)
+    block_k, threads = constant(mutant, "block_k"), constant(mutant, "threads")
+    lines = constant(mutant, "block_m"), constant(mutant, "block_n")
+    return all(one * block_k // width % threads == 0 and one * block_k > 0 for one in lines)
 
 
 def implies_alignment(mutant: Mutant) -> bool:
@@ -181,10 +181,10 @@ def packs_are_never_across(mutant: Mutant) -> bool:
 
 def has_one_team(mutant: Mutant) -> bool:
     """Whether the warps of a block are as many as those of a team."""
-    is_known = "constexpr int team = 32 * team_rows * (tile_columns / (8 * octets));" in mutant.text
-    is_known &= "constexpr int team_rows = tile_rows / (16 * strips);" in mutant.text
+    is_known = "constexpr int team = 32 * team_rows * (block_n / (8 * octets));" in mutant.text
+    is_known &= "constexpr int team_rows = block_m / (16 * strips);" in mutant.text
     rows, columns, strips, octets, threads = (
-        constant(mutant, name) for name in ("tile_rows", "tile_columns", "strips", "octets", "threads")
+        constant(mutant, name) for name in ("block_m", "block_n", "strips", "octets", "threads")
     )
     return is_known and 0 < threads <= 32 * (rows // (16 * strips)) * (columns // (8 * octets))
 
@@ -198,8 +198,8 @@ def is_function(mutant: Mutant, name: str) -> bool:
 
 def tile_elements_bound(mutant: Mutant) -> int:
     """Past every place in a staged tile of either operand, whichever way it lies."""
-    chunk, lines = constant(mutant, "chunk"), max(constant(mutant, "tile_rows"), constant(mutant, "tile_columns"))
-    return (chunk + MOST_PADDING) * (lines + MOST_PADDING) if chunk and lines else INT16_MAX + 1
+    block_k, lines = constant(mutant, "block_k"), max(constant(mutant, "block_m"), constant(mutant, "block_n"))
+    return (block_k + MOST_PADDING) * (lines + MOST_PADDING) if block_k and lines else INT16_MAX + 1
 
 
 def copies_for_itself(mutant: Mutant) -> bool:

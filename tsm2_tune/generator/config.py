@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.former_names import FORMER_NAMES
 from tsm2_tune.generator.spelling import read, read_letters, spelt
 from tsm2_tune.generator.tunables import TunableValue, declared
 from tsm2_tune.runtime.launch import FLAT_SPLITS, GROUP_SPLITS, Launch
@@ -28,9 +29,15 @@ NAME = re.compile("[a-z][a-z0-9_]*")  # of a family
 
 
 def family_spelt(text: str) -> str:
-    """The name of the family in the spelling of a configuration."""
+    """The name of the family in the spelling of a configuration, also of one by an older version."""
+    return _parts(text)[0]
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """The name of the family, and what follows it."""
     found = NAME.match(text)
-    return found[0] if found else ""
+    name = found[0] if found else ""
+    return FORMER_NAMES.get(name, name), text[len(name) :]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -105,11 +112,12 @@ class KernelConfig:
 
         Older versions have a letter for each tunable: tsm2-v3-t128-c8-p4.
         """
+        family, values = _parts(text)
         found = None
-        if text.startswith(f"{cls.family}:"):
-            found = read(declared(cls), text.removeprefix(f"{cls.family}:"))
-        elif text.startswith(f"{cls.family}-"):
-            found = read_letters(declared(cls), cls.later_tunables(), text.removeprefix(f"{cls.family}-"))
+        if family == cls.family and values.startswith(":"):
+            found = read(declared(cls), values[1:])
+        elif family == cls.family and values.startswith("-"):
+            found = read_letters(declared(cls), cls.later_tunables(), values[1:])
         return None if found is None else cls(**dict[str, Any](found))
 
     @classmethod

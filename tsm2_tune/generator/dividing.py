@@ -75,7 +75,7 @@ def divided(family: Family[Any], config: Any, problem: Problem, limits: DeviceLi
     if isinstance(family, FullKernel):
         return sorted(filling(wide, problem, limits), key=lambda one: not family.has_whole_tiles(one, problem))
     if problem.k <= SMALL_K and max(problem.m, problem.n) <= LARGEST_THIN:
-        chunk, stages = family.periods(config, problem).k, int(getattr(config, "stages", 1))
-        few = splits_of_few_chunks(problem.k, chunk=chunk, stages=stages, limits=limits)
+        block_k, stages = family.periods(config, problem).k, int(getattr(config, "stages", 1))
+        few = splits_of_few_chunks(problem.k, block_k=block_k, stages=stages, limits=limits)
         return [replace(config, splits=splits) for splits in few]
     return wide

@@ -1,6 +1,6 @@
 """Problems that were measured, each with its fastest configurations: tsm2_tune/pretuned/first_choices.txt.
 
-    h200 f32 nn 20480 16 20480 tsmr:threads=128,columns=8,prefetch=8,stages=4,splits=12@377.2 ...
+    h200 f32 nn 20480 16 20480 stream_a_fma:threads=128,columns=8,prefetch=8,stages=4,splits=12@377.2 ...
 
 A line has the card, the problem, and its fastest kernels, the fastest first, each as it was started there and with
 the microseconds that it took. `python -m benchmarks.measured` makes the file of result files.

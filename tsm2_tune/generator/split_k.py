@@ -64,12 +64,12 @@ def flat_splits(tile_elements: int) -> int:
 SMALL_K = 2**18  # up to which starting the kernel and adding up its sums take longer than reading
 
 
-def splits_of_few_chunks(k: int, *, chunk: int, stages: int, limits: DeviceLimits) -> list[int]:
+def splits_of_few_chunks(k: int, *, block_k: int, stages: int, limits: DeviceLimits) -> list[int]:
     """Splits of a small k, best first: as few rounds of chunks as the stages hold, then few sums.
 
     One block a multiprocessor at the most: a second one costs more in the last sums than it saves in rounds.
     """
-    chunks = -(-k // chunk)
+    chunks = -(-k // block_k)
     options = [splits for splits in WIDE_SPLITS if splits <= limits.sms]
     worth = [splits for splits in options if mostly_busy(splits, chunks)] or [WIDE_SPLITS[0]]
     return sorted(worth, key=lambda splits: (max(-(-chunks // splits), stages), splits))[:FEW_SPLITS]

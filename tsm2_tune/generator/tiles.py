@@ -38,21 +38,21 @@ def tile_rules(
 
     def covers(candidate: Candidate) -> bool:
         problem, least = candidate.problem, most(candidate) if callable(most) else most
-        rows, across = tunable(candidate, "tile_rows"), tunable(candidate, "tile_columns")
+        rows, across = tunable(candidate, "block_m"), tunable(candidate, "block_n")
         return rows >= min(problem.m, least) and across >= min(problem.n, least)
 
     return (
         covering_rule(
             "tile-rows-within-m",
             "a tile of more rows than C has computes rows that nobody asked for",
-            tunable="tile_rows",
+            tunable="block_m",
             options=options,
             extent=lambda problem: problem.m,
         ),
         covering_rule(
             "tile-columns-within-n",
             "a tile of more columns than C has computes columns that nobody asked for",
-            tunable="tile_columns",
+            tunable="block_n",
             options=columns or options,
             extent=lambda problem: problem.n,
         ),
@@ -65,12 +65,12 @@ def tile_rules(
     )
 
 
-def tile_traffic(problem: Problem, *, tile_rows: int, tile_columns: int) -> Traffic:
+def tile_traffic(problem: Problem, *, block_m: int, block_n: int) -> Traffic:
     """Bytes moved: A once for each column of tiles, B once for each row of them. The sums of the splits are few.
 
     Where B is A's matrix, blocks beside the diagonal read what others read at the same time.
     """
-    down, across = -(-problem.m // tile_rows), -(-problem.n // tile_columns)
+    down, across = -(-problem.m // block_m), -(-problem.n // block_n)
     elements = problem.k * (problem.m * across + (0 if problem.is_gram else problem.n * down))
     return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 

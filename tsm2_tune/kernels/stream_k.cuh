@@ -21,7 +21,7 @@
 // So most of the time blocks side by side read neighbours of A and the same rows of B. With nearly as many tiles as
 // blocks and a short k, each tile is one block's, and the blocks left over have nothing to do: for a whole tile a block
 // may have `most_over` products along k over its share. Of a single tile, block b has chunks b, b + splits, ...
-template <class Index, int tile_rows, int tile_columns, int chunk, int most_over>
+template <class Index, int block_m, int block_n, int block_k, int most_over>
 struct StreamK {
     struct Corner {  // of a tile, in C
         Index row, column;
@@ -54,25 +54,25 @@ struct StreamK {
     __device__ __forceinline__ Corner corner_of(Index tile) const
     {
         if (tiles == tiles_down)
-            return {tile * tile_rows, 0};
+            return {tile * block_m, 0};
         const Index band = tile / tiles_of_band, in_band = tile - band * tiles_of_band;
         const Index above = band * tiles_down_band, below = tiles_down - above;
         const Index down = below < tiles_down_band ? below : tiles_down_band, across = in_band / down;
-        return {(above + in_band - across * down) * tile_rows, across * tile_columns};
+        return {(above + in_band - across * down) * block_m, across * block_n};
     }
 
     __device__ __forceinline__ static StreamK of_block(Index block, int splits, Index m, Index n, Index k)
     {
         StreamK work = {};
-        work.tiles_down = (m + tile_rows - 1) / tile_rows;
-        const Index tiles_across = (n + tile_columns - 1) / tile_columns;
+        work.tiles_down = (m + block_m - 1) / block_m;
+        const Index tiles_across = (n + block_n - 1) / block_n;
         const Index tiles = work.tiles = work.tiles_down * tiles_across;
         if (tiles_across > 1) {
-            work.tiles_down_band = Index(sqrtf(splits * (float(tile_columns) / tile_rows)) + 0.5f);
+            work.tiles_down_band = Index(sqrtf(splits * (float(block_n) / block_m)) + 0.5f);
             work.tiles_down_band = work.tiles_down_band > 0 ? work.tiles_down_band : 1;
             work.tiles_of_band = tiles_across * work.tiles_down_band;
         }
-        const Index chunks = work.chunks = (k + chunk - 1) / chunk;
+        const Index chunks = work.chunks = (k + block_k - 1) / block_k;
         if (block >= splits)
             return work;
         if (tiles == 1) {
@@ -84,7 +84,7 @@ struct StreamK {
         }
         constexpr int least_tail = 32;  // chunks, beside which the end of an item takes little time
         Index share = Index((tiles * (long long)chunks + splits - 1) / splits);  // chunks of a block
-        if (tiles < splits && tiles >= splits - splits / 8 && (chunks - share) * chunk <= most_over)
+        if (tiles < splits && tiles >= splits - splits / 8 && (chunks - share) * block_k <= most_over)
             share = chunks;
         if (tiles < splits)
             work.panels = (chunks % share == 0 ? chunks : chunks > least_tail ? chunks - least_tail : 0) / share;

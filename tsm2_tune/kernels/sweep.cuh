@@ -3,7 +3,7 @@
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
-// Chunks from, from + splits, ... before `end`; returns the next one. load(a, b, chunk) loads one and multiply(a, b)
+// Chunks from, from + splits, ... before `end`; returns the next one. load(a, b, block_k) loads one and multiply(a, b)
 // multiplies it, and `stages` of them are in registers.
 template <int stages, class A, class B, class Index, class Load, class Multiply>
 __device__ __forceinline__ Index sweep(Index from, Index end, int splits, const Load &load, const Multiply &multiply)

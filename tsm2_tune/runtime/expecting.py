@@ -52,8 +52,8 @@ class Division:
     """Into what a kernel divides its work, whatever the shape."""
 
     resident: int  # blocks that a multiprocessor holds at a time
-    tile_rows: int  # of C; a block computes a whole number of such tiles, one below the other
-    tile_columns: int  # of C; 0: all of them
+    block_m: int  # of C; a block computes a whole number of such tiles, one below the other
+    block_n: int  # of C; 0: all of them
     step: int  # products of a sum; every part of k but the last has a whole number of such steps; 0: k has no parts
     deepest: int  # products of a sum after which C is written, to be read and written again for the next; 0: all
     odd_lines: float  # how much longer the body is where lines of operands are not whole vectors
@@ -93,11 +93,11 @@ class Kernels:
         division, started = _columns(divisions, Division), _columns(launches, Launch)
         self._resident, self._odd = division["resident"], division["odd_lines"]
         self._step, self._flows = _or_all(division["step"]), division["flows"] > 0
-        self._tile_rows, self._tile_columns = division["tile_rows"], _or_all(division["tile_columns"])
+        self._tile_rows, self._tile_columns = division["block_m"], _or_all(division["block_n"])
         self._deepest, self._columns = _or_all(division["deepest"]), _or_all(started["columns_per_block"])
         self._rows, self._splits = started["rows_per_block"], started["splits"]
         self._longest, self._depth = _or_all(division["longest"]), division["depth"]
-        width = np.where(division["width"] > 0, division["width"], division["tile_columns"])
+        width = np.where(division["width"] > 0, division["width"], division["block_n"])
         self._width = np.maximum(width, 1.0)
         self._arithmetic_rate, self._cached_rate = division["arithmetic_rate"], division["cached_rate"]
         self._persistent = started["persistent"] > 0

@@ -186,6 +186,21 @@ def _end_trials_early(_: Connection) -> None:
     """A trial may end as behind, which a program of before does not know: it is to refuse the file."""
 
 
+def _rename(connection: Connection) -> None:
+    """Families and tunables have the names that CUTLASS and BLAS have for them, where these have one."""
+    for (text,) in connection.exec_driver_sql("SELECT DISTINCT config FROM trial").fetchall():
+        config = config_spelt(str(text))
+        if config is not None:  # else another version's
+            connection.exec_driver_sql(
+                "UPDATE trial SET family = ?, config = ?, tunables = ? WHERE config = ?",
+                (config.family, config.text, config.json, text),
+            )
+    for (text,) in connection.exec_driver_sql("SELECT DISTINCT config FROM claim").fetchall():
+        config = config_spelt(str(text))
+        if config is not None:  # else another version's, or final
+            connection.exec_driver_sql("UPDATE claim SET config = ? WHERE config = ?", (config.text, text))
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -205,6 +220,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _tell_kernels_by_code,
     _spell_out,
     _end_trials_early,
+    _rename,
 )
 
 

@@ -44,7 +44,7 @@ class BestRow:
     """The winner of one problem on one device: a row of the view `best`, by the rules of best_view.BEST_VIEW."""
 
     device: str  # its name, as the driver has it
-    family: str  # of kernels, such as tsmr
+    family: str  # of kernels, such as stream_a_fma
     op: str  # how the matrices lie, as Problem has it
     dtype: str  # element type, as Problem has it
     m: int  # rows of C

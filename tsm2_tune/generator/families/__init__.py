@@ -1,16 +1,20 @@
 """The kernel families, found by their files: each module or package beside this one has one kernel, and defines its
 `FAMILIES`, one for each way to multiply.
 
-tsm2, ism2, gemm, gemv and ladder are the published ones, gemm and ladder for matrices that are not skinny and gemv
-for vectors; ladder is to learn from, and a search takes it only where it is named; minplus is gemm's kernel in the
-semiring (min, +). Of the others the first part says for what: tsmr a large A times a skinny B, tsmm a tall A times
-a small B, tsmt the transpose of a tall matrix times another, gram such a matrix's times itself, staged all but the
-last, both operands through shared memory (without a second part, transposed products alone). The second says how:
-nothing, by fused multiply-adds; mma, smma and zmma, on the f64 tensor cores for f64, f32 and complex numbers
-(tsmm_mma for all of these, gram_mma for f32 and f64); half and tf32, on those for 16-bit floats and for f32 with
-fewer bits; rows, by lanes along the rows of a row-major A; ring, A through a ring in shared memory, of tsmm_ring C
-too, of tsmt_ring both operands, as they lie; few, 16-bit floats in few columns, by fused multiply-adds; held, rows of
-up to 16 elements of A whole in registers.
+A name says the kernel, and then how it multiplies:
+
+- stream_a: a large A streams past a skinny B;
+- resident_b: a small B stays on the multiprocessor, and a tall A goes by;
+- row_lanes: lanes lie along the rows of a row-major A, with B in shared memory (shared_b) or registers (register_b);
+- inner: the transpose of a tall matrix times another, whose inner dimension is huge;
+- staged: both operands go through shared memory; staged_symmetric: X^T X, each product once;
+- fma: fused multiply-adds; dmma: the f64 tensor cores, f32_dmma and complex_dmma: other types on these; mma16, tf32
+  and wgmma: the tensor cores for 16-bit floats, for TF32, and Hopper's that read shared memory;
+- ring: A, or both operands, through a ring in shared memory; held: whole rows of A in registers; fma_16bit: 16-bit
+  floats in few columns.
+
+tsm2 and ism2 are the published kernels; gemm, minplus (its semiring (min, +)) and ladder are for matrices that are
+not skinny, gemv for vectors. A search takes ladder only where it is named.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from typing import Any
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig, family_spelt
 from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.former_names import FORMER_NAMES
 
 FAMILIES: dict[str, Family[Any]] = {
     family.name: family
@@ -39,6 +44,8 @@ FAMILIES: dict[str, Family[Any]] = {
 
 def family_named(name: str) -> Family[Any]:
     """The family called `name`; InputError for an unknown one."""
+    if name in FORMER_NAMES:
+        raise InputError(f"family {name!r} is called {FORMER_NAMES[name]} now")
     if name not in FAMILIES:
         raise InputError(f"unknown family {name!r}: expected one of {', '.join(FAMILIES)}")
     return FAMILIES[name]

@@ -74,8 +74,8 @@ class Family(ABC, Generic[C]):
         step = self.share_step(config, problem)
         return Division(
             resident=resident,
-            tile_rows=launch.rows_per_block // tiles,
-            tile_columns=launch.columns_per_block,
+            block_m=launch.rows_per_block // tiles,
+            block_n=launch.columns_per_block,
             step=step,
             deepest=self.deepest(config),
             odd_lines=self.odd_lines,

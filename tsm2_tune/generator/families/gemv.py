@@ -103,7 +103,7 @@ def _a_along_k(problem: Problem) -> bool:
     return problem.contiguous[0] == "k"
 
 
-def tile_rows(config: GemvConfig) -> int:
+def block_m(config: GemvConfig) -> int:
     """Rows of C that a block computes."""
     return config.threads // config.lanes * config.rows
 
@@ -121,7 +121,7 @@ def _sums_of_tile(config: GemvConfig, problem: Problem) -> int:
 
 
 def _adders(config: GemvConfig, problem: Problem) -> int:
-    return adders(threads=config.threads, tile_bytes=tile_rows(config) * problem.dtype.sum.element_bytes)
+    return adders(threads=config.threads, tile_bytes=block_m(config) * problem.dtype.sum.element_bytes)
 
 
 def widest(problem: Problem) -> int:
@@ -140,7 +140,7 @@ def _rows_within_m(candidate: Candidate) -> bool:
     config, problem = _config(candidate), candidate.problem
     fewest = 1 if _a_along_k(problem) else config.vector
     smallest = (config.threads, config.rows) == (THREADS[0], fewest) and step(config, problem) >= problem.k
-    return smallest or tile_rows(config) <= problem.m
+    return smallest or block_m(config) <= problem.m
 
 
 def _lanes_within_k(candidate: Candidate) -> bool:
@@ -234,7 +234,7 @@ class Gemv(Family[GemvConfig]):
         return Resources(
             threads=config.threads,
             registers=config.prefetch * loads + config.rows * dtype.sum.registers + OVERHEAD_REGISTERS,
-            smem_bytes=copies * tile_rows(config) * dtype.sum.element_bytes,
+            smem_bytes=copies * block_m(config) * dtype.sum.element_bytes,
             bytes_in_flight=(2 * config.prefetch - 1) * pieces * vector_bytes // 2,
             reuse=1,
         )
@@ -242,15 +242,15 @@ class Gemv(Family[GemvConfig]):
     def launch(self, config: GemvConfig, problem: Problem) -> Launch:
         return Launch(
             threads=config.threads,
-            rows_per_block=tile_rows(config),
+            rows_per_block=block_m(config),
             smem_bytes=self.resources(config, problem).smem_bytes,
             columns_per_block=1,
             splits=config.splits,
-            flat_splits=flat_splits(tile_rows(config)),
+            flat_splits=flat_splits(block_m(config)),
         )
 
     def periods(self, config: GemvConfig, problem: Problem) -> Periods:
-        return Periods(tile_rows(config), 1, config.prefetch * step(config, problem))
+        return Periods(block_m(config), 1, config.prefetch * step(config, problem))
 
     def share_step(self, config: GemvConfig, problem: Problem) -> int:
         return step(config, problem)
@@ -268,7 +268,7 @@ class Gemv(Family[GemvConfig]):
         full, and a turn follows another; in the third all shares but the first are empty, and A's address is aligned
         in some call where its leading dimension is not; in the last no line is of whole vectors.
         """
-        high, once, vector = tile_rows(config), step(config, problem), config.vector
+        high, once, vector = block_m(config), step(config, problem), config.vector
         along_k = _a_along_k(problem)
         return (
             (max(high - vector, 1), 2, (config.prefetch + 1) * once + vector),
@@ -317,7 +317,7 @@ class Gemv(Family[GemvConfig]):
 
     def context(self, config: GemvConfig, problem: Problem) -> dict[str, Any]:
         sum_bytes = problem.dtype.sum.element_bytes
-        sum_width = min(VECTOR_BYTES // sum_bytes, tile_rows(config))  # sums of a tile so small lie no wider apart
+        sum_width = min(VECTOR_BYTES // sum_bytes, block_m(config))  # sums of a tile so small lie no wider apart
         return {
             "about": f"matrix times vector, {config.decomposition}",
             "storage": problem.storage,

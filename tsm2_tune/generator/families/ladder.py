@@ -45,10 +45,10 @@ class LadderConfig(KernelConfig):
     step: Annotated[
         str, Tunable("one of naive, coalesced, tiled, coarse1d, coarse2d, vectorised", symbol="GeMM-", letter="")
     ]
-    tile_rows: Annotated[
+    block_m: Annotated[
         int, Tunable("rows of C that a block computes", symbol="tiles_Arows", word="block", letter="m")
     ]
-    tile_columns: Annotated[
+    block_n: Annotated[
         int, Tunable("columns of C that a block computes", symbol="tiles_Bcols", word="block", letter="n")
     ]
     tile_depth: Annotated[
@@ -70,7 +70,7 @@ class LadderConfig(KernelConfig):
     @property
     def threads(self) -> int:
         """Of a block."""
-        return self.tile_rows * self.tile_columns // (self.coarse_rows * self.coarse_columns)
+        return self.block_m * self.block_n // (self.coarse_rows * self.coarse_columns)
 
 
 Factors = tuple[int, int, int, int, int]
@@ -117,7 +117,7 @@ STEPS = {
 def _loads_are_whole(config: LadderConfig, elements: int) -> bool:
     """Whether every thread of the block loads as many pieces, of so many elements, of each tile."""
     piece = config.threads * elements
-    return config.tile_rows * config.tile_depth % piece == config.tile_columns * config.tile_depth % piece == 0
+    return config.block_m * config.tile_depth % piece == config.block_n * config.tile_depth % piece == 0
 
 
 class Ladder(Family[LadderConfig]):
@@ -153,7 +153,7 @@ class Ladder(Family[LadderConfig]):
     def resources(self, config: LadderConfig, problem: Problem) -> Resources:
         sums, dtype = config.coarse_rows * config.coarse_columns, problem.dtype
         loaded = config.coarse_rows + config.coarse_columns
-        staged = (config.tile_rows + config.tile_columns) * config.tile_depth if config.tile_depth > 1 else 0
+        staged = (config.block_m + config.block_n) * config.tile_depth if config.tile_depth > 1 else 0
         ahead = max(staged // config.threads, 2)
         return Resources(
             threads=config.threads,
@@ -164,7 +164,7 @@ class Ladder(Family[LadderConfig]):
         )
 
     def launch(self, config: LadderConfig, problem: Problem) -> Launch:
-        rows, columns = config.tile_rows, config.tile_columns
+        rows, columns = config.block_m, config.block_n
         if not problem.row_major_c:
             rows, columns = columns, rows
         smem_bytes = self.resources(config, problem).smem_bytes
@@ -177,7 +177,7 @@ class Ladder(Family[LadderConfig]):
     def traffic(self, config: LadderConfig, problem: Problem) -> Traffic:
         """A block's threads find one another's elements in shared memory, and in the L1 where they use none."""
         launch = self.launch(config, problem)
-        return tile_traffic(problem, tile_rows=launch.rows_per_block, tile_columns=launch.columns_per_block)
+        return tile_traffic(problem, block_m=launch.rows_per_block, block_n=launch.columns_per_block)
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and problem.op in OPS

@@ -108,7 +108,7 @@ class Published(Family[P]):
     def division(self, config: P, problem: Problem, resident: int) -> Division:
         """A block goes over its rows of A once for each group of columns."""
         found = super().division(config, problem, resident)
-        return replace(found, tile_columns=config.columns, depth=config.prefetch)
+        return replace(found, block_n=config.columns, depth=config.prefetch)
 
     def traffic(self, config: P, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=1)
@@ -192,8 +192,8 @@ class Ism2(Published[Ism2Config]):
 
     def traffic(self, config: Ism2Config, problem: Problem) -> Traffic:
         """Optimisation 2 writes C after every tile of B and reads it before all but the first."""
-        found, tile_rows = super().traffic(config, problem), config.threads // config.prefetch * config.prefetch
-        more = -(-problem.k // tile_rows) - 1 if config.optimisation == 2 else 0
+        found, tile_depth = super().traffic(config, problem), config.threads // config.prefetch * config.prefetch
+        more = -(-problem.k // tile_depth) - 1 if config.optimisation == 2 else 0
         c = more * problem.written_bytes
         return Traffic(found.read_bytes + c, found.written_bytes + c)
 

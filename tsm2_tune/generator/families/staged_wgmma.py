@@ -47,15 +47,15 @@ LARGE_CHUNK, LEAST_DEPTH = 64, 33  # products along k; of fewer other kernels wr
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class StagedHalfConfig(KernelConfig):
+class StagedWgmmaConfig(KernelConfig):
     """Every choice that the template needs."""
 
-    family: ClassVar[str] = "staged_half"
+    family: ClassVar[str] = "staged_wgmma"
 
     threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
-    chunk: Annotated[int, Tunable("products along k in one place of the ring", word="block", letter="d")]
+    block_m: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
+    block_n: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+    block_k: Annotated[int, Tunable("products along k in one place of the ring", word="block", letter="d")]
     stages: Annotated[int, Tunable("places of the ring", letter="s")]
     splits: Annotated[
         int,
@@ -65,17 +65,17 @@ class StagedHalfConfig(KernelConfig):
     ]
 
 
-def place_bytes(config: StagedHalfConfig, problem: Problem) -> int:
+def place_bytes(config: StagedWgmmaConfig, problem: Problem) -> int:
     """Of the ring: both operands' chunks, in whole periods of the order in which pieces lie."""
-    chunk_bytes = (config.tile_rows + config.tile_columns) * config.chunk * problem.dtype.element_bytes
+    chunk_bytes = (config.block_m + config.block_n) * config.block_k * problem.dtype.element_bytes
     return -(-chunk_bytes // PERIOD_BYTES) * PERIOD_BYTES
 
 
-class StagedHalf(Family[StagedHalfConfig]):
-    name = "staged_half"
+class StagedWgmma(Family[StagedWgmmaConfig]):
+    name = "staged_wgmma"
     on_tensor_cores = True
     summary = "C of many rows in 16 bits: both operands staged, on Hopper's tensor cores that read shared memory"
-    template = "staged_half.cu.jinja"
+    template = "staged_wgmma.cu.jinja"
     odd_lines = ODD_STAGED_LINES
     dtypes = ("bf16", "f16")
     rules = (
@@ -89,21 +89,21 @@ class StagedHalf(Family[StagedHalfConfig]):
         covering_rule(
             "tile-rows-within-m",
             "a tile of more rows than C has computes rows that nobody asked for",
-            tunable="tile_rows",
+            tunable="block_m",
             options=tuple(sorted({rows for _, rows in TILES})),
             extent=lambda problem: problem.m,
         ),
         covering_rule(
             "tile-columns-within-n",
             "a tile of more columns than C has computes columns that nobody asked for",
-            tunable="tile_columns",
+            tunable="block_n",
             options=COLUMNS,
             extent=lambda problem: problem.n,
         ),
         covering_rule(
             "chunk-within-k",
             "a chunk longer than k is zeros for the most part",
-            tunable="chunk",
+            tunable="block_k",
             options=CHUNKS,
             extent=lambda problem: problem.k,
         ),
@@ -113,66 +113,66 @@ class StagedHalf(Family[StagedHalfConfig]):
             "every block should have a chunk",
             lambda c: (
                 tunable(c, "splits") == WIDE_SPLITS[0]
-                or c.launch.tiles(c.problem.m, c.problem.n) * -(-c.problem.k // tunable(c, "chunk"))
+                or c.launch.tiles(c.problem.m, c.problem.n) * -(-c.problem.k // tunable(c, "block_k"))
                 >= tunable(c, "splits")
             ),
         ),
         *WIDE_SPLIT_RULES,
     )
-    config_type = StagedHalfConfig
+    config_type = StagedWgmmaConfig
 
-    def configurations(self) -> Iterator[StagedHalfConfig]:
-        for (threads, rows), columns, chunk, stages, splits in product(TILES, COLUMNS, CHUNKS, STAGES, WIDE_SPLITS):
-            yield StagedHalfConfig(threads, rows, columns, chunk, stages, splits)
+    def configurations(self) -> Iterator[StagedWgmmaConfig]:
+        for (threads, rows), columns, block_k, stages, splits in product(TILES, COLUMNS, CHUNKS, STAGES, WIDE_SPLITS):
+            yield StagedWgmmaConfig(threads, rows, columns, block_k, stages, splits)
 
-    def resources(self, config: StagedHalfConfig, problem: Problem) -> Resources:
+    def resources(self, config: StagedWgmmaConfig, problem: Problem) -> Resources:
         place = place_bytes(config, problem)
-        sums = config.tile_rows * config.tile_columns // config.threads
+        sums = config.block_m * config.block_n // config.threads
         return Resources(
             threads=config.threads,
             registers=sums + FRAGMENT_REGISTERS + OVERHEAD_REGISTERS,
             smem_bytes=place * config.stages,
             bytes_in_flight=place * (config.stages - 1) // config.threads,
-            reuse=config.tile_columns,
+            reuse=config.block_n,
         )
 
-    def launch(self, config: StagedHalfConfig, problem: Problem) -> Launch:
+    def launch(self, config: StagedWgmmaConfig, problem: Problem) -> Launch:
         return Launch(
             threads=config.threads,
-            rows_per_block=config.tile_rows,
-            columns_per_block=config.tile_columns,
+            rows_per_block=config.block_m,
+            columns_per_block=config.block_n,
             smem_bytes=self.resources(config, problem).smem_bytes,
             splits=config.splits,
             persistent=True,
         )
 
-    def periods(self, config: StagedHalfConfig, problem: Problem) -> Periods:
-        return Periods(config.tile_rows, config.tile_columns, config.chunk)
+    def periods(self, config: StagedWgmmaConfig, problem: Problem) -> Periods:
+        return Periods(config.block_m, config.block_n, config.block_k)
 
-    def traffic(self, config: StagedHalfConfig, problem: Problem) -> Traffic:
-        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
+    def traffic(self, config: StagedWgmmaConfig, problem: Problem) -> Traffic:
+        return tile_traffic(problem, block_m=config.block_m, block_n=config.block_n)
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes
 
-    def probe_shapes(self, config: StagedHalfConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+    def probe_shapes(self, config: StagedWgmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each block.
 
         The first two have pieces that are whole, in the first with a rest of k and many blocks for a tile; in the
         fourth one operand's are not. In the last two a chunk is all of k; in the last one B stays.
         """
-        rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
+        rows, columns, block_k = config.block_m, config.block_n, config.block_k
         turns = (config.stages + 1) * min(config.splits, 2)  # tiles: more of a block than its ring has places
         return (
-            (rows, columns, chunk * (2 * config.splits - 1) + 8),
-            (2 * rows + 8, columns + 8, 3 * chunk),
-            (rows + 1, max(columns - 1, 1), 2 * chunk + 3),
-            (rows - 8, columns - 8, 2 * chunk + 1),
-            (STRIP_ROWS, columns * turns, chunk - 8),
-            (rows * turns + 8, columns, chunk),
+            (rows, columns, block_k * (2 * config.splits - 1) + 8),
+            (2 * rows + 8, columns + 8, 3 * block_k),
+            (rows + 1, max(columns - 1, 1), 2 * block_k + 3),
+            (rows - 8, columns - 8, 2 * block_k + 1),
+            (STRIP_ROWS, columns * turns, block_k - 8),
+            (rows * turns + 8, columns, block_k),
         )
 
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedHalfConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedWgmmaConfig, ...]:
         """Tiles as high as the ring allows where A is large; several blocks where each tile is one chunk."""
         if problem.n <= FEW_COLUMNS or problem.k < LEAST_DEPTH or problem.m <= LARGEST_THIN:  # TSMT has a small C
             return ()
@@ -182,20 +182,20 @@ class StagedHalf(Family[StagedHalfConfig]):
         if row_major and not short:
             shapes.insert(0, (LONG_CHUNK, *LARGE_ROW_MAJOR))
         configs = [
-            StagedHalfConfig(threads, rows, columns, chunk, stages, wide_splits(limits, blocks))
-            for chunk, threads, rows, stages, blocks in shapes
+            StagedWgmmaConfig(threads, rows, columns, block_k, stages, wide_splits(limits, blocks))
+            for block_k, threads, rows, stages, blocks in shapes
         ]
         busy = {config: self._busy(config, problem) for config in configs}
         chosen = [config for config in configs if busy[config] >= LEAST_BUSY] or configs[-1:]
         return tuple(chosen if short else sorted(chosen, key=lambda config: -busy[config]))
 
-    def _busy(self, config: StagedHalfConfig, problem: Problem) -> float:
+    def _busy(self, config: StagedWgmmaConfig, problem: Problem) -> float:
         """The share of the blocks' time in which they have work, in parts as the template makes them."""
         tiles = self.launch(config, problem).tiles(problem.m, problem.n)
         items = tiles * max(config.splits // tiles, 1)
         return items / (-(-items // config.splits) * config.splits)
 
-    def context(self, config: StagedHalfConfig, problem: Problem) -> dict[str, Any]:
+    def context(self, config: StagedWgmmaConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
         return {
             "about": "both operands staged, multiplied where they are by warpgroups",
@@ -208,4 +208,4 @@ class StagedHalf(Family[StagedHalfConfig]):
         }
 
 
-FAMILIES = (StagedHalf(),)
+FAMILIES = (StagedWgmma(),)

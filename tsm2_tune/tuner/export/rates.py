@@ -24,7 +24,14 @@ CACHED_RATES = (8.0, 4.0, 2.0, CACHED_RATE, 0.7, 0.35, 0.17)
 ODD_LINES = (1.0, 1.15, 1.4, 1.8, 2.4)
 # Of the card's rate, what kernels of a family usually reach; others about all of it. Means of what was fitted to 276
 # winners on an H100: threads that fetch most operands of their multiplications from shared memory reach less.
-USUAL_ARITHMETIC = {"tsm2": 0.5, "ism2": 0.5, "tsmm_mma": 0.6, "tsmm_ring": 0.6, "tsmm_rows": 0.35, "tsmt_ring": 0.4}
+USUAL_ARITHMETIC = {
+    "tsm2": 0.5,
+    "ism2": 0.5,
+    "resident_b_dmma": 0.6,
+    "resident_b_fma_ring": 0.6,
+    "row_lanes_register_b": 0.35,
+    "inner_fma_ring": 0.4,
+}
 USUAL = 0.1  # weight of the squared logarithm of each rate over its usual one, beside those of times
 FAR = 4.0  # times as long as the card's rates allow, from where on a time tells little of kernels worth a choice
 

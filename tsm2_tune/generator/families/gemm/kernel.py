@@ -255,7 +255,7 @@ class Gemm(Family[GemmConfig]):
         return Periods(config.m_blk, config.n_blk, config.k_blk)
 
     def traffic(self, config: GemmConfig, problem: Problem) -> Traffic:
-        return tile_traffic(problem, tile_rows=config.m_blk, tile_columns=config.n_blk)
+        return tile_traffic(problem, block_m=config.m_blk, block_n=config.n_blk)
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and min(problem.m, problem.n) > SKINNY

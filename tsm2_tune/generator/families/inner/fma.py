@@ -23,10 +23,10 @@ LARGEST_TEAM = 64  # threads that share a tile of C
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmtConfig(InnerConfig):
+class InnerFmaConfig(InnerConfig):
     """Every choice that the template needs."""
 
-    family: ClassVar[str] = "tsmt"
+    family: ClassVar[str] = "inner_fma"
 
     rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread", letter="r")]
     columns: Annotated[
@@ -41,67 +41,67 @@ class TsmtConfig(InnerConfig):
     evict_first: EvictFirst = 1
 
 
-def team(config: TsmtConfig) -> int:
+def team(config: InnerFmaConfig) -> int:
     """Threads that share a tile of C."""
-    return (config.tile_rows // config.rows) * (config.tile_columns // config.columns)
+    return (config.block_m // config.rows) * (config.block_n // config.columns)
 
 
-def is_half(config: TsmtConfig, problem: Problem) -> bool:
+def is_half(config: InnerFmaConfig, problem: Problem) -> bool:
     """Whether a thread has half of a tile of a Gram matrix, the rest being its mirror image, and loads X once."""
     return problem.is_gram and team(config) == 1 and config.rows == config.columns
 
 
-class Tsmt(Streamed[TsmtConfig]):
-    name = "tsmt"
+class InnerFma(Streamed[InnerFmaConfig]):
+    name = "inner_fma"
     summary = "transposed tall and skinny times tall and skinny: C in registers, k over every thread"
     about = "C in registers, k over every thread"
-    template = "tsmt.cu.jinja"
+    template = "inner_fma.cu.jinja"
     dtypes = (*FMA_DTYPES, *TF32_DTYPES)  # TF32 asks for no more than f32 gives
     rules = (*tile_rules(TILE), CHUNKS_FOR_ALL, *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)
     rest_steps = 1
     moved_as_doubles = ("f64", "c64", "c128")
-    config_type = TsmtConfig
+    config_type = InnerFmaConfig
 
-    def configurations(self) -> Iterator[TsmtConfig]:
+    def configurations(self) -> Iterator[InnerFmaConfig]:
         tiles = sorted(
             {
-                (tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns))
-                for tile_rows, tile_columns, (rows, columns) in product(TILE, TILE, THREAD_TILES)
+                (block_m, block_n, min(block_m, rows), min(block_n, columns))
+                for block_m, block_n, (rows, columns) in product(TILE, TILE, THREAD_TILES)
             }
         )
         for threads, tile, ahead, splits, min_blocks in product(THREADS, tiles, STEP_STAGES, WIDE_SPLITS, MIN_BLOCKS):
-            config = TsmtConfig(threads, *tile, *ahead, splits, min_blocks)
+            config = InnerFmaConfig(threads, *tile, *ahead, splits, min_blocks)
             if team(config) <= LARGEST_TEAM:
                 yield config
 
-    def lanes_of_k(self, config: TsmtConfig) -> int:
+    def lanes_of_k(self, config: InnerFmaConfig) -> int:
         return config.threads // team(config)
 
-    def registers(self, config: TsmtConfig, problem: Problem) -> int:
+    def registers(self, config: InnerFmaConfig, problem: Problem) -> int:
         rows, columns = config.rows, config.columns
         sums = rows * (rows + 1) // 2 if is_half(config, problem) else rows * columns
         return (sums + self.loaded(config, problem)) * problem.dtype.registers
 
-    def loaded(self, config: TsmtConfig, problem: Problem) -> int:
+    def loaded(self, config: InnerFmaConfig, problem: Problem) -> int:
         lines = config.rows + (0 if is_half(config, problem) else config.columns)
         return lines * config.step * config.stages
 
-    def reuse(self, config: TsmtConfig) -> int:
+    def reuse(self, config: InnerFmaConfig) -> int:
         return config.columns
 
-    def probe_shapes(self, config: TsmtConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+    def probe_shapes(self, config: InnerFmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """The first has vectors and a rest of k, the last vectors that a part-filled tile must not reach past.
 
         The fourth, whose k is 1 more than a multiple of 4, has aligned addresses where the leading dimensions of the
         general call are not, or the other way round.
         """
-        rows, columns, chunk = config.rows, config.columns, self.chunk(config, problem)
+        rows, columns, block_k = config.rows, config.columns, self.block_k(config, problem)
         return (
             *super().probe_shapes(config, problem),
-            (config.tile_rows + rows, config.tile_columns + columns, 2 * chunk + 1),
-            (rows, columns, chunk),
+            (config.block_m + rows, config.block_n + columns, 2 * block_k + 1),
+            (rows, columns, block_k),
         )
 
-    def context(self, config: TsmtConfig, problem: Problem) -> dict[str, Any]:
+    def context(self, config: InnerFmaConfig, problem: Problem) -> dict[str, Any]:
         gram = {"gram": is_half(config, problem), "mirrored": mirrored(problem)}
         return super().context(config, problem) | gram

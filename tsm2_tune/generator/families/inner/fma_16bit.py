@@ -49,10 +49,10 @@ WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int], ...]] = {
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmtFewConfig(InnerConfig):
+class InnerFma16BitConfig(InnerConfig):
     """Every choice that the template needs."""
 
-    family: ClassVar[str] = "tsmt_few"
+    family: ClassVar[str] = "inner_fma_16bit"
 
     piece: Annotated[int, Tunable("neighbours along k that one thread has of every line at a time", letter="p")]
     stages: Annotated[
@@ -73,7 +73,7 @@ def _wide_loads(candidate: Candidate) -> bool:
     least = min(
         vector_bytes(piece, lines, along == "k", problem.dtype.element_bytes)
         for lines, along in zip(
-            (tunable(candidate, "tile_rows"), tunable(candidate, "tile_columns")),
+            (tunable(candidate, "block_m"), tunable(candidate, "block_n")),
             problem.contiguous[:2],
             strict=True,
         )
@@ -81,11 +81,11 @@ def _wide_loads(candidate: Candidate) -> bool:
     return least >= VECTOR_BYTES // 2
 
 
-class TsmtFew(Streamed[TsmtFewConfig]):
-    name = "tsmt_few"
+class InnerFma16Bit(Streamed[InnerFma16BitConfig]):
+    name = "inner_fma_16bit"
     summary = "transposed tall and skinny times tall and skinny in 16 bits, of few columns: all of C in every thread"
     about = "all of C in every thread, k over every thread"
-    template = "tsmt_few.cu.jinja"
+    template = "inner_fma_16bit.cu.jinja"
     dtypes = ("bf16", "f16")
     rules = (
         *tile_rules(TILE, covered=LARGEST_THIN),
@@ -97,53 +97,51 @@ class TsmtFew(Streamed[TsmtFewConfig]):
     most_adders = 64  # one round of loads for most splits
     most_loads = 17
     rest_steps = 1
-    config_type = TsmtFewConfig
+    config_type = InnerFma16BitConfig
 
-    def configurations(self) -> Iterator[TsmtFewConfig]:
-        for tile_rows, tile_columns, (threads, piece, stages, min_blocks), splits in product(
-            TILE, TILE, LOADS, WIDE_SPLITS
-        ):
-            yield TsmtFewConfig(threads, tile_rows, tile_columns, piece, stages, splits, min_blocks)
+    def configurations(self) -> Iterator[InnerFma16BitConfig]:
+        for block_m, block_n, (threads, piece, stages, min_blocks), splits in product(TILE, TILE, LOADS, WIDE_SPLITS):
+            yield InnerFma16BitConfig(threads, block_m, block_n, piece, stages, splits, min_blocks)
 
-    def lanes_of_k(self, config: TsmtFewConfig) -> int:
+    def lanes_of_k(self, config: InnerFma16BitConfig) -> int:
         return config.threads
 
-    def step(self, config: TsmtFewConfig) -> int:
+    def step(self, config: InnerFma16BitConfig) -> int:
         return config.piece
 
-    def registers(self, config: TsmtFewConfig, problem: Problem) -> int:
+    def registers(self, config: InnerFma16BitConfig, problem: Problem) -> int:
         return config.tile_elements + self.loaded(config, problem) // 2
 
-    def loaded(self, config: TsmtFewConfig, problem: Problem) -> int:
-        return (config.tile_rows + config.tile_columns) * config.piece * config.stages
+    def loaded(self, config: InnerFma16BitConfig, problem: Problem) -> int:
+        return (config.block_m + config.block_n) * config.piece * config.stages
 
-    def probe_shapes(self, config: TsmtFewConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        rows, columns, chunk = config.tile_rows, config.tile_columns, self.chunk(config, problem)
+    def probe_shapes(self, config: InnerFma16BitConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        rows, columns, block_k = config.block_m, config.block_n, self.block_k(config, problem)
         return (
             *super().probe_shapes(config, problem),
-            (rows, columns, 2 * chunk + 1),
-            (2 * rows, columns, chunk),
-            (rows, 2 * columns, chunk),
+            (rows, columns, 2 * block_k + 1),
+            (2 * rows, columns, block_k),
+            (rows, 2 * columns, block_k),
         )
 
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtFewConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[InnerFma16BitConfig, ...]:
         """What won on an H200 for as many columns, and operands lying so."""
         largest = max(problem.m, problem.n)
         if largest > TILE[-1]:
             return ()
         winners = WINNERS[next(lines for lines in (2, 4, 8) if lines >= largest), "k" in problem.contiguous[:2]]
         chosen = [
-            TsmtFewConfig(threads, problem.m, problem.n, piece, stages, splits, min_blocks)
+            InnerFma16BitConfig(threads, problem.m, problem.n, piece, stages, splits, min_blocks)
             for threads, piece, stages, min_blocks, blocks in winners
-            for splits in proposed_splits(problem, limits, chunk=threads * piece, blocks=blocks)
+            for splits in proposed_splits(problem, limits, block_k=threads * piece, blocks=blocks)
         ]
         return tuple(dict.fromkeys(self._bounded(config, problem, limits) for config in chosen))
 
-    def _bounded(self, config: TsmtFewConfig, problem: Problem, limits: DeviceLimits) -> TsmtFewConfig:
+    def _bounded(self, config: InnerFma16BitConfig, problem: Problem, limits: DeviceLimits) -> InnerFma16BitConfig:
         """Without a bound on registers that fewer columns would keep anyway."""
         bound = limits.registers_per_sm // (config.threads * config.min_blocks)
         return config if bound <= 2 * self.resources(config, problem).registers else replace(config, min_blocks=1)
 
-    def context(self, config: TsmtFewConfig, problem: Problem) -> dict[str, Any]:
+    def context(self, config: InnerFma16BitConfig, problem: Problem) -> dict[str, Any]:
         min_blocks = config.min_blocks if config.min_blocks > 1 else 0
         return super().context(config, problem) | {"min_blocks": min_blocks}

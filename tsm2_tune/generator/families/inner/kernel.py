@@ -45,13 +45,13 @@ class InnerConfig(KernelConfig):
     """The first tunables of every configuration. Its last ones are `stages`, `splits` and what only some have."""
 
     threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+    block_m: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
+    block_n: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
 
     @property
     def tile_elements(self) -> int:
         """Elements of C in a block's tile."""
-        return self.tile_rows * self.tile_columns
+        return self.block_m * self.block_n
 
 
 C = TypeVar("C", bound=InnerConfig)
@@ -72,7 +72,7 @@ class Inner(Family[C]):
         """Teams of a block, each with its own part of k."""
 
     @abstractmethod
-    def chunk(self, config: C, problem: Problem) -> int:
+    def block_k(self, config: C, problem: Problem) -> int:
         """Products along k that a block computes at a time."""
 
     @abstractmethod
@@ -85,7 +85,7 @@ class Inner(Family[C]):
 
     def reuse(self, config: C) -> int:
         """Columns of C for which an element of A is loaded once."""
-        return config.tile_columns
+        return config.block_n
 
     def ring_bytes(self, config: C, problem: Problem) -> int:
         """Shared memory for A and B, which the sums take over."""
@@ -118,18 +118,18 @@ class Inner(Family[C]):
     def launch(self, config: C, problem: Problem) -> Launch:
         return Launch(
             threads=config.threads,
-            rows_per_block=config.tile_rows,
-            columns_per_block=config.tile_columns,
+            rows_per_block=config.block_m,
+            columns_per_block=config.block_n,
             smem_bytes=self.resources(config, problem).smem_bytes,
             splits=int(config.tunables["splits"]),
             flat_splits=flat_splits(config.tile_elements) if self.is_flat else FLAT_SPLITS,
         )
 
     def periods(self, config: C, problem: Problem) -> Periods:
-        return Periods(config.tile_rows, config.tile_columns, self.chunk(config, problem))
+        return Periods(config.block_m, config.block_n, self.block_k(config, problem))
 
     def traffic(self, config: C, problem: Problem) -> Traffic:
-        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
+        return tile_traffic(problem, block_m=config.block_m, block_n=config.block_n)
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= LARGEST_THIN
@@ -168,7 +168,7 @@ class Streamed(Inner[C]):
         """Products along k that a team loads at a time."""
         return int(config.tunables["step"])
 
-    def chunk(self, config: C, problem: Problem) -> int:
+    def block_k(self, config: C, problem: Problem) -> int:
         return self.lanes_of_k(config) * self.step(config)
 
     def bytes_in_flight(self, config: C, problem: Problem) -> int:
@@ -177,26 +177,26 @@ class Streamed(Inner[C]):
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split."""
         splits, stages = (int(config.tunables[name]) for name in ("splits", "stages"))
-        rows, columns = config.tile_rows, config.tile_columns
-        chunk, step = self.chunk(config, problem), self.step(config)
+        rows, columns = config.block_m, config.block_n
+        block_k, step = self.block_k(config, problem), self.step(config)
         return (
-            (rows, columns, chunk * (splits * stages + 3) + self.rest_steps * step),
-            (rows + 1, max(columns - 1, 1), 2 * chunk + step + 1),
+            (rows, columns, block_k * (splits * stages + 3) + self.rest_steps * step),
+            (rows + 1, max(columns - 1, 1), 2 * block_k + step + 1),
             (max(rows - 1, 1), columns + 1, max(step - 1, 1)),
         )
 
 
-def proposed_splits(problem: Problem, limits: DeviceLimits, *, chunk: int, blocks: int) -> list[int]:
+def proposed_splits(problem: Problem, limits: DeviceLimits, *, block_k: int, blocks: int) -> list[int]:
     """So many blocks on each multiprocessor, or those that a small k is worth."""
     if problem.k > SMALL_K:
         return [wide_splits(limits, blocks)]
-    return splits_of_few_chunks(problem.k, chunk=chunk, stages=1, limits=limits)[:2]
+    return splits_of_few_chunks(problem.k, block_k=block_k, stages=1, limits=limits)[:2]
 
 
 def _chunks_for_all(candidate: Candidate) -> bool:
     assert isinstance(candidate.family, Inner)
-    splits, chunk = tunable(candidate, "splits"), candidate.family.chunk(candidate.config, candidate.problem)
-    return splits == WIDE_SPLITS[0] or mostly_busy(splits, -(-candidate.problem.k // chunk))
+    splits, block_k = tunable(candidate, "splits"), candidate.family.block_k(candidate.config, candidate.problem)
+    return splits == WIDE_SPLITS[0] or mostly_busy(splits, -(-candidate.problem.k // block_k))
 
 
 CHUNKS_FOR_ALL = Rule("chunks-for-all", "shape", "most blocks should have a chunk of k", _chunks_for_all)

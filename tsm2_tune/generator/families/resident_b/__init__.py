@@ -7,10 +7,21 @@ rows: by fused multiply-adds, and on the f64 tensor cores.
 
 from __future__ import annotations
 
-from tsm2_tune.generator.families.resident_b.fma import Tsmm, TsmmConfig, TsmmHeld, TsmmHeldConfig
-from tsm2_tune.generator.families.resident_b.fma_ring import TsmmRing, TsmmRingConfig
-from tsm2_tune.generator.families.resident_b.mma import TsmmMma, TsmmMmaConfig
+from tsm2_tune.generator.families.resident_b.dmma import ResidentBDmma, ResidentBDmmaConfig
+from tsm2_tune.generator.families.resident_b.fma import (
+    ResidentBFma,
+    ResidentBFmaConfig,
+    ResidentBFmaHeld,
+    ResidentBFmaHeldConfig,
+)
+from tsm2_tune.generator.families.resident_b.fma_ring import ResidentBFmaRing, ResidentBFmaRingConfig
 
-__all__ = ["FAMILIES", "TsmmConfig", "TsmmHeldConfig", "TsmmMmaConfig", "TsmmRingConfig"]
+__all__ = [
+    "FAMILIES",
+    "ResidentBDmmaConfig",
+    "ResidentBFmaConfig",
+    "ResidentBFmaHeldConfig",
+    "ResidentBFmaRingConfig",
+]
 
-FAMILIES = (Tsmm(), TsmmHeld(), TsmmMma(), TsmmRing())
+FAMILIES = (ResidentBFma(), ResidentBFmaHeld(), ResidentBDmma(), ResidentBFmaRing())

@@ -1,10 +1,10 @@
 """A through registers, by fused multiply-adds: a thread loads its rows of A in vectors of a column.
 
-An element of B that is read from shared memory feeds every row of the thread. `tsmm` has sums of a group of columns,
-for which it loads `prefetch` columns of A at a time. `tsmm_held` is for short rows: a thread has all of its rows of A
-in registers and computes some columns of C after the others. Where C is wide, A is read once, and a thread has so few
-sums that many warps store at the same time; where all is small, several blocks divide the columns of C, so that many
-warps start.
+An element of B that is read from shared memory feeds every row of the thread. `resident_b_fma` has sums of a group of
+columns, for which it loads `prefetch` columns of A at a time. `resident_b_fma_held` is for short rows: a thread has
+all of its rows of A in registers and computes some columns of C after the others. Where C is wide, A is read once,
+and a thread has so few sums that many warps store at the same time; where all is small, several blocks divide the
+columns of C, so that many warps start.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tsm2_tune.runtime.expecting import Division
 
 THREADS = (64, 128, 256)
 VECTOR_BYTES = (4, 8, 16)
-# Of tsmm.
+# Of resident_b_fma.
 VECTORS = (1, 2)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH = (1, 2, 4, 8, 16, 32)
 ROW_TILES = (1, 2, 4, 8, 16, 24, 32)
 TILE_DEPTH = 64  # rows of B staged at a time: all of them where the product is small
-# Of tsmm_held.
+# Of resident_b_fma_held.
 DEPTH = (2, 4, 8, 16)
 COLUMNS_AT_A_TIME = (2, 4, 8, 16)
 ACROSS = (2, 4, 8, 16, 32, 64)
@@ -92,10 +92,10 @@ class ThroughRegisters(ResidentB[F]):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmmConfig(FmaConfig):
-    """Every choice that the template of tsmm needs."""
+class ResidentBFmaConfig(FmaConfig):
+    """Every choice that the template of resident_b_fma needs."""
 
-    family: ClassVar[str] = "tsmm"
+    family: ClassVar[str] = "resident_b_fma"
 
     vectors: Annotated[int, Tunable("vectors of a column of A that one thread loads", usual=1, letter="v")]
     columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
@@ -108,15 +108,15 @@ class TsmmConfig(FmaConfig):
     evict_first: EvictFirst = 1
 
 
-def tile_depth(config: TsmmConfig) -> int:
+def tile_depth(config: ResidentBFmaConfig) -> int:
     """Rows of B staged at a time, in whole steps."""
     return max(TILE_DEPTH // config.prefetch, 1) * config.prefetch
 
 
-class Tsmm(ThroughRegisters[TsmmConfig]):
-    name = "tsmm"
+class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
+    name = "resident_b_fma"
     summary = "tall and skinny A times small B, several rows a thread in wide loads"
-    template = "tsmm.cu.jinja"
+    template = "resident_b_fma.cu.jinja"
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
         columns_within_n(COLUMNS),
@@ -124,38 +124,38 @@ class Tsmm(ThroughRegisters[TsmmConfig]):
         ROWS_WITHIN_M,
         STRIDES_FILL_DEVICE,
     )
-    config_type = TsmmConfig
+    config_type = ResidentBFmaConfig
 
-    def configurations(self) -> Iterator[TsmmConfig]:
+    def configurations(self) -> Iterator[ResidentBFmaConfig]:
         for choice in product(THREADS, VECTOR_BYTES, VECTORS, COLUMNS, PREFETCH, ROW_TILES):
-            yield TsmmConfig(*choice)
+            yield ResidentBFmaConfig(*choice)
 
-    def loaded_bytes(self, config: TsmmConfig) -> int:
+    def loaded_bytes(self, config: ResidentBFmaConfig) -> int:
         return config.prefetch * config.vectors * config.vector_bytes
 
-    def launch(self, config: TsmmConfig, problem: Problem) -> Launch:
+    def launch(self, config: ResidentBFmaConfig, problem: Problem) -> Launch:
         """A block goes over its tiles of rows once for each group of columns."""
         found = super().launch(config, problem)
         return replace(found, rows_per_block=found.rows_per_block * config.row_tiles, columns_per_block=0)
 
-    def periods(self, config: TsmmConfig, problem: Problem) -> Periods:
+    def periods(self, config: ResidentBFmaConfig, problem: Problem) -> Periods:
         rows = config.vectors * config.vector_bytes // problem.dtype.element_bytes  # of a thread
         return Periods(config.threads * rows, config.columns, tile_depth(config))
 
-    def division(self, config: TsmmConfig, problem: Problem, resident: int) -> Division:
+    def division(self, config: ResidentBFmaConfig, problem: Problem, resident: int) -> Division:
         found = super().division(config, problem, resident)
-        return replace(found, tile_columns=config.columns, depth=config.prefetch)
+        return replace(found, block_n=config.columns, depth=config.prefetch)
 
-    def context(self, config: TsmmConfig, problem: Problem) -> dict[str, Any]:
+    def context(self, config: ResidentBFmaConfig, problem: Problem) -> dict[str, Any]:
         about = "several rows a thread in wide loads, B in shared memory"
         return super().context(config, problem) | {"about": about, "tile_depth": tile_depth(config)}
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmmHeldConfig(FmaConfig):
-    """Every choice that the template of tsmm_held needs."""
+class ResidentBFmaHeldConfig(FmaConfig):
+    """Every choice that the template of resident_b_fma_held needs."""
 
-    family: ClassVar[str] = "tsmm_held"
+    family: ClassVar[str] = "resident_b_fma_held"
 
     depth: Annotated[int, Tunable("columns of A that one thread has in registers", letter="d")]
     columns: Annotated[int, Tunable("columns of C that one thread computes at a time", symbol="t2", letter="c")]
@@ -163,10 +163,10 @@ class TsmmHeldConfig(FmaConfig):
     evict_first: EvictFirst = 1
 
 
-class TsmmHeld(ThroughRegisters[TsmmHeldConfig]):
-    name = "tsmm_held"
+class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
+    name = "resident_b_fma_held"
     summary = "tall A of a few columns times small B, rows of A in registers, C written some columns at a time"
-    template = "tsmm_held.cu.jinja"
+    template = "resident_b_fma_held.cu.jinja"
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
         columns_within_n(COLUMNS_AT_A_TIME),
@@ -186,28 +186,28 @@ class TsmmHeld(ThroughRegisters[TsmmHeldConfig]):
         ),
         ROWS_WITHIN_M,
     )
-    config_type = TsmmHeldConfig
+    config_type = ResidentBFmaHeldConfig
 
-    def configurations(self) -> Iterator[TsmmHeldConfig]:
+    def configurations(self) -> Iterator[ResidentBFmaHeldConfig]:
         for values in product(THREADS, VECTOR_BYTES, DEPTH, COLUMNS_AT_A_TIME, ACROSS):
-            config = TsmmHeldConfig(*values)
+            config = ResidentBFmaHeldConfig(*values)
             if config.columns <= config.across:
                 yield config
 
-    def loaded_bytes(self, config: TsmmHeldConfig) -> int:
+    def loaded_bytes(self, config: ResidentBFmaHeldConfig) -> int:
         return config.depth * config.vector_bytes
 
-    def periods(self, config: TsmmHeldConfig, problem: Problem) -> Periods:
+    def periods(self, config: ResidentBFmaHeldConfig, problem: Problem) -> Periods:
         rows = config.threads * config.vector_bytes // problem.dtype.element_bytes
         return Periods(rows, config.across, config.depth)
 
-    def deepest(self, config: TsmmHeldConfig) -> int:
+    def deepest(self, config: ResidentBFmaHeldConfig) -> int:
         return config.depth
 
-    def division(self, config: TsmmHeldConfig, problem: Problem, resident: int) -> Division:
+    def division(self, config: ResidentBFmaHeldConfig, problem: Problem, resident: int) -> Division:
         return replace(super().division(config, problem, resident), width=config.columns)
 
-    def probe_shapes(self, config: TsmmHeldConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+    def probe_shapes(self, config: ResidentBFmaHeldConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Blocks part-filled in rows and columns, and an A that is not held; whole vectors, but no whole blocks.
 
         In the last, matrices begin aligned where their leading dimensions are not.
@@ -220,5 +220,5 @@ class TsmmHeld(ThroughRegisters[TsmmHeldConfig]):
             (2 * rows + 1, config.across, config.depth),
         )
 
-    def context(self, config: TsmmHeldConfig, problem: Problem) -> dict[str, Any]:
+    def context(self, config: ResidentBFmaHeldConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {"about": "A in registers, C some columns at a time"}

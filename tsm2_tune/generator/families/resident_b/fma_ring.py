@@ -51,10 +51,10 @@ MEMORY = ((128, 55, 4), (256, 112, 2), (128, 74, 3))
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmmRingConfig(ResidentBConfig):
+class ResidentBFmaRingConfig(ResidentBConfig):
     """Every choice that the template needs."""
 
-    family: ClassVar[str] = "tsmm_ring"
+    family: ClassVar[str] = "resident_b_fma_ring"
 
     rows: Annotated[int, Tunable("rows of C that one lane accumulates in registers", letter="r")]
     columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
@@ -63,12 +63,12 @@ class TsmmRingConfig(ResidentBConfig):
     splits: Annotated[int, Tunable("blocks among which all rows are divided", usual=1, is_launch=True, letter="k")]
 
 
-def _config(candidate: Candidate) -> TsmmRingConfig:
-    assert isinstance(candidate.config, TsmmRingConfig)
+def _config(candidate: Candidate) -> ResidentBFmaRingConfig:
+    assert isinstance(candidate.config, ResidentBFmaRingConfig)
     return candidate.config
 
 
-def strip(config: TsmmRingConfig) -> int:
+def strip(config: ResidentBFmaRingConfig) -> int:
     """Rows that a warp multiplies at a time."""
     return WARP_THREADS * config.rows
 
@@ -78,13 +78,13 @@ def pitch(length: int, problem: Problem) -> int:
     return length + (width(problem) if length % (2 * width(problem)) == 0 else 0)
 
 
-def most_strips(config: TsmmRingConfig, problem: Problem, *, n: int, k: int, places: int) -> int:
+def most_strips(config: ResidentBFmaRingConfig, problem: Problem, *, n: int, k: int, places: int) -> int:
     """Strips of a tile that have room beside B, in so many places of the ring and in the tile of C."""
     left = config.smem_kb * 1024 // problem.dtype.element_bytes - k * -(-n // config.columns) * config.columns
     return max(left, 0) // (strip(config) * (places * pitch(k, problem) + pitch(n, problem)))
 
 
-def _tiles(config: TsmmRingConfig, problem: Problem) -> tuple[int, int]:
+def _tiles(config: ResidentBFmaRingConfig, problem: Problem) -> tuple[int, int]:
     """Places of the ring and strips of a tile: as many places as leave strips enough for half of the warps."""
     groups = -(-problem.n // config.columns)
     for places in range(config.stages, 1, -1):
@@ -94,13 +94,13 @@ def _tiles(config: TsmmRingConfig, problem: Problem) -> tuple[int, int]:
     return 1, most_strips(config, problem, n=problem.n, k=problem.k, places=1)
 
 
-def _longest(config: TsmmRingConfig, problem: Problem, n: int) -> int:
+def _longest(config: ResidentBFmaRingConfig, problem: Problem, n: int) -> int:
     """The most products of a sum for which all has room, of so many columns of C, with one place of the ring."""
     most = config.smem_kb * 1024 // problem.dtype.element_bytes // (strip(config) + config.columns)
     return next(k for k in range(most, 0, -1) if most_strips(config, problem, n=n, k=k, places=1))
 
 
-def _clocks(config: TsmmRingConfig, problem: Problem, sms: int) -> float:
+def _clocks(config: ResidentBFmaRingConfig, problem: Problem, sms: int) -> float:
     """Of a multiprocessor with one wave of blocks: what its warp schedulers issue beside what the memory moves.
 
     A warp multiplies a strip of a tile with a group of columns, then the next one that no other warp has.
@@ -131,10 +131,10 @@ def _has_room(candidate: Candidate) -> bool:
     return places == _config(candidate).stages and strips >= 1
 
 
-class TsmmRing(PersistentResidentB[TsmmRingConfig]):
-    name = "tsmm_ring"
+class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
+    name = "resident_b_fma_ring"
     summary = "tall row-major A times small B where rows are no whole vectors, through shared memory in one piece"
-    template = "tsmm_ring.cu.jinja"
+    template = "resident_b_fma_ring.cu.jinja"
     rules = (
         Rule(
             "columns-are-vectors",
@@ -164,13 +164,13 @@ class TsmmRing(PersistentResidentB[TsmmRingConfig]):
         *PERSISTENT_RULES,
     )
     odd_lines = 1.0  # it has no others
-    config_type = TsmmRingConfig
+    config_type = ResidentBFmaRingConfig
 
-    def configurations(self) -> Iterator[TsmmRingConfig]:
+    def configurations(self) -> Iterator[ResidentBFmaRingConfig]:
         for values in product(THREADS, ROWS, COLUMNS, STAGES, SMEM_KB, WIDE_SPLITS):
-            yield TsmmRingConfig(*values)
+            yield ResidentBFmaRingConfig(*values)
 
-    def resources(self, config: TsmmRingConfig, problem: Problem) -> Resources:
+    def resources(self, config: ResidentBFmaRingConfig, problem: Problem) -> Resources:
         places, strips = _tiles(config, problem)
         on_their_way = places * strips * strip(config) * problem.k * problem.dtype.element_bytes
         sums = config.rows * config.columns * problem.dtype.sum.registers
@@ -183,17 +183,17 @@ class TsmmRing(PersistentResidentB[TsmmRingConfig]):
             reuse=config.columns,
         )
 
-    def periods(self, config: TsmmRingConfig, problem: Problem) -> Periods:
+    def periods(self, config: ResidentBFmaRingConfig, problem: Problem) -> Periods:
         even = 2 * width(problem)  # by which lines are apart or not
         return Periods(strip(config), max(config.columns, even), even)
 
-    def division(self, config: TsmmRingConfig, problem: Problem, resident: int) -> Division:
+    def division(self, config: ResidentBFmaRingConfig, problem: Problem, resident: int) -> Division:
         """A block has all columns, and sums of as many products as have room beside the fewest."""
         deepest = _longest(config, problem, config.columns)
         found = super().division(config, problem, resident)
-        return replace(found, tile_columns=0, width=config.columns, deepest=deepest)
+        return replace(found, block_n=0, width=config.columns, deepest=deepest)
 
-    def traffic(self, config: TsmmRingConfig, problem: Problem) -> Traffic:
+    def traffic(self, config: ResidentBFmaRingConfig, problem: Problem) -> Traffic:
         """A once, C once: what has room. B comes from the L2 for each block."""
         return Traffic(problem.read_bytes, problem.written_bytes)
 
@@ -203,7 +203,7 @@ class TsmmRing(PersistentResidentB[TsmmRingConfig]):
         small = max(problem.n, problem.k) <= MOST_EXTENT
         return super().supports(problem) and row_major and small
 
-    def probe_shapes(self, config: TsmmRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+    def probe_shapes(self, config: ResidentBFmaRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Several strips a block; odd rows in several groups of columns; rows of whole vectors, apart and not, and of
         half vectors; parts of n and of k; parts of k of which the last has lines apart and the first not."""
         high, columns, even = strip(config), config.columns, 2 * width(problem)
@@ -218,18 +218,18 @@ class TsmmRing(PersistentResidentB[TsmmRingConfig]):
             (high, columns, 2 * ((longest - 1) // even * even) + 1),
         )
 
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmRingConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBFmaRingConfig, ...]:
         """The least time by what is issued and what is moved; as many blocks as fill a multiprocessor's memory."""
         if not is_odd(problem):
             return ()
 
-        def clocks(config: TsmmRingConfig) -> float:
+        def clocks(config: ResidentBFmaRingConfig) -> float:
             return _clocks(config, problem, limits.sms)
 
         lists = []
         for threads, smem_kb, blocks in MEMORY:
             every = (
-                TsmmRingConfig(threads, rows, columns, stages, smem_kb, wide_splits(limits, blocks))
+                ResidentBFmaRingConfig(threads, rows, columns, stages, smem_kb, wide_splits(limits, blocks))
                 for stages, rows, columns in product(STAGES[1::-1], ROWS, COLUMNS)
                 if rows * columns * problem.dtype.sum.registers <= MOST_SUMS and columns % width(problem) == 0
             )
@@ -238,6 +238,6 @@ class TsmmRing(PersistentResidentB[TsmmRingConfig]):
         by_first = sorted((configs for configs in lists if configs), key=lambda configs: clocks(configs[0]))
         return in_turns(by_first)[:PROPOSED]
 
-    def context(self, config: TsmmRingConfig, problem: Problem) -> dict[str, Any]:
+    def context(self, config: ResidentBFmaRingConfig, problem: Problem) -> dict[str, Any]:
         about = "tiles of rows of A and of C through shared memory in one piece"
         return super().context(config, problem) | {"about": about}

@@ -77,7 +77,7 @@ class PersistentResidentB(ResidentB[R]):
     def division(self, config: R, problem: Problem, resident: int) -> Division:
         tile = self.periods(config, problem)
         found = super().division(config, problem, resident)
-        return replace(found, tile_rows=tile.m, tile_columns=tile.n, step=0, flows=True)
+        return replace(found, block_m=tile.m, block_n=tile.n, step=0, flows=True)
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and not problem.is_gram

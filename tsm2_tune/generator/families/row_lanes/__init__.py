@@ -6,9 +6,9 @@ where A is tall and B small, all of B is in registers.
 
 from __future__ import annotations
 
-from tsm2_tune.generator.families.row_lanes.b_in_registers import TsmmRows, TsmmRowsConfig
-from tsm2_tune.generator.families.row_lanes.b_in_shared_memory import TsmrRows, TsmrRowsConfig
+from tsm2_tune.generator.families.row_lanes.register_b import RowLanesRegisterB, RowLanesRegisterBConfig
+from tsm2_tune.generator.families.row_lanes.shared_b import RowLanesSharedB, RowLanesSharedBConfig
 
-__all__ = ["FAMILIES", "TsmmRowsConfig", "TsmrRowsConfig"]
+__all__ = ["FAMILIES", "RowLanesRegisterBConfig", "RowLanesSharedBConfig"]
 
-FAMILIES = (TsmmRows(), TsmrRows())
+FAMILIES = (RowLanesRegisterB(), RowLanesSharedB())

@@ -4,23 +4,30 @@ Both schedules have fused multiply-adds (fma) and f64 tensor cores (mma); the fu
 numbers (zmma) on these too.
 """
 
-from tsm2_tune.generator.families.staged.fma import Staged, StagedConfig
+from tsm2_tune.generator.families.staged.complex_dmma import StagedComplexDmma, StagedComplexDmmaConfig
+from tsm2_tune.generator.families.staged.dmma import StagedDmma, StagedDmmaConfig
+from tsm2_tune.generator.families.staged.f32_dmma import StagedF32Dmma, StagedF32DmmaConfig
+from tsm2_tune.generator.families.staged.fma import StagedFma, StagedFmaConfig
 from tsm2_tune.generator.families.staged.full import FullKernel
-from tsm2_tune.generator.families.staged.mma import StagedMma, StagedMmaConfig
-from tsm2_tune.generator.families.staged.smma import StagedSmma, StagedSmmaConfig
-from tsm2_tune.generator.families.staged.symmetric_fma import Gram, GramConfig
-from tsm2_tune.generator.families.staged.symmetric_mma import GramMma, GramMmaConfig
-from tsm2_tune.generator.families.staged.zmma import StagedZmma, StagedZmmaConfig
+from tsm2_tune.generator.families.staged.symmetric_dmma import StagedSymmetricDmma, StagedSymmetricDmmaConfig
+from tsm2_tune.generator.families.staged.symmetric_fma import StagedSymmetricFma, StagedSymmetricFmaConfig
 
 __all__ = [
     "FAMILIES",
     "FullKernel",
-    "GramConfig",
-    "GramMmaConfig",
-    "StagedConfig",
-    "StagedMmaConfig",
-    "StagedSmmaConfig",
-    "StagedZmmaConfig",
+    "StagedComplexDmmaConfig",
+    "StagedDmmaConfig",
+    "StagedF32DmmaConfig",
+    "StagedFmaConfig",
+    "StagedSymmetricDmmaConfig",
+    "StagedSymmetricFmaConfig",
 ]
 
-FAMILIES = (Staged(), StagedMma(), StagedSmma(), StagedZmma(), Gram(), GramMma())
+FAMILIES = (
+    StagedFma(),
+    StagedDmma(),
+    StagedF32Dmma(),
+    StagedComplexDmma(),
+    StagedSymmetricFma(),
+    StagedSymmetricDmma(),
+)

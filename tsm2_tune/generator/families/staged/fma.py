@@ -34,10 +34,10 @@ PHASE_BYTES = 128  # of shared memory, that a warp's threads read at the same ti
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class StagedConfig(FullConfig):
+class StagedFmaConfig(FullConfig):
     """Every choice that the template needs."""
 
-    family: ClassVar[str] = "staged"
+    family: ClassVar[str] = "staged_fma"
 
     rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread", letter="r")]
     columns: Annotated[
@@ -51,8 +51,8 @@ def _reads_fit_vectors(candidate: Candidate) -> bool:
     return not along_k or tunable(candidate, "step") * candidate.problem.dtype.element_bytes <= VECTOR_BYTES
 
 
-class Staged(FullKernel[StagedConfig]):
-    name = "staged"
+class StagedFma(FullKernel[StagedFmaConfig]):
+    name = "staged_fma"
     summary = "transposed tall and skinny times tall and skinny: both staged in shared memory, k over every thread"
     template = "staged_fma.cu.jinja"
     rules = (
@@ -64,30 +64,31 @@ class Staged(FullKernel[StagedConfig]):
             _reads_fit_vectors,
         ),
     )
-    config_type = StagedConfig
+    config_type = StagedFmaConfig
 
-    def configurations(self) -> Iterator[StagedConfig]:
+    def configurations(self) -> Iterator[StagedFmaConfig]:
         tiles = sorted(
             {
-                (tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns))
-                for tile_rows, tile_columns, (rows, columns) in product(TILE, TILE, THREAD_TILES)
+                (block_m, block_n, min(block_m, rows), min(block_n, columns))
+                for block_m, block_n, (rows, columns) in product(TILE, TILE, THREAD_TILES)
             }
         )
         every = product(tiles, RINGS, WIDE_SPLITS, MIN_BLOCKS, STEPS)
-        for (tile_rows, tile_columns, rows, columns), ring, splits, min_blocks, step in every:
-            config = StagedConfig(
-                *ring[:2], tile_rows, tile_columns, *ring[2:], splits, min_blocks, rows, columns, step
-            )
-            if config.chunk * self.team(config) >= config.sharers * step and self.team(config) <= config.sharers:
+        for (block_m, block_n, rows, columns), ring, splits, min_blocks, step in every:
+            config = StagedFmaConfig(*ring[:2], block_m, block_n, *ring[2:], splits, min_blocks, rows, columns, step)
+            if (
+                config.block_k * self.team(config) >= config.ring_threads * step
+                and self.team(config) <= config.ring_threads
+            ):
                 yield config
 
-    def team(self, config: StagedConfig) -> int:
-        return (config.tile_rows // config.rows) * (config.tile_columns // config.columns)
+    def team(self, config: StagedFmaConfig) -> int:
+        return (config.block_m // config.rows) * (config.block_n // config.columns)
 
-    def registers(self, config: StagedConfig) -> int:
+    def registers(self, config: StagedFmaConfig) -> int:
         return config.rows * config.columns + (config.rows + config.columns) * config.step
 
-    def pads(self, config: StagedConfig, problem: Problem) -> tuple[int, int]:
+    def pads(self, config: StagedFmaConfig, problem: Problem) -> tuple[int, int]:
         """Lines along k are so far apart that those which threads read at the same time lie in banks side by side.
 
         Two neighbours of a team count as one, since they read the same.

@@ -59,8 +59,8 @@ def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tup
     """
 
     def fewer(config: C) -> C:
-        tiles = -(-problem.m // config.tile_rows) * -(-problem.n // config.tile_columns)
-        chunks = problem.k * tiles // (config.chunk * (config.threads // config.sharers))
+        tiles = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
+        chunks = problem.k * tiles // (config.block_k * (config.threads // config.ring_threads))
         worth = min(chunks, max(chunks // max(config.stages - 1, 2), limits.sms), config.splits)
         options = (splits for splits in WIDE_SPLITS if splits <= worth and are_whole_waves(splits, limits))
         return replace(config, splits=max(options, default=WIDE_SPLITS[0]))
@@ -83,10 +83,10 @@ class FullKernel(StagedKernel[C]):
 
     def stage_elements(self, config: C, problem: Problem) -> int:
         along_a, along_b, _ = problem.contiguous
-        rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
+        rows, columns, block_k = config.block_m, config.block_n, config.block_k
         a_pad, b_pad = self.pads(config, problem)
-        a = rows * (chunk + a_pad) if along_a == "k" else chunk * (rows + a_pad)
-        b = columns * (chunk + b_pad) if along_b == "k" else chunk * (columns + b_pad)
+        a = rows * (block_k + a_pad) if along_a == "k" else block_k * (rows + a_pad)
+        b = columns * (block_k + b_pad) if along_b == "k" else block_k * (columns + b_pad)
         return a + b
 
     def dynamic_smem_bytes(self, config: C, problem: Problem) -> int:
@@ -95,8 +95,10 @@ class FullKernel(StagedKernel[C]):
 
     def resources(self, config: C, problem: Problem) -> Resources:
         resources = super().resources(config, problem)
-        lines = config.tile_rows + config.tile_columns
-        fetched = lines * config.chunk // config.sharers if config.through == 0 else 0  # on their way in registers
+        lines = config.block_m + config.block_n
+        fetched = (
+            lines * config.block_k // config.ring_threads if config.copy == 0 else 0
+        )  # on their way in registers
         return replace(
             resources,
             registers=resources.registers + fetched * problem.dtype.registers,
@@ -110,14 +112,14 @@ class FullKernel(StagedKernel[C]):
     def has_whole_tiles(self, config: C, problem: Problem) -> bool:
         """Whether each block has a tile of C with all of k, but for a few that have none: as StreamK decides."""
         tiles = self.launch(config, problem).tiles(problem.m, problem.n)
-        chunks = -(-problem.k // config.chunk)
+        chunks = -(-problem.k // config.block_k)
         share = -(-tiles * chunks // config.splits)
         few_idle = config.splits - config.splits // 8 <= tiles <= config.splits
-        most_over = MOST_OVER // (config.tile_columns * problem.dtype.parts**2)  # along k
-        return few_idle and (chunks - share) * config.chunk <= most_over
+        most_over = MOST_OVER // (config.block_n * problem.dtype.parts**2)  # along k
+        return few_idle and (chunks - share) * config.block_k <= most_over
 
     def traffic(self, config: C, problem: Problem) -> Traffic:
-        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
+        return tile_traffic(problem, block_m=config.block_m, block_n=config.block_n)
 
     def supports(self, problem: Problem) -> bool:
         small_gram = problem.is_gram and problem.m <= LARGEST_GRAM_TILE
@@ -138,21 +140,21 @@ class FullKernel(StagedKernel[C]):
         is full one way only. In the last three blocks have panels and stretches, turns and stretches in several
         bands, stretches over several tiles.
         """
-        rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
-        rings = config.splits * (config.threads // config.sharers)
+        rows, columns, block_k = config.block_m, config.block_n, config.block_k
+        rings = config.splits * (config.threads // config.ring_threads)
         of_tiles = (
-            (rows, columns, chunk * (rings * (config.stages + 1) - 2) + 4),
-            (rows + 1, max(columns - 1, 1), 2 * chunk + 3),
-            (max(rows - 1, 1), columns + 1, max(chunk // 4 - 1, 1)),
-            (rows + 2, columns + 4, 2 * chunk + 1),
-            (rows + 1, columns + 1, 2 * chunk),
-            (max(rows - 2, 1), columns, chunk),
-            (rows, max(columns - 4, 1), chunk),
+            (rows, columns, block_k * (rings * (config.stages + 1) - 2) + 4),
+            (rows + 1, max(columns - 1, 1), 2 * block_k + 3),
+            (max(rows - 1, 1), columns + 1, max(block_k // 4 - 1, 1)),
+            (rows + 2, columns + 4, 2 * block_k + 1),
+            (rows + 1, columns + 1, 2 * block_k),
+            (max(rows - 2, 1), columns, block_k),
+            (rows, max(columns - 4, 1), block_k),
         )
         of_blocks = (
-            (2 * rows, columns, (config.splits // 2 + 3) * chunk),
-            ((config.splits // 2 + 1) * rows - 1, columns + 1, 2 * chunk),
-            ((config.splits // 2 + 1) * rows, 1, 3 * chunk),
+            (2 * rows, columns, (config.splits // 2 + 3) * block_k),
+            ((config.splits // 2 + 1) * rows - 1, columns + 1, 2 * block_k),
+            ((config.splits // 2 + 1) * rows, 1, 3 * block_k),
         )
         # Few blocks divide them otherwise; and a square C would have far more tiles.
         return of_tiles if config.splits < MANY_BLOCKS or problem.is_gram else (*of_tiles, *of_blocks)
@@ -160,7 +162,7 @@ class FullKernel(StagedKernel[C]):
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
         a_pad, b_pad = self.pads(config, problem)
-        lies_alike = (along_a == "k") == (along_b == "k") and config.tile_rows == config.tile_columns
+        lies_alike = (along_a == "k") == (along_b == "k") and config.block_m == config.block_n
         return {
             **super().context(config, problem),
             "a_along_k": along_a == "k",

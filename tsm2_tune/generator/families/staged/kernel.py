@@ -23,14 +23,13 @@ OCTET_COLUMNS, STRIP_ROWS, DEPTH = 8, 16, 8
 Threads = Annotated[int, Tunable("threads of a block", letter="t")]
 Sharers = Annotated[
     int,
-    Tunable("threads that share a ring in shared memory: a warp's or the block's", word="ring_threads", letter="w"),
+    Tunable("threads that share a ring in shared memory: a warp's or the block's", letter="w"),
 ]
 Stages = Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
 Through = Annotated[
     int,
     Tunable(
         "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone",
-        word="copy",
         values=("registers", "ca", "cg"),
         letter="l",
     ),
@@ -46,12 +45,12 @@ class FullConfig(KernelConfig):
     """The choices of the full schedule."""
 
     threads: Threads
-    sharers: Sharers
-    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
-    chunk: Annotated[int, Tunable("products along k in one place of the ring", word="block", letter="d")]
+    ring_threads: Sharers
+    block_m: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
+    block_n: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+    block_k: Annotated[int, Tunable("products along k in one place of the ring", word="block", letter="d")]
     stages: Stages
-    through: Through
+    copy: Through
     splits: Annotated[
         int, Tunable("blocks among which all chunks of all tiles are divided", usual=1, is_launch=True, letter="k")
     ]
@@ -63,31 +62,31 @@ class SymmetricConfig(KernelConfig):
     """The choices of the symmetric schedule."""
 
     threads: Threads
-    sharers: Sharers
+    ring_threads: Sharers
     tile: Annotated[
         int, Tunable("columns of X, which are rows and columns of C, of one block", word="block", letter="m")
     ]
-    chunk: Annotated[int, Tunable("products along k in one place of the ring", word="block_k", letter="d")]
+    block_k: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
     stages: Stages
-    through: Through
+    copy: Through
     splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
     min_blocks: MinBlocks
 
     @property
-    def tile_rows(self) -> int:
+    def block_m(self) -> int:
         return self.tile
 
     @property
-    def tile_columns(self) -> int:
+    def block_n(self) -> int:
         return self.tile
 
 
 def _chunks_for_all(candidate: Candidate) -> bool:
     problem, launch = candidate.problem, candidate.launch
-    rings = tunable(candidate, "splits") * (tunable(candidate, "threads") // tunable(candidate, "sharers"))
+    rings = tunable(candidate, "splits") * (tunable(candidate, "threads") // tunable(candidate, "ring_threads"))
     smallest = tunable(candidate, "splits") == WIDE_SPLITS[0]
     tiles = launch.tiles(problem.m, problem.n) if launch.persistent else 1  # among which the blocks are divided
-    return smallest or tiles * problem.k >= rings * tunable(candidate, "chunk")
+    return smallest or tiles * problem.k >= rings * tunable(candidate, "block_k")
 
 
 RING_RULES = (
@@ -121,11 +120,11 @@ class StagedKernel(Family[C]):
 
     def sums_of_team(self, config: C) -> int:
         """Elements that a team leaves in shared memory to be added up."""
-        return config.tile_rows * config.tile_columns
+        return config.block_m * config.block_n
 
     def smem_elements(self, config: C, problem: Problem) -> int:
         """Elements of the rings, or of the sums that take their place."""
-        rings = config.threads // config.sharers * config.stages * self.stage_elements(config, problem)
+        rings = config.threads // config.ring_threads * config.stages * self.stage_elements(config, problem)
         teams = config.threads // max(self.team(config), WARP_THREADS)
         return max(rings, teams * self.sums_of_team(config))
 
@@ -134,27 +133,27 @@ class StagedKernel(Family[C]):
         return self.smem_elements(config, problem) * problem.dtype.element_bytes
 
     def resources(self, config: C, problem: Problem) -> Resources:
-        on_their_way = config.tile_rows * config.chunk * (config.stages - 1) // config.sharers
+        on_their_way = config.block_m * config.block_k * (config.stages - 1) // config.ring_threads
         return Resources(
             threads=config.threads,
             registers=self.registers(config) * problem.dtype.registers + OVERHEAD_REGISTERS,
             smem_bytes=self.dynamic_smem_bytes(config, problem),
             bytes_in_flight=on_their_way * problem.dtype.element_bytes,
-            reuse=config.tile_columns,
+            reuse=config.block_n,
         )
 
     def launch(self, config: C, problem: Problem) -> Launch:
         return Launch(
             threads=config.threads,
-            rows_per_block=config.tile_rows,
-            columns_per_block=config.tile_columns,
+            rows_per_block=config.block_m,
+            columns_per_block=config.block_n,
             smem_bytes=self.dynamic_smem_bytes(config, problem),
             splits=config.splits,
             persistent=self.persistent,
         )
 
     def periods(self, config: C, problem: Problem) -> Periods:
-        return Periods(config.tile_rows, config.tile_columns, config.chunk)
+        return Periods(config.block_m, config.block_n, config.block_k)
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
         return {

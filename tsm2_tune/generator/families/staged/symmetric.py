@@ -51,8 +51,8 @@ class SymmetricKernel(StagedKernel[C]):
     def stage_elements(self, config: C, problem: Problem) -> int:
         pad = self.pad(config, problem)
         if problem.contiguous[0] == "k":
-            return config.tile * (config.chunk + pad)
-        return config.chunk * (config.tile + pad)
+            return config.tile * (config.block_k + pad)
+        return config.block_k * (config.tile + pad)
 
     def traffic(self, config: C, problem: Problem) -> Traffic:
         tiles = -(-problem.m // config.tile)
@@ -68,16 +68,16 @@ class SymmetricKernel(StagedKernel[C]):
         leading dimensions of the general call are not, or the other way round; the last has a second tile that
         is full.
         """
-        tile, chunk = config.tile, config.chunk
-        rings = config.splits * (config.threads // config.sharers)
+        tile, block_k = config.tile, config.block_k
+        rings = config.splits * (config.threads // config.ring_threads)
         sizes_and_k = (
-            (tile, chunk * (rings * config.stages + 3) + 4),
-            (tile + 1, 2 * chunk + 3),
-            (tile - 1, max(chunk // 4 - 1, 1)),
-            (tile + 4, 2 * chunk + 1),
-            (tile - 4, chunk),
-            (tile, 2 * chunk + 1),
-            (2 * tile, chunk * (2 * rings + 1) + 2),
+            (tile, block_k * (rings * config.stages + 3) + 4),
+            (tile + 1, 2 * block_k + 3),
+            (tile - 1, max(block_k // 4 - 1, 1)),
+            (tile + 4, 2 * block_k + 1),
+            (tile - 4, block_k),
+            (tile, 2 * block_k + 1),
+            (2 * tile, block_k * (2 * rings + 1) + 2),
         )
         return tuple((size, size, k) for size, k in sizes_and_k)
 

@@ -43,60 +43,60 @@ FIRST: dict[int, tuple[tuple[int, int, int, int, int, int], ...]] = {
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class GramConfig(SymmetricConfig):
+class StagedSymmetricFmaConfig(SymmetricConfig):
     """Every choice that the template needs."""
 
-    family: ClassVar[str] = "gram"
+    family: ClassVar[str] = "staged_symmetric_fma"
 
     lines: Annotated[int, Tunable("columns of X in a group, two of which a thread multiplies", letter="c")]
     step: Annotated[int, Tunable("products along k that one thread multiplies at a time", letter="p")]
 
 
-class Gram(SymmetricKernel[GramConfig]):
-    name = "gram"
+class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
+    name = "staged_symmetric_fma"
     summary = "a tall and skinny matrix's transpose times itself: each product once, staged once"
     template = "staged_symmetric_fma.cu.jinja"
     dtypes = FMA_DTYPES
     rules = SYMMETRIC_RULES
-    config_type = GramConfig
+    config_type = StagedSymmetricFmaConfig
 
-    def configurations(self) -> Iterator[GramConfig]:
+    def configurations(self) -> Iterator[StagedSymmetricFmaConfig]:
         every = product(TILE, RINGS, WIDE_SPLITS, MIN_BLOCKS, LINES, STEPS)
         for tile, ring, splits, min_blocks, lines, step in every:
-            config = GramConfig(*ring[:2], tile, *ring[2:], splits, min_blocks, lines, step)
+            config = StagedSymmetricFmaConfig(*ring[:2], tile, *ring[2:], splits, min_blocks, lines, step)
             if self.fills_ring(config):
                 yield config
 
-    def fills_ring(self, config: GramConfig) -> bool:
+    def fills_ring(self, config: StagedSymmetricFmaConfig) -> bool:
         """Whether every thread of a ring has products of a chunk, of pairs of groups and of odd groups."""
         pairs, halves = self.members(config), config.tile // config.lines // 2
         return (
-            pairs <= config.sharers
-            and config.chunk * pairs >= config.sharers * config.step
-            and config.chunk * halves >= config.sharers
+            pairs <= config.ring_threads
+            and config.block_k * pairs >= config.ring_threads * config.step
+            and config.block_k * halves >= config.ring_threads
         )
 
-    def members(self, config: GramConfig) -> int:
+    def members(self, config: StagedSymmetricFmaConfig) -> int:
         """Threads that have a pair of groups each."""
         return (config.tile // config.lines) ** 2 // 2
 
-    def team(self, config: GramConfig) -> int:
+    def team(self, config: StagedSymmetricFmaConfig) -> int:
         return max(self.members(config), WARP_THREADS)
 
-    def sums_of_team(self, config: GramConfig) -> int:
+    def sums_of_team(self, config: StagedSymmetricFmaConfig) -> int:
         groups = config.tile // config.lines
         return groups * (groups + 1) // 2 * config.lines**2
 
-    def registers(self, config: GramConfig) -> int:
+    def registers(self, config: StagedSymmetricFmaConfig) -> int:
         lines = config.lines
         return lines**2 + lines * (lines + 1) // 2 + 2 * lines * config.step
 
-    def pad(self, config: GramConfig, problem: Problem) -> int:
+    def pad(self, config: StagedSymmetricFmaConfig, problem: Problem) -> int:
         """Lines along k of neighbouring groups lie in banks side by side; so do neighbours in k of wide tiles."""
         vector = VECTOR_BYTES // problem.dtype.element_bytes
         return vector if problem.contiguous[0] == "k" or config.tile >= 32 else 0
 
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GramConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSymmetricFmaConfig, ...]:
         """Every product of C in one tile. None where it has more, or where TSMT or the tensor cores do better."""
         if not 8 < problem.m <= TILE[-1] or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits, problem)):
             return ()
@@ -105,16 +105,16 @@ class Gram(SymmetricKernel[GramConfig]):
         along_k = problem.contiguous[0] == "k"  # where a read has products that are neighbours
         most = VECTOR_BYTES // problem.dtype.element_bytes  # that fit a vector
 
-        def step_and_blocks(through: int) -> tuple[int, int]:
+        def step_and_blocks(copy: int) -> tuple[int, int]:
             """Half a vector's products are faster if they leave registers for a third block."""
             if not along_k:
                 return 1, 3
-            return (max(most // 2, 1), 3) if through > 0 and tile < TILE[-1] else (most, 2)
+            return (max(most // 2, 1), 3) if copy > 0 and tile < TILE[-1] else (most, 2)
 
         every = (
-            GramConfig(threads, sharers, tile, chunk, stages, through, splits, 1, lines, step)
-            for threads, sharers, chunk, stages, through, blocks in FIRST[tile]
-            for step, most_blocks in (step_and_blocks(through),)
+            StagedSymmetricFmaConfig(threads, ring_threads, tile, block_k, stages, copy, splits, 1, lines, step)
+            for threads, ring_threads, block_k, stages, copy, blocks in FIRST[tile]
+            for step, most_blocks in (step_and_blocks(copy),)
             for splits in (wide_splits(limits, min(blocks, most_blocks)),)
         )
         return tuple(config for config in dict.fromkeys(every) if self.fills_ring(config))

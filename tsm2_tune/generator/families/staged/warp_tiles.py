@@ -38,12 +38,11 @@ class WarpTileConfig(FullConfig):
     octets: Annotated[
         int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
     ]
-    ahead: Annotated[
+    fragment_prefetch: Annotated[
         int,
         Tunable(
             "1: a chunk's first products are loaded before the last of the one before are multiplied",
             usual=0,
-            word="fragment_prefetch",
             letter="a",
         ),
     ]
@@ -53,7 +52,7 @@ def _blocks_for_all(candidate: Candidate) -> bool:
     problem = candidate.problem
     if not is_general(problem):
         return True
-    chunks = candidate.launch.tiles(problem.m, problem.n) * problem.k // tunable(candidate, "chunk")
+    chunks = candidate.launch.tiles(problem.m, problem.n) * problem.k // tunable(candidate, "block_k")
     return tunable(candidate, "splits") >= min(wide_splits(candidate.limits, 1), chunks)
 
 
@@ -64,7 +63,7 @@ WIDE_TILES_FOR_WIDE_RESULTS = Rule(
     "wide-tiles-for-wide-results",
     "shape",
     "a C that is skinny, or a small result of a long sum, has no columns for them",
-    lambda c: tunable(c, "tile_columns") <= SKINNY or is_general(c.problem),
+    lambda c: tunable(c, "block_n") <= SKINNY or is_general(c.problem),
 )
 
 W = TypeVar("W", bound=WarpTileConfig)
@@ -79,12 +78,12 @@ class WarpTileKernel(FullKernel[W]):
 
     def team(self, config: W) -> int:
         rows, columns = self.strip_rows * config.strips, OCTET_COLUMNS * config.octets
-        return WARP_THREADS * (config.tile_rows // rows) * (config.tile_columns // columns)
+        return WARP_THREADS * (config.block_m // rows) * (config.block_n // columns)
 
     def has_whole_teams(self, config: W) -> bool:
         """Whether the teams of a ring are whole, and have a step of each chunk."""
         team = self.team(config)
-        return config.sharers % team == 0 and config.chunk * team >= config.sharers * DEPTH
+        return config.ring_threads % team == 0 and config.block_k * team >= config.ring_threads * DEPTH
 
     def registers(self, config: W) -> int:
         rows, columns = self.strip_rows * config.strips, OCTET_COLUMNS * config.octets
@@ -101,6 +100,6 @@ class WarpTileKernel(FullKernel[W]):
         return {
             **super().context(config, problem),
             "strip_rows": self.strip_rows,
-            "arrives_early": bool(config.ahead),  # whether a chunk is there before its turn
+            "arrives_early": bool(config.fragment_prefetch),  # whether a chunk is there before its turn
             "loads_before_copies": False,  # whether a chunk's first fragments are loaded before copies begin
         }

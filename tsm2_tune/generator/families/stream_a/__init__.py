@@ -5,31 +5,44 @@ blocks where m alone does not fill the device. The ways to multiply differ in ho
 rows, f64 and mma16 in the fragments of tensor cores, mma16_ring in shared memory first.
 """
 
-from tsm2_tune.generator.families.stream_a.f64 import TsmrMma, TsmrZmma
-from tsm2_tune.generator.families.stream_a.fma import Tsmr
-from tsm2_tune.generator.families.stream_a.mma16 import TsmrHalf, TsmrTf32
-from tsm2_tune.generator.families.stream_a.mma16_ring import FEW_COLUMNS, MANY_COLUMNS, TsmrHalfRing, TsmrTf32Ring
+from tsm2_tune.generator.families.stream_a.dmma import StreamAComplexDmma, StreamADmma
+from tsm2_tune.generator.families.stream_a.fma import StreamAFma
+from tsm2_tune.generator.families.stream_a.mma16 import StreamAMma16, StreamATf32
+from tsm2_tune.generator.families.stream_a.mma16_ring import (
+    FEW_COLUMNS,
+    MANY_COLUMNS,
+    StreamAMma16Ring,
+    StreamATf32Ring,
+)
 from tsm2_tune.generator.families.stream_a.tunables import (
-    TsmrConfig,
-    TsmrHalfConfig,
-    TsmrHalfRingConfig,
-    TsmrMmaConfig,
-    TsmrTf32Config,
-    TsmrTf32RingConfig,
-    TsmrZmmaConfig,
+    StreamAComplexDmmaConfig,
+    StreamADmmaConfig,
+    StreamAFmaConfig,
+    StreamAMma16Config,
+    StreamAMma16RingConfig,
+    StreamATf32Config,
+    StreamATf32RingConfig,
 )
 
 __all__ = [
     "FAMILIES",
     "FEW_COLUMNS",
     "MANY_COLUMNS",
-    "TsmrConfig",
-    "TsmrHalfConfig",
-    "TsmrHalfRingConfig",
-    "TsmrMmaConfig",
-    "TsmrTf32Config",
-    "TsmrTf32RingConfig",
-    "TsmrZmmaConfig",
+    "StreamAComplexDmmaConfig",
+    "StreamADmmaConfig",
+    "StreamAFmaConfig",
+    "StreamAMma16Config",
+    "StreamAMma16RingConfig",
+    "StreamATf32Config",
+    "StreamATf32RingConfig",
 ]  # fmt: skip
 
-FAMILIES = (Tsmr(), TsmrMma(), TsmrZmma(), TsmrHalf(), TsmrTf32(), TsmrHalfRing(), TsmrTf32Ring())
+FAMILIES = (
+    StreamAFma(),
+    StreamADmma(),
+    StreamAComplexDmma(),
+    StreamAMma16(),
+    StreamATf32(),
+    StreamAMma16Ring(),
+    StreamATf32Ring(),
+)

@@ -10,7 +10,7 @@ from tsm2_tune.generator.families.stream_a.kernel import (
     rows_within_m,
     streaming_rules,
 )
-from tsm2_tune.generator.families.stream_a.tunables import TsmrConfig
+from tsm2_tune.generator.families.stream_a.tunables import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 
 OPTIONS = Options(
@@ -23,35 +23,35 @@ OPTIONS = Options(
 TILE_DEPTH = 64  # rows of B staged at a time
 
 
-class Tsmr(StreamA[TsmrConfig]):
-    name = "tsmr"
+class StreamAFma(StreamA[StreamAFmaConfig]):
+    name = "stream_a_fma"
     summary = "large A times skinny B: A streams through registers, k is split over blocks"
     template = "stream_a_fma.cu.jinja"
     vectors_of_c = True
     options = OPTIONS
     rules = streaming_rules(OPTIONS, rows_within_m(threads=OPTIONS.threads[0], vectors=OPTIONS.rows[0]))
-    config_type = TsmrConfig
+    config_type = StreamAFmaConfig
 
     def supports(self, problem: Problem) -> bool:
         return problem.contiguous[0] == "m" and super().supports(problem)
 
-    def warp_rows(self, config: TsmrConfig, problem: Problem) -> int:
+    def warp_rows(self, config: StreamAFmaConfig, problem: Problem) -> int:
         return WARP_THREADS * config.vectors * self.vector_rows(problem)
 
     def vector_rows(self, problem: Problem) -> int:
         return VECTOR_BYTES // problem.dtype.element_bytes
 
-    def few_rows(self, config: TsmrConfig) -> int:
+    def few_rows(self, config: StreamAFmaConfig) -> int:
         return config.threads + 34
 
-    def tile_depth(self, config: TsmrConfig) -> int:
+    def tile_depth(self, config: StreamAFmaConfig) -> int:
         return TILE_DEPTH
 
-    def pitch(self, config: TsmrConfig, problem: Problem) -> int:
+    def pitch(self, config: StreamAFmaConfig, problem: Problem) -> int:
         """Where rows are staged down columns, those of whole lines of banks are padded by a vector."""
         padded = config.columns % 8 == 0 and problem.contiguous[1] == "k"
         return config.columns + (self.vector_rows(problem) if padded else 0)
 
-    def registers(self, config: TsmrConfig, problem: Problem) -> int:
+    def registers(self, config: StreamAFmaConfig, problem: Problem) -> int:
         rows = config.vectors * self.vector_rows(problem)
         return (rows * (config.columns + config.prefetch) + config.columns) * problem.dtype.registers

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tsm2_tune.generator.families.stream_a.kernel import VECTOR_BYTES, WARP_THREADS, Options, StreamA, streaming_rules
-from tsm2_tune.generator.families.stream_a.tunables import Mma16Config, TsmrHalfConfig, TsmrTf32Config
+from tsm2_tune.generator.families.stream_a.tunables import Mma16Config, StreamAMma16Config, StreamATf32Config
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
@@ -119,12 +119,12 @@ class Mma16(StreamA[Mma16Config]):
         return super().context(config, problem) | {"run": run}
 
 
-class TsmrHalf(Mma16):
-    name = "tsmr_half"
+class StreamAMma16(Mma16):
+    name = "stream_a_mma16"
     summary = "large or tall A times skinny B in 16 bits on the tensor cores, A streaming into their fragments"
     options = OPTIONS
     rules: ClassVar[tuple[Rule, ...]] = (HAS_HALF_TENSOR_CORES, *streaming_rules(OPTIONS))
-    config_type: type[Mma16Config] = TsmrHalfConfig
+    config_type: type[Mma16Config] = StreamAMma16Config
 
     def registers(self, config: Mma16Config, problem: Problem) -> int:
         rows = self.warp_rows(config, problem)
@@ -176,8 +176,8 @@ def _long_run(tiles: int, slots: int) -> int:
     return next((run for run in LONG_RUNS if LEAST_FILLED * slots <= -(-tiles // run) <= slots), 0)
 
 
-class TsmrTf32(TsmrHalf):
-    name = "tsmr_tf32"
+class StreamATf32(StreamAMma16):
+    name = "stream_a_tf32"
     summary = "large or tall A times skinny B in TF32 or 3xTF32, A streaming into the tensor cores' fragments"
     dtypes = ("tf32", "3xtf32")
-    config_type = TsmrTf32Config
+    config_type = StreamATf32Config

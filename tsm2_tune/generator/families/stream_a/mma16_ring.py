@@ -11,7 +11,7 @@ from typing import ClassVar
 from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.families.stream_a.kernel import VECTOR_BYTES, WARP_THREADS, Options
 from tsm2_tune.generator.families.stream_a.mma16 import Mma16
-from tsm2_tune.generator.families.stream_a.tunables import Mma16Config, TsmrHalfRingConfig, TsmrTf32RingConfig
+from tsm2_tune.generator.families.stream_a.tunables import Mma16Config, StreamAMma16RingConfig, StreamATf32RingConfig
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule, columns_within_n
@@ -57,8 +57,8 @@ def _group(candidate: Candidate) -> int:
     return tunable(candidate, "prefetch") // tunable(candidate, "stages")
 
 
-class TsmrHalfRing(Mma16):
-    name = "tsmr_half_ring"
+class StreamAMma16Ring(Mma16):
+    name = "stream_a_mma16_ring"
     summary = (
         "large or tall A times B of many columns in 16 bits on the tensor cores, A through a ring in shared memory"
     )
@@ -82,7 +82,7 @@ class TsmrHalfRing(Mma16):
         HAS_HALF_TENSOR_CORES,
         *SPLITTING_RULES,
     )
-    config_type: type[Mma16Config] = TsmrHalfRingConfig
+    config_type: type[Mma16Config] = StreamAMma16RingConfig
 
     def registers(self, config: Mma16Config, problem: Problem) -> int:
         sums = self.warp_rows(config, problem) * config.columns // WARP_THREADS
@@ -108,8 +108,8 @@ class TsmrHalfRing(Mma16):
         return self.one_wave_first(chosen, problem, limits)
 
 
-class TsmrTf32Ring(TsmrHalfRing):
-    name = "tsmr_tf32_ring"
+class StreamATf32Ring(StreamAMma16Ring):
+    name = "stream_a_tf32_ring"
     summary = "large or tall A times B of many columns in TF32 or 3xTF32, A through a ring in shared memory"
     dtypes = ("tf32", "3xtf32")
-    config_type = TsmrTf32RingConfig
+    config_type = StreamATf32RingConfig

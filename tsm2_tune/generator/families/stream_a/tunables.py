@@ -26,10 +26,10 @@ MinBlocks = Annotated[
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmrConfig(KernelConfig):
+class StreamAFmaConfig(KernelConfig):
     """Of fused multiply-adds, which a thread computes alone."""
 
-    family: ClassVar[str] = "tsmr"
+    family: ClassVar[str] = "stream_a_fma"
 
     threads: Threads
     vectors: Annotated[int, Tunable("16-byte pieces of a column of A that one thread loads", usual=1, letter="v")]
@@ -46,10 +46,10 @@ class TsmrConfig(KernelConfig):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmrMmaConfig(KernelConfig):
+class StreamADmmaConfig(KernelConfig):
     """Of the f64 tensor cores."""
 
-    family: ClassVar[str] = "tsmr_mma"
+    family: ClassVar[str] = "stream_a_dmma"
 
     threads: Threads
     strips: Annotated[int, Tunable("strips of 16 rows of A that one warp computes", letter="m")]
@@ -63,10 +63,10 @@ class TsmrMmaConfig(KernelConfig):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmrZmmaConfig(TsmrMmaConfig):
+class StreamAComplexDmmaConfig(StreamADmmaConfig):
     """Of complex numbers on the f64 tensor cores."""
 
-    family: ClassVar[str] = "tsmr_zmma"
+    family: ClassVar[str] = "stream_a_complex_dmma"
 
     strips: Annotated[int, Tunable("strips of 8 vectors of rows of A that one warp computes", letter="m")]
 
@@ -86,33 +86,33 @@ class Mma16Config(KernelConfig):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmrHalfConfig(Mma16Config):
+class StreamAMma16Config(Mma16Config):
     """Of 16-bit floats, A in registers."""
 
-    family: ClassVar[str] = "tsmr_half"
+    family: ClassVar[str] = "stream_a_mma16"
 
     evict_first: EvictFirst = 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmrTf32Config(TsmrHalfConfig):
+class StreamATf32Config(StreamAMma16Config):
     """Of f32 through TF32, A in registers."""
 
-    family: ClassVar[str] = "tsmr_tf32"
+    family: ClassVar[str] = "stream_a_tf32"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmrHalfRingConfig(Mma16Config):
+class StreamAMma16RingConfig(Mma16Config):
     """Of 16-bit floats, A through a ring in shared memory: `prefetch` and `stages` are the ring's."""
 
-    family: ClassVar[str] = "tsmr_half_ring"
+    family: ClassVar[str] = "stream_a_mma16_ring"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmrTf32RingConfig(TsmrHalfRingConfig):
+class StreamATf32RingConfig(StreamAMma16RingConfig):
     """Of f32 through TF32, A through a ring in shared memory."""
 
-    family: ClassVar[str] = "tsmr_tf32_ring"
+    family: ClassVar[str] = "stream_a_tf32_ring"
 
 
-StreamAConfig = TsmrConfig | TsmrMmaConfig | Mma16Config
+StreamAConfig = StreamAFmaConfig | StreamADmmaConfig | Mma16Config

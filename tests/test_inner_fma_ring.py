@@ -1,0 +1,101 @@
+"""What TSMT with rings tries first: the clocks that it counts, and the products that are its own."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.inner.fma_ring import (
+    LINES,
+    RINGS,
+    THREADS,
+    TILE,
+    InnerFmaRing,
+    InnerFmaRingConfig,
+    block_k,
+    clocks,
+    lanes_of_k,
+    pitch,
+    place,
+    team,
+    wavefronts,
+)
+from tsm2_tune.generator.order import ordered
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.space import search_space
+
+H200 = PROFILES["h200"]
+
+
+@pytest.mark.parametrize(
+    ("places", "element_bytes", "expected"),
+    [
+        (list(range(32)), 4, 1),
+        ([2 * lane for lane in range(32)], 4, 2),
+        ([33 * lane for lane in range(32)], 4, 1),
+        ([7] * 32, 4, 1),
+        (list(range(32)), 8, 2),
+        ([lane // 2 for lane in range(32)], 8, 1),  # lanes side by side read the same
+        ([lane // 4 * 2 + lane % 2 for lane in range(32)], 8, 1),  # lanes one apart do
+        ([lane % 16 for lane in range(32)], 8, 2),  # others do
+        (list(range(32)), 16, 4),
+    ],
+)
+def test_shared_memory_serves_a_warp_in_so_many_clocks(places: list[int], element_bytes: int, expected: int) -> None:
+    assert wavefronts(places, element_bytes) == expected
+
+
+def test_each_member_of_a_team_has_its_own_part_of_the_tile() -> None:
+    for tile in product(TILE, TILE):
+        for part in InnerFmaRing.parts_of(tile):
+            config = InnerFmaRingConfig(THREADS, *tile, *part, 0, *RINGS[0], splits=1)
+            down, across = tile[0] // part[0], tile[1] // part[1]
+            places = {place(config, member) for member in range(team(config))}
+            assert places == set(product(range(down), range(across))), config.text
+
+
+def test_every_part_of_a_tile_is_a_whole_one() -> None:
+    assert all(lines % part == 0 for lines, parts in LINES.items() for part in parts)
+
+
+@pytest.mark.parametrize("dtype", FMA_DTYPES)
+def test_a_chunk_is_whole_vectors_for_every_team(dtype: str) -> None:
+    problem = Problem(7, 7, 10**6, dtype, "tn")
+    width = 16 // problem.dtype.element_bytes
+    for tile, ring in product(product(TILE, TILE), RINGS):
+        for part in InnerFmaRing.parts_of(tile):
+            config = InnerFmaRingConfig(THREADS, *tile, *part, 0, *ring, splits=1)
+            products = block_k(config, problem)
+            assert products % lanes_of_k(config) == products % width == 0 < products
+            assert pitch(config, problem) // width % 2 == 1
+            assert pitch(config, problem) % width == 0
+
+
+def test_neighbouring_teams_that_would_meet_in_banks_have_products_further_apart() -> None:
+    """33 columns: those of neighbouring products are one bank apart."""
+    problem = Problem(33, 3, 10**7, "f32", "ntt")
+    near, far = (InnerFmaRingConfig(THREADS, 40, 3, 8, 3, together, 16, 3, splits=264) for together in (0, 1))
+    assert clocks(far, problem) < clocks(near, problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "within"),
+    [
+        ("2x49x2103597:f32:ntt", 2),
+        ("33x3x10640705:f32:ntt", 2),
+        ("1x33x19803604:c64:ntt", 2),
+        ("61x2x16162068:f64:ntt", 3),
+    ],
+)
+def test_odd_numbers_of_columns_are_tried_first(text: str, within: int) -> None:
+    problem = Problem.parse(text)
+    first = ordered(search_space(problem, H200), 0)[:within]
+    assert "inner_fma_ring" in [candidate.config.family for candidate in first]
+
+
+@pytest.mark.parametrize("text", ["16x16x10000000:f32:ntt", "8x8x10000000:f64:tn", "64x64x1000000:c64:cn"])
+def test_whole_vectors_of_powers_of_two_are_for_others(text: str) -> None:
+    assert not family_named("inner_fma_ring").proposals(Problem.parse(text), H200)

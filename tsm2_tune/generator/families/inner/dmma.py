@@ -1,0 +1,154 @@
+"""The f64 tensor cores, for f64 and for complex numbers: both operands go from memory into the mma's fragments.
+
+For f64 it takes over from fused multiply-adds where C is too large for the registers of a few threads. A C of up to 8
+rows or columns is not padded to 16: there is a smaller mma for it, and a warp then has all of an 8 x 8 C in two
+registers a lane, which leaves the others to loads.
+
+A complex product is four real ones. Real and imaginary parts are neighbours in memory, and one 16-byte load brings
+both. The tensor cores are as fast as fused multiply-adds in f32 and leave most of the issue slots free, so c64 is
+computed by them too, in double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Any, ClassVar
+
+from tsm2_tune.generator.families.inner.kernel import WARP_THREADS, InnerConfig, MinBlocks, Splits, Streamed
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
+from tsm2_tune.generator.tiles import tile_rules
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
+
+TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
+COVERED = 32  # rows and columns that a complex tile should have where C has as many: more take all registers
+STRIP_ROWS, OCTET = 16, 8  # rows of the larger mma; rows of the smaller one, and columns of both
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class InnerDmmaConfig(InnerConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "inner_dmma"
+    most_strip_rows: ClassVar[int] = STRIP_ROWS
+
+    strips: Annotated[
+        int, Tunable("strips of 16 rows of C, or of 8, that one warp accumulates in registers", letter="r")
+    ]
+    octets: Annotated[int, Tunable("octets of columns of C that one warp accumulates in registers", letter="c")]
+    step: Annotated[int, Tunable("products along k that one warp loads for at a time", letter="p")]
+    stages: Annotated[int, Tunable("such loads that one warp has in registers, on their way or arrived", letter="s")]
+    splits: Splits
+    min_blocks: MinBlocks
+    evict_first: EvictFirst = 1
+
+    @property
+    def strip_rows(self) -> int:
+        """Rows of C in a strip: those of the larger mma where the tile has as many."""
+        return min(self.most_strip_rows, self.block_m)
+
+    @property
+    def warp_tile(self) -> tuple[int, int]:
+        """Rows and columns of C of a warp."""
+        return self.strip_rows * self.strips, OCTET * self.octets
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class InnerComplexDmmaConfig(InnerDmmaConfig):
+    """The same, of strips of 8 rows: their real and imaginary parts are the 16 rows of an mma."""
+
+    family: ClassVar[str] = "inner_complex_dmma"
+    most_strip_rows: ClassVar[int] = OCTET
+
+    strips: Annotated[
+        int, Tunable("strips of 8 rows of C that one warp accumulates in registers", word="warp", unit=8, letter="r")
+    ]
+    octets: Annotated[
+        int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
+    ]
+
+
+class InnerDmma(Streamed[InnerDmmaConfig]):
+    name = "inner_dmma"
+    on_tensor_cores = True
+    summary = "transposed tall and skinny times tall and skinny on the f64 tensor cores"
+    about = "both operands stream into the tensor cores' fragments, k over every warp"
+    template = "inner_dmma.cu.jinja"
+    dtypes: ClassVar[tuple[str, ...]] = ("f64",)
+    rules = (HAS_F64_TENSOR_CORES, *tile_rules(TILE), *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)
+    most_loads = 9
+    config_type = InnerDmmaConfig
+    # Options: threads; strips and octets; step and stages; blocks that a multiprocessor must hold.
+    threads: ClassVar[tuple[int, ...]] = (128, 256, 512)
+    warp_tiles: ClassVar[tuple[tuple[int, int], ...]] = (
+        (1, 1), (2, 1), (4, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 4), (2, 8)
+    )  # fmt: skip
+    step_stages: ClassVar[tuple[tuple[int, int], ...]] = (
+        (8, 2), (8, 3), (8, 4), (16, 1), (16, 2), (16, 3), (32, 1), (32, 2)
+    )  # fmt: skip
+    min_blocks: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+
+    def configurations(self) -> Iterator[InnerDmmaConfig]:
+        tiles = [
+            (rows, columns, strips, octets)
+            for rows, columns, (strips, octets) in product(TILE, TILE, self.warp_tiles)
+            if rows % (min(self.config_type.most_strip_rows, rows) * strips) == 0 and columns % (OCTET * octets) == 0
+        ]
+        for threads, tile, ahead, splits, min_blocks in product(
+            self.threads, tiles, self.step_stages, WIDE_SPLITS, self.min_blocks
+        ):
+            config = self.config_type(threads, *tile, *ahead, splits, min_blocks)
+            if self.lanes_of_k(config) >= 1:
+                yield config
+
+    def lanes_of_k(self, config: InnerDmmaConfig) -> int:
+        rows, columns = config.warp_tile
+        return config.threads // WARP_THREADS // ((config.block_m // rows) * (config.block_n // columns))
+
+    def registers(self, config: InnerDmmaConfig, problem: Problem) -> int:
+        rows, columns = config.warp_tile
+        sums = rows * columns // WARP_THREADS * problem.dtype.parts  # in f64
+        return 2 * sums + self.loaded(config, problem) * problem.dtype.registers
+
+    def loaded(self, config: InnerDmmaConfig, problem: Problem) -> int:
+        return sum(config.warp_tile) * config.step * config.stages // WARP_THREADS
+
+    def reuse(self, config: InnerDmmaConfig) -> int:
+        return config.warp_tile[1]
+
+    def probe_shapes(self, config: InnerDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """The fourth, whose k is odd, has aligned addresses where the leading dimensions of the general call are not,
+        or the other way round; the last two have vectors that a part-filled tile must not reach past.
+        """
+        rows, columns, block_k = config.block_m, config.block_n, self.block_k(config, problem)
+        return (
+            *super().probe_shapes(config, problem),
+            (rows + 2, columns + 2, 2 * block_k + 1),
+            (rows - 2, columns + 2, 3 * block_k + 2),
+            (rows - 2, columns - 2, block_k),
+        )
+
+    def context(self, config: InnerDmmaConfig, problem: Problem) -> dict[str, Any]:
+        return super().context(config, problem) | {"strip_rows": config.strip_rows}
+
+
+class InnerComplexDmma(InnerDmma):
+    name = "inner_complex_dmma"
+    summary = "transposed tall and skinny times tall and skinny, complex, on the f64 tensor cores"
+    about = "complex operands stream into fragments, k over every warp"
+    template = "inner_complex_dmma.cu.jinja"
+    dtypes = ("c64", "c128")
+    rules = (HAS_F64_TENSOR_CORES, *tile_rules(TILE, covered=COVERED), *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)
+    most_loads = 10
+    most_adders = 1
+    divides = True
+    is_flat = False
+    config_type = InnerComplexDmmaConfig
+    threads = (128, 256)
+    warp_tiles = ((1, 1), (1, 2), (2, 2), (4, 2))
+    step_stages = ((8, 1), (8, 2), (8, 4), (16, 2))
+    min_blocks = (1, 3)

@@ -1,0 +1,233 @@
+"""The tensor cores for bf16 and f16, and for f32 through TF32 and 3xTF32: both operands through shared memory.
+
+Fragments loaded straight from memory would be few bytes each of many lines, and most of them padding where lines are
+few. So both operands are copied as they lie: 128 bytes of a line or more at a time, and no line that C does not have.
+Then ldmatrix loads the fragments, four 8 x 8 matrices an instruction. Sums are in f32 to the end; C is rounded once.
+
+16 bytes of a line hold half as many elements of f32, and the mma takes half as many products at a time, so that
+fragments along k are alike. Across k a lane loads f32 element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Any, ClassVar
+
+from tsm2_tune.generator.families.inner.kernel import (
+    CHUNKS_FOR_ALL,
+    VECTOR_BYTES,
+    WARP_THREADS,
+    Inner,
+    InnerConfig,
+    Splits,
+    proposed_splits,
+)
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.tensor_cores import HAS_HALF_TENSOR_CORES
+from tsm2_tune.generator.tiles import covering, tile_rules
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
+
+TILE = (16, 32, 64)  # rows and columns of C, of a block
+WARP_TILES = ((1, 2), (2, 2), (2, 4), (4, 4), (4, 8))  # strips of 16 rows, octets of columns
+# Threads of a block, bytes along k of a line in one place of the ring, and places.
+RINGS = (
+    (128, 128, 2), (128, 256, 2), (128, 512, 2), (128, 1024, 2), (256, 128, 2), (256, 256, 2), (256, 512, 2),
+    (256, 1024, 2), (512, 512, 2), (128, 256, 4), (128, 512, 4), (256, 1024, 4),
+)  # fmt: skip
+TILE_ELEMENTS = (16 * 16, 32 * 32, 64 * 64)
+# What won on an H200, and its neighbours, for tiles of at most as many elements, where an operand lies along k and
+# where none does: the ring, blocks on a multiprocessor, strips and octets as far as the tile has them.
+WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int], ...]] = {
+    (16 * 16, True): (
+        (256, 512, 2, 3, 1, 2), (512, 512, 2, 2, 1, 2), (256, 256, 2, 4, 1, 2), (256, 512, 2, 4, 1, 2),
+        (128, 256, 2, 4, 1, 2), (256, 512, 2, 2, 1, 2),
+    ),
+    (16 * 16, False): (
+        (128, 512, 4, 2, 1, 2), (256, 1024, 4, 1, 1, 2), (128, 1024, 2, 2, 1, 2), (128, 256, 2, 4, 1, 2),
+        (256, 1024, 2, 2, 1, 2), (256, 512, 2, 2, 1, 2),
+    ),
+    (32 * 32, True): (
+        (256, 512, 2, 2, 2, 4), (256, 256, 2, 3, 2, 4), (128, 256, 2, 3, 2, 4),
+    ),
+    (32 * 32, False): (
+        (128, 256, 4, 2, 2, 4), (256, 512, 2, 2, 2, 4), (128, 512, 2, 2, 2, 4), (128, 256, 2, 3, 2, 4),
+    ),
+    (64 * 64, True): (
+        (256, 256, 2, 2, 2, 4), (128, 128, 2, 2, 4, 8), (256, 128, 2, 3, 2, 4), (128, 128, 2, 3, 4, 4),
+        (256, 256, 2, 1, 4, 8),
+    ),
+    (64 * 64, False): (
+        (256, 256, 2, 2, 2, 4), (128, 128, 2, 2, 4, 8), (128, 128, 2, 3, 4, 4), (128, 128, 2, 3, 2, 4),
+    ),
+}  # fmt: skip
+LEAST_COLUMNS = 5  # for fewer those families are better that hold all of C in every thread
+STRIP_ROWS, OCTET = 16, 8  # rows and columns of an mma
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class InnerMma16Config(InnerConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "inner_mma16"
+
+    strips: Annotated[
+        int,
+        Tunable("strips of 16 rows of C that one warp accumulates in registers", word="warp", unit=16, letter="r"),
+    ]
+    octets: Annotated[
+        int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
+    ]
+    block_k: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
+    stages: Annotated[
+        int, Tunable("places of the ring: 2 fed from registers, or more fed by asynchronous copies", letter="s")
+    ]
+    splits: Splits
+    evict_first: EvictFirst = 1
+
+    @property
+    def warp_tile(self) -> tuple[int, int]:
+        """Rows and columns of C of a warp."""
+        return STRIP_ROWS * self.strips, OCTET * self.octets
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class InnerTf32Config(InnerMma16Config):
+    """The same for f32."""
+
+    family: ClassVar[str] = "inner_tf32"
+
+
+def warp_tile(strips: int, octets: int) -> tuple[int, int]:
+    """The largest option of at most so many strips and octets."""
+    return max(option for option in WARP_TILES if option[0] <= strips and option[1] <= octets)
+
+
+class InnerMma16(Inner[InnerMma16Config]):
+    name = "inner_mma16"
+    on_tensor_cores = True
+    summary = "transposed tall and skinny times tall and skinny in 16 bits on the tensor cores, both staged"
+    about = "both operands staged for the tensor cores, k over every warp"
+    template = "inner_mma16.cu.jinja"
+    dtypes: ClassVar[tuple[str, ...]] = ("bf16", "f16")
+    element_bytes = 2
+    rules = (HAS_HALF_TENSOR_CORES, *tile_rules(TILE), CHUNKS_FOR_ALL, *WIDE_SPLIT_RULES)
+    divides = True
+    is_flat = False
+    config_type = InnerMma16Config
+
+    def later(self, config: InnerMma16Config) -> tuple[InnerMma16Config, ...]:
+        """Only a ring of two places is filled through registers, by loads that have a policy."""
+        return super().later(config) if config.stages == 2 else ()
+
+    def configurations(self) -> Iterator[InnerMma16Config]:
+        tiles = [
+            (rows, columns, strips, octets)
+            for rows, columns, (strips, octets) in product(TILE, TILE, WARP_TILES)
+            if rows % (STRIP_ROWS * strips) == 0 and columns % (OCTET * octets) == 0
+        ]
+        for tile, (threads, line_bytes, stages), splits in product(tiles, RINGS, WIDE_SPLITS):
+            config = self.config_type(threads, *tile, line_bytes // self.element_bytes, stages, splits)
+            teams = self.lanes_of_k(config)
+            if teams >= 1 and line_bytes >= 2 * VECTOR_BYTES * teams:
+                yield config
+
+    def lanes_of_k(self, config: InnerMma16Config) -> int:
+        rows, columns = config.warp_tile
+        return config.threads // WARP_THREADS // ((config.block_m // rows) * (config.block_n // columns))
+
+    def block_k(self, config: InnerMma16Config, problem: Problem) -> int:
+        return config.block_k
+
+    def pitches(self, config: InnerMma16Config, problem: Problem) -> tuple[int, int]:
+        """Elements from one run of neighbours of A, and of B, to the next in shared memory.
+
+        8 lanes read 16 bytes each, of a line along k or of products across it: an odd number of vectors apart. Of f32
+        across k each lane reads an element, of 4 products 8 neighbours each.
+        """
+        along_k, across = config.block_k + VECTOR_BYTES // self.element_bytes, 8
+        along_a, along_b, _ = problem.contiguous
+        return (
+            along_k if along_a == "k" else config.block_m + across,
+            along_k if along_b == "k" else config.block_n + across,
+        )
+
+    def staged_bytes(self, config: InnerMma16Config) -> int:
+        """Bytes of A and B in one place of the ring."""
+        return (config.block_m + config.block_n) * config.block_k * self.element_bytes
+
+    def ring_bytes(self, config: InnerMma16Config, problem: Problem) -> int:
+        along_a, along_b, _ = problem.contiguous
+        a_pitch, b_pitch = self.pitches(config, problem)
+        a = a_pitch * (config.block_m if along_a == "k" else config.block_k)
+        b = b_pitch * (config.block_n if along_b == "k" else config.block_k)
+        return config.stages * (a + b) * self.element_bytes
+
+    def registers(self, config: InnerMma16Config, problem: Problem) -> int:
+        rows, columns = config.warp_tile
+        held = self.staged_bytes(config) // config.threads // 4 if config.stages == 2 else 0
+        return (rows * columns + (rows + columns) * 4) // WARP_THREADS + held
+
+    def bytes_in_flight(self, config: InnerMma16Config, problem: Problem) -> int:
+        return self.staged_bytes(config) * (config.stages - 1) // config.threads // 2
+
+    def probe_shapes(self, config: InnerMma16Config, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each block.
+
+        Extents that are multiples of 8 keep vectors whole where tiles and chunks are not. The fifth and the sixth
+        have aligned addresses where the leading dimensions of the general call are not, across k and along k.
+        """
+        rows, columns, block_k = config.block_m, config.block_n, config.block_k
+        return (
+            (rows, columns, block_k * (config.splits * config.stages + 3) + 8),
+            (rows + 1, columns - 1, 2 * block_k + 3),
+            (rows - 8, columns + 8, block_k * 3 + 8),
+            (rows - 1, columns + 1, block_k // 4 - 1),
+            (rows + 8, columns + 8, 2 * block_k + 1),
+            (rows + 1, columns + 1, 2 * block_k),
+            (rows - 2, columns - 2, block_k),
+        )
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[InnerMma16Config, ...]:
+        """Every product of C in one tile; what won on an H200 for a C as large, and operands lying so, first."""
+        if max(problem.m, problem.n) < LEAST_COLUMNS:
+            return ()
+        block_m = covering(TILE, problem.m)
+        block_n = covering(TILE, problem.n)
+        winners = WINNERS[
+            next(elements for elements in TILE_ELEMENTS if elements >= block_m * block_n),
+            "k" in problem.contiguous[:2],
+        ]
+        return tuple(
+            dict.fromkeys(
+                self.config_type(
+                    threads,
+                    block_m,
+                    block_n,
+                    *warp_tile(min(strips, block_m // STRIP_ROWS), min(octets, block_n // OCTET)),
+                    line_bytes // self.element_bytes,
+                    stages,
+                    splits,
+                )
+                for threads, line_bytes, stages, blocks, strips, octets in winners
+                for splits in proposed_splits(
+                    problem, limits, block_k=line_bytes // self.element_bytes, blocks=blocks
+                )
+            )
+        )
+
+    def context(self, config: InnerMma16Config, problem: Problem) -> dict[str, Any]:
+        a_pitch, b_pitch = self.pitches(config, problem)
+        own = {"strip_rows": STRIP_ROWS, "a_pitch": a_pitch, "b_pitch": b_pitch}
+        return super().context(config, problem) | own
+
+
+class InnerTf32(InnerMma16):
+    name = "inner_tf32"
+    summary = "transposed tall and skinny times tall and skinny in TF32 or 3xTF32: both staged"
+    dtypes = ("tf32", "3xtf32")
+    element_bytes = 4
+    config_type = InnerTf32Config

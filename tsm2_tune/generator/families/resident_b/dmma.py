@@ -1,0 +1,276 @@
+"""A tall A times a small B on the f64 tensor cores: each warp streams its own rows of A past a B that stays.
+
+Each warp has a ring in shared memory for its rows of A; all of B lies there in the order of the tensor core's
+fragments. No warp waits for another: some multiply while others store, and tensor cores and memory are both busy. One
+template serves f32, whose products are exact in f64, f64, and complex numbers of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Annotated, Any, ClassVar
+
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.config import Periods, Resources
+from tsm2_tune.generator.families.resident_b.kernel import (
+    PERSISTENT_RULES,
+    VECTOR_BYTES,
+    WARP_THREADS,
+    PersistentResidentB,
+    ResidentBConfig,
+    depth_within_k,
+    width,
+)
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Rule, columns_within_n
+from tsm2_tune.generator.split_k import MULTIPROCESSORS
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
+from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tunables import Tunable
+
+THREADS = (256, 384)
+STRIPS = (1, 2, 4)
+# Threads and teams of blocks that have all of their rows at once, where m is small: one strip or two a warp.
+BLOCKS_OF_SMALL = ((128, 1), (192, 1), (320, 1), (192, 2), (256, 2), (320, 2), (384, 4), (640, 4))
+STRIPS_OF_SMALL = (1, 2)
+COLUMNS = (8, 16, 32, 64)
+DEPTH = (8, 16, 32, 64)
+CHUNK = (8, 16, 32)
+STAGES = (2, 3, 4, 5)
+THROUGH = (1, 2)
+SPLITS = (16, 40, 64, *MULTIPROCESSORS)  # a block on each multiprocessor, and few for a few rows
+BANKS_BYTES, LANES_DOWN = 128, 8
+# What won on an H200 for as many columns, where A lies along m and where along k: threads, strips, chunk, stages,
+# through. Along m, a warp's rows are best 256 bytes of a column of A.
+Choices = tuple[tuple[int, int, int, int, int], ...]
+WINNERS: dict[tuple[str, int], tuple[Choices, Choices]] = {
+    ("f32", 64): (((256, 2, 32, 4, 1), (256, 2, 32, 4, 2)), ((256, 2, 32, 4, 1), (256, 2, 32, 3, 2))),
+    ("f64", 32): (
+        ((256, 2, 16, 4, 2), (256, 2, 32, 2, 2), (256, 2, 16, 3, 2)),
+        ((256, 1, 32, 3, 2), (256, 1, 32, 4, 2), (384, 1, 32, 3, 2)),
+    ),
+    ("f64", 64): (
+        ((256, 2, 16, 4, 1), (256, 2, 16, 3, 2), (256, 2, 16, 4, 2)),
+        ((256, 1, 32, 3, 2), (256, 1, 32, 4, 2)),
+    ),
+    ("c64", 16): (((256, 4, 16, 3, 2), (384, 4, 16, 3, 2)), ((384, 2, 16, 4, 2), (256, 4, 16, 3, 2))),
+    ("c64", 32): (((384, 2, 32, 3, 2), (384, 2, 32, 2, 2)), ((384, 2, 32, 2, 2), (384, 2, 32, 3, 2))),
+    ("c64", 64): (((256, 2, 32, 3, 2), (256, 2, 16, 4, 2)), ((256, 2, 32, 3, 2), (256, 2, 16, 4, 2))),
+    ("c128", 16): (((384, 2, 16, 3, 2),), ((256, 1, 16, 3, 2), (384, 2, 16, 3, 2))),
+    ("c128", 32): (
+        ((256, 2, 32, 2, 2), (256, 2, 16, 4, 2)),
+        ((256, 1, 32, 3, 2), (384, 1, 32, 2, 2)),
+    ),
+    ("c128", 64): (
+        ((256, 2, 16, 3, 2), (256, 2, 16, 3, 1), (256, 2, 16, 4, 2)),
+        ((256, 2, 16, 4, 2), (256, 2, 16, 3, 1)),
+    ),
+}
+SMALL_ROWS = 160  # of each multiprocessor: all at once
+# The same for up to `FEW` columns of A, however it lies.
+SHORT_WINNERS: dict[tuple[str, int], Choices] = {
+    ("f64", 64): ((256, 2, 8, 4, 1), (256, 1, 8, 4, 1)),
+    ("c128", 8): ((384, 1, 8, 3, 1), (256, 1, 8, 4, 1)),
+}
+FEW = 8  # columns of C, and of A, for which fused multiply-adds do
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ResidentBDmmaConfig(ResidentBConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "resident_b_dmma"
+
+    strips: Annotated[
+        int, Tunable("strips of 16 rows of C, of complex numbers 8, that one warp computes", letter="m")
+    ]
+    columns: Annotated[int, Tunable("columns of B in shared memory, and of C in registers", letter="c")]
+    depth: Annotated[int, Tunable("rows of B in shared memory", letter="d")]
+    ring_k: Annotated[int, Tunable("products along k in one place of a warp's ring", letter="p")]
+    stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
+    copy: Annotated[
+        int,
+        Tunable(
+            "what A passes on its way to shared memory: 1 the L1, 2 the L2 alone",
+            values=("registers", "ca", "cg"),
+            letter="l",
+        ),
+    ]
+    splits: Annotated[int, Tunable("blocks among which all rows are divided", usual=1, is_launch=True, letter="k")]
+    teams: Annotated[
+        int, Tunable("warps of a block that have the same rows and columns of their own", usual=1, letter="w")
+    ] = 1
+
+
+def _warp_rows(config: ResidentBDmmaConfig, problem: Problem) -> int:
+    return config.strips * (8 if problem.dtype.is_complex else 16)
+
+
+def pitch(config: ResidentBDmmaConfig, problem: Problem) -> int:
+    """Elements from one line of A to the next in the ring: 8 lanes that read at the same time meet no bank twice.
+
+    They are 4 beside 2. Where A lies along k, four have 64 bytes of a line, and the other four are `width` lines on;
+    else two have 32 bytes, and the next ones are as many lines on as a lane has products.
+    """
+    element = problem.dtype.element_bytes
+    products = 1 if problem.dtype.is_complex else 2
+    along_k = problem.contiguous[0] == "k"
+    line = config.ring_k if along_k else _warp_rows(config, problem)
+    lines_on, banks = (width(problem), (64,)) if along_k else (products, (32, 96))
+    return next(
+        elements
+        for elements in range(line, line + BANKS_BYTES, width(problem))
+        if elements * element * lines_on % BANKS_BYTES in banks
+    )
+
+
+def products_at_once(config: ResidentBDmmaConfig, problem: Problem) -> int:
+    """Real products along k of one instruction of the tensor core: 16 where that won on an H200, else 8."""
+    wide = problem.dtype_name == "c128" and config.columns == COLUMNS[-1]
+    return 16 if wide and problem.contiguous[0] != "k" else 8
+
+
+def least_columns(problem: Problem) -> int:
+    """Of a warp: the four lanes of a row of C have a vector each."""
+    return max(4 * width(problem), COLUMNS[0])
+
+
+def step(problem: Problem) -> int:
+    """Products along k of four lanes: of vectors where A lies along k, else what the tensor core takes at once."""
+    run = 1 if problem.dtype.is_complex else 2
+    return 4 * (width(problem) if problem.contiguous[0] == "k" else run)
+
+
+def _blocks(limits: DeviceLimits) -> int:
+    """One on each multiprocessor, or nearly."""
+    return max((blocks for blocks in SPLITS if blocks <= limits.sms), default=SPLITS[0])
+
+
+def _whole_vectors(candidate: Candidate) -> bool:
+    config, problem = candidate.config, candidate.problem
+    assert isinstance(config, ResidentBDmmaConfig)
+    whole_rows = _warp_rows(config, problem) * problem.dtype.element_bytes >= LANES_DOWN * VECTOR_BYTES
+    return whole_rows and config.columns // config.teams >= least_columns(problem)
+
+
+def _whole_steps(candidate: Candidate) -> bool:
+    assert isinstance(candidate.config, ResidentBDmmaConfig)
+    return candidate.config.ring_k % step(candidate.problem) == 0
+
+
+def _small_blocks(candidate: Candidate) -> bool:
+    assert isinstance(candidate.config, ResidentBDmmaConfig)
+    block = (candidate.config.threads, candidate.config.teams)
+    return block not in BLOCKS_OF_SMALL or candidate.problem.m <= SMALL_ROWS * candidate.limits.sms
+
+
+class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
+    name = "resident_b_dmma"
+    on_tensor_cores = True
+    summary = "tall A times B of up to 64 columns on the f64 tensor cores, each warp with a ring for its rows of A"
+    template = "resident_b_dmma.cu.jinja"
+    rules = (
+        HAS_F64_TENSOR_CORES,
+        Rule("whole-vectors", "limit", "a lane's neighbours in C, down or across, are whole vectors", _whole_vectors),
+        Rule("whole-steps", "limit", "four lanes' products along k divide a chunk", _whole_steps),
+        columns_within_n(COLUMNS, least=least_columns),
+        depth_within_k(DEPTH, least=step),
+        Rule("small-blocks", "shape", "where m is large, a warp should have all columns of its rows", _small_blocks),
+        *PERSISTENT_RULES,
+    )
+    config_type = ResidentBDmmaConfig
+
+    def configurations(self) -> Iterator[ResidentBDmmaConfig]:
+        blocks = [((threads, 1), strips, copy) for threads, strips, copy in product(THREADS, STRIPS, THROUGH)]
+        blocks += [(block, strips, THROUGH[0]) for block, strips in product(BLOCKS_OF_SMALL, STRIPS_OF_SMALL)]
+        for (threads, teams), strips, copy in blocks:
+            for columns, depth, ring_k, stages, splits in product(COLUMNS, DEPTH, CHUNK, STAGES, SPLITS):
+                if ring_k <= depth <= 4 * ring_k and columns // teams >= COLUMNS[0]:
+                    yield ResidentBDmmaConfig(threads, strips, columns, depth, ring_k, stages, copy, splits, teams)
+
+    def resources(self, config: ResidentBDmmaConfig, problem: Problem) -> Resources:
+        lines = _warp_rows(config, problem) if problem.contiguous[0] == "k" else config.ring_k
+        place = lines * pitch(config, problem) * problem.dtype.element_bytes
+        rings = config.threads // WARP_THREADS * config.stages * place
+        b = config.depth * config.columns * 8 * problem.dtype.parts  # as doubles
+        return Resources(
+            threads=config.threads,
+            registers=config.strips * (config.columns // config.teams + 16) + OVERHEAD_REGISTERS,
+            smem_bytes=b + rings,
+            bytes_in_flight=(config.stages - 1) * place // WARP_THREADS,
+            reuse=config.columns // config.teams,
+        )
+
+    def periods(self, config: ResidentBDmmaConfig, problem: Problem) -> Periods:
+        rows = config.threads // WARP_THREADS // config.teams * _warp_rows(config, problem)
+        return Periods(rows, config.columns, max(config.ring_k, config.depth))
+
+    def deepest(self, config: ResidentBDmmaConfig) -> int:
+        return config.depth
+
+    def supports(self, problem: Problem) -> bool:
+        """Where all of B stays. A larger one is served, part after part: an exported kernel meets every shape."""
+        stays = problem.n <= COLUMNS[-1] and problem.k <= DEPTH[-1]
+        return super().supports(problem) and stays
+
+    def probe_shapes(self, config: ResidentBDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Several tiles of rows for each warp and a k of no whole ring_k; several parts of B; aligned, but no tile
+        of rows and no chunk whole at the end; beginning aligned where leading dimensions are not."""
+        rows = self.periods(config, problem).m
+        return (
+            (2 * rows * config.splits + 1, 1, config.ring_k - 1),
+            (min(rows, 66), 2 * config.columns + 1, 2 * config.depth + 1),
+            (2 * rows + 8, config.columns, config.depth - 4),
+            (2 * rows, config.columns + 1, config.depth - 3),
+        )
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBDmmaConfig, ...]:
+        """What won on an H200, a block on each multiprocessor; none where other families did as well or better."""
+        if not has_f64_tensor_cores(limits, problem):
+            return ()
+        if problem.m <= SMALL_ROWS * limits.sms:
+            return self._proposals_of_small(problem, limits)
+        columns, depth = covering(COLUMNS, problem.n), covering(DEPTH, problem.k)
+        choices: Choices = ()
+        if problem.k <= FEW:
+            choices = SHORT_WINNERS.get((problem.dtype_name, columns), ())
+        elif problem.n > FEW:
+            choices = WINNERS.get((problem.dtype_name, columns), ((), ()))[problem.contiguous[0] == "k"]
+        blocks = _blocks(limits)
+        configs = (
+            ResidentBDmmaConfig(threads, strips, columns, depth, min(ring_k, depth), stages, copy, blocks)
+            for threads, strips, ring_k, stages, copy in choices
+        )
+        return tuple(dict.fromkeys(configs))
+
+    def _proposals_of_small(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBDmmaConfig, ...]:
+        """All rows at once: as many warps as a multiprocessor's rows need, or several for each of its strips.
+
+        The ring has room for all of a row of A, or nearly.
+        """
+        columns = covering(COLUMNS, max(problem.n, least_columns(problem)))
+        depth = covering(DEPTH, max(problem.k, step(problem)))
+        doubles = problem.dtype.component.element_bytes == 8
+        ring_k, strips = (min(depth, 16), 1) if doubles else (min(depth, 32), 2)
+        blocks = _blocks(limits)
+        one = ResidentBDmmaConfig(THREADS[0], strips, columns, depth, ring_k, depth // ring_k + 1, 1, blocks)
+        warps = -(-problem.m // (_warp_rows(one, problem) * blocks))
+        found = []
+        for teams in (2, 4, 1) if doubles else (4, 2, 1):
+            fitting = [t for t, w in BLOCKS_OF_SMALL if w == teams and t // WARP_THREADS // w >= warps]
+            if fitting and columns // teams >= least_columns(problem):
+                found.append(replace(one, threads=min(fitting), teams=teams))
+        return tuple(found)
+
+    def context(self, config: ResidentBDmmaConfig, problem: Problem) -> dict[str, Any]:
+        return super().context(config, problem) | {
+            "about": "each warp streams its rows of A past a B that stays",
+            "a_along_k": problem.contiguous[0] == "k",
+            "c_along_n": problem.row_major_c,
+            "pitch": pitch(config, problem),
+            "products": products_at_once(config, problem),
+        }

@@ -1,0 +1,282 @@
+"""A tall row-major A times a small B, which stays in registers.
+
+A lane has a vector or two of each row of A and keeps the rows of B that match these in registers, so that no shared
+memory is needed. After the shuffles each lane has some columns of the row of C. Where rows of A are shorter than a
+vector and lie without gaps, a vector holds several of them, and rows of C are stored so too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Annotated, Any, ClassVar
+
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.config import Launch, Periods, Resources
+from tsm2_tune.generator.families.row_lanes.kernel import (
+    PACK_BYTES,
+    VECTOR_BYTES,
+    VECTORS_FIT_ROWS,
+    RowLanes,
+    RowLanesConfig,
+    widest_vector,
+)
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE, STRIDES_FILL_DEVICE, VECTOR_HOLDS_AN_ELEMENT, Rule
+from tsm2_tune.generator.split_k import in_turns
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.runtime.expecting import Division
+
+THREADS = 128  # per block
+# Of a row: lanes, vectors of each, teams of lanes.
+LAYOUTS = (
+    *((lanes, 1, teams) for lanes in (1, 2, 4, 8, 16, 32) for teams in (1, 2, 4) if lanes * teams <= 32),
+    *((lanes, 2, teams) for lanes in (2, 4, 8, 16) for teams in (1, 2, 4) if lanes * teams <= 32),
+    *((1, vectors, teams) for vectors in (1, 2, 4) for teams in (8, 16, 32)),
+    *((2, vectors, teams) for vectors in (1, 2) for teams in (8, 16)),
+    *((4, vectors, 8) for vectors in (1, 2)),
+)
+COLUMNS = (1, 2, 4, 8, 16, 32)
+JOINED = (1, 2, 4, 8)
+ROWS_TILES = ((2, 1), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2), (8, 4), (8, 8), (16, 4))
+MIN_BLOCKS = (2, 3, 4, 5, 6, 8)
+MOST_COLUMNS = 64  # of a block: more take two blocks
+MOST_REGISTERS = (170, 235)  # by the estimate, that a configuration to prefer may need: rather the first
+TIGHT = 1.04  # of the estimate to the registers that a thread gets
+LARGE_M = 300_000
+MOST_16_BIT = 8  # rows and columns of a B of 16-bit elements: of more, tensor cores are faster
+UNPACKED = 8  # registers for 16-bit elements of A as f32
+# Rows of a lane and tiles of a block to prefer, best first.
+LARGE_TILES = ((4, 2), (8, 2), (8, 4), (4, 4))
+LONG_ROWS_TILES = ((8, 4), (8, 2), (4, 2), (4, 4))
+HALF_TILES = ((8, 2), (4, 4), (8, 4), (4, 2))
+WIDE_TILES = ((8, 4), (8, 2), (8, 8))
+SMALL_WIDE_TILES = ((8, 1), (2, 1), (4, 1))
+SMALL_TILES = ((4, 1), (2, 1), (8, 1), (4, 2))
+LONG_ROW_BYTES = 128
+ODD_ROWS = 2.8  # of a Division: the geometric mean of 11 odd shapes on an H200, 1.2 to 5.7, over what was expected
+WIDE = 4  # columns of C for each of A's
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RowLanesRegisterBConfig(RowLanesConfig):
+    """Every choice that the template needs. Where vectors hold several rows, one lane has all of a row."""
+
+    family: ClassVar[str] = "row_lanes_register_b"
+
+    vectors: Annotated[int, Tunable("vectors of a row that one lane loads", usual=1, letter="v")]
+    teams: Annotated[
+        int, Tunable("teams of lanes with the same part of A, each with columns of C of its own", usual=1, letter="w")
+    ]
+    columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
+    rows: Annotated[
+        int, Tunable("rows of A that one lane has in registers, on their way or arrived", symbol="t3", letter="p")
+    ]
+    row_tiles: Annotated[
+        int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
+    ]
+    min_blocks: Annotated[
+        int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="m")
+    ]
+    rows_per_vector: Annotated[int, Tunable("rows of A that one vector holds", usual=1, letter="j")] = 1
+    evict_first: EvictFirst = 1
+
+
+def width(config: RowLanesRegisterBConfig, problem: Problem) -> int:
+    """Elements of a vector."""
+    return config.vector_bytes // problem.dtype.element_bytes
+
+
+def depth(config: RowLanesRegisterBConfig, problem: Problem) -> int:
+    """Columns of A that the lanes of a row have at once."""
+    return config.lanes * config.vectors * width(config, problem) // config.rows_per_vector
+
+
+def block_rows(config: RowLanesRegisterBConfig) -> int:
+    """Rows of a tile."""
+    return config.threads // (config.lanes * config.teams) * config.rows
+
+
+def _work(config: RowLanesRegisterBConfig, problem: Problem) -> float:
+    """Instructions for a row of A, of all its lanes: products, sums of the lanes, loads and stores."""
+    words = problem.dtype.registers
+    products = config.vectors * width(config, problem) * config.columns
+    shuffles = (config.columns - max(config.columns // config.lanes, 1)) * (words + 1)
+    return config.lanes * config.teams * (products + shuffles + 12 * config.vectors + 12)
+
+
+def _config(candidate: Candidate) -> RowLanesRegisterBConfig:
+    assert isinstance(candidate.config, RowLanesRegisterBConfig)
+    return candidate.config
+
+
+def _factors(config: RowLanesRegisterBConfig, problem: Problem) -> int:
+    """Registers for B's elements, of a lane."""
+    return depth(config, problem) // config.lanes * config.columns * problem.dtype.registers
+
+
+def _wide(problem: Problem) -> bool:
+    """Whether to write C takes nearly all of the time."""
+    long = problem.n * problem.dtype.element_bytes >= 2 * LONG_ROW_BYTES
+    return problem.row_major_c and problem.n >= WIDE * problem.k and long
+
+
+def _tiles(problem: Problem) -> tuple[tuple[int, int], ...]:
+    if _wide(problem):
+        return WIDE_TILES if problem.m >= LARGE_M else SMALL_WIDE_TILES
+    if problem.m < LARGE_M:
+        return SMALL_TILES
+    if problem.dtype.element_bytes == 2:
+        return HALF_TILES
+    return LONG_ROWS_TILES if problem.k * problem.dtype.element_bytes >= LONG_ROW_BYTES else LARGE_TILES
+
+
+def _vectors_fit(candidate: Candidate) -> bool:
+    return _config(candidate).rows_per_vector > 1 or VECTORS_FIT_ROWS.keeps(candidate)
+
+
+def _joined_rows_fit(candidate: Candidate) -> bool:
+    config, problem = _config(candidate), candidate.problem
+    return config.rows_per_vector == 1 or (
+        depth(config, problem) == problem.k and problem.m % config.rows_per_vector == 0
+    )
+
+
+def _lanes_fit(candidate: Candidate) -> bool:
+    """Whether the lanes of a row have all of it at once, and half of them would not."""
+    covered = depth(_config(candidate), candidate.problem)
+    return covered // 2 < candidate.problem.k <= covered
+
+
+def _columns_fit(candidate: Candidate) -> bool:
+    config = _config(candidate)
+    columns, wanted = config.teams * config.columns, min(candidate.problem.n, MOST_COLUMNS)
+    return columns // 2 < wanted <= columns
+
+
+def _rows_within_m(candidate: Candidate) -> bool:
+    config = _config(candidate)
+    return config.rows == ROWS_TILES[0][0] or block_rows(config) <= candidate.problem.m
+
+
+class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
+    name = "row_lanes_register_b"
+    summary = "tall and skinny row-major A times small B, lanes along the rows, B in registers"
+    template = "row_lanes_register_b.cu.jinja"
+    rules = (
+        VECTOR_HOLDS_AN_ELEMENT,
+        replace(VECTORS_FIT_ROWS, keeps=_vectors_fit),
+        Rule("joined-rows-fit", "shape", "vectors that hold several rows are full, to the last", _joined_rows_fit),
+        Rule("lanes-fit-rows", "shape", "the lanes of a row should have all of it, and none be idle", _lanes_fit),
+        Rule("columns-fit-n", "shape", "the teams should have every column, and no more than needed", _columns_fit),
+        Rule("rows-within-m", "shape", "a tile of more rows than m leaves lanes idle", _rows_within_m),
+        STRIDES_FILL_DEVICE,
+        REGISTERS_REACHABLE,
+    )
+    odd_lines = ODD_ROWS
+    config_type = RowLanesRegisterBConfig
+
+    def configurations(self) -> Iterator[RowLanesRegisterBConfig]:
+        for vector_bytes, layout, columns, ahead, min_blocks, rows_per_vector in product(
+            (*VECTOR_BYTES, 2), LAYOUTS, COLUMNS, ROWS_TILES, MIN_BLOCKS, JOINED
+        ):
+            alone = vector_bytes == VECTOR_BYTES[0] and layout == LAYOUTS[0] and ahead[0] % rows_per_vector == 0
+            if layout[2] * columns <= MOST_COLUMNS and (rows_per_vector == 1 or alone):
+                yield RowLanesRegisterBConfig(
+                    THREADS, vector_bytes, *layout, columns, *ahead, min_blocks, rows_per_vector
+                )
+
+    def resources(self, config: RowLanesRegisterBConfig, problem: Problem) -> Resources:
+        row_bytes = config.vectors * config.vector_bytes // config.rows_per_vector  # of A, that a lane has
+        factors = row_bytes // problem.dtype.element_bytes * config.columns
+        sums = (factors + config.rows_per_vector * config.columns) * problem.dtype.sum.registers
+        sums += UNPACKED if problem.dtype.element_bytes == 2 else 0
+        return Resources(
+            threads=config.threads,
+            registers=config.rows * row_bytes // 4 + sums + OVERHEAD_REGISTERS,
+            smem_bytes=0,
+            bytes_in_flight=config.rows * row_bytes // config.teams,
+            reuse=config.columns,
+        )
+
+    def launch(self, config: RowLanesRegisterBConfig, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=block_rows(config) * config.row_tiles,
+            smem_bytes=0,
+            columns_per_block=config.teams * config.columns,
+        )
+
+    def periods(self, config: RowLanesRegisterBConfig, problem: Problem) -> Periods:
+        return Periods(block_rows(config), config.teams * config.columns, depth(config, problem))
+
+    def division(self, config: RowLanesRegisterBConfig, problem: Problem, resident: int) -> Division:
+        return replace(super().division(config, problem, resident), vector_bytes=config.vector_bytes)
+
+    def probe_shapes(self, config: RowLanesRegisterBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """What has branches of its own, whole and in part: tiles of rows, groups of columns, rows of vectors.
+
+        In the first two rows are whole vectors, in part of the lanes and in all; in the third C's packs are whole as
+        well, and blocks go on to further tiles; in the fourth, rows are longer than all lanes have at once. Where
+        vectors hold several rows, packs of C do as well in the last.
+        """
+        high, columns = block_rows(config), config.teams * config.columns
+        whole, one = depth(config, problem), width(config, problem)
+        shapes = (
+            (high + 1, 1, max(whole - one, 1)),
+            (2 * high * config.row_tiles - 1, columns + 1, whole),
+            ((2 * config.row_tiles + 1) * high - PACK_BYTES, 2 * columns, whole),
+            (min(high, 67), columns, 2 * whole + one),
+            (34, max(columns - 1, 1), max(whole - 1, 1)),
+        )
+        return (*shapes, (shapes[2][0], columns, whole)) if config.rows_per_vector > 1 else shapes
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[RowLanesRegisterBConfig, ...]:
+        """Where the winners on an H200 lay: as few lanes a row as registers for B allow, many blocks of few tiles."""
+        if problem.dtype.element_bytes == 2 and max(problem.n, problem.k) > MOST_16_BIT:
+            return ()
+        layouts = self._layouts(problem)
+        light, heavy = (
+            [c for c in layouts if self.resources(c, problem).registers <= most] for most in MOST_REGISTERS
+        )
+        fitting = sorted(light or heavy, key=lambda config: (-config.rows_per_vector, _work(config, problem)))
+        if _wide(problem):  # few of A's elements in several lanes, and registers for many rows
+            fitting = sorted(fitting, key=lambda config: (abs(config.lanes - 2), abs(_factors(config, problem) - 32)))
+            fitting = list({config.lanes: config for config in reversed(fitting)}.values())[::-1]
+        return in_turns(
+            [
+                replace(config, rows=rows, row_tiles=tiles, min_blocks=least)
+                for rows, tiles in _tiles(problem)
+                if rows % config.rows_per_vector == 0
+                for least in self._min_blocks(replace(config, rows=rows), problem, limits)
+            ]
+            for config in fitting[:3]
+        )
+
+    def _layouts(self, problem: Problem) -> list[RowLanesRegisterBConfig]:
+        """How lanes and vectors can divide rows of A, and lanes the columns of C."""
+        n, row_bytes = min(problem.n, MOST_COLUMNS), problem.k * problem.dtype.element_bytes
+        found = [
+            RowLanesRegisterBConfig(THREADS, widest_vector(problem), *layout, columns, 8, 1, 1)
+            for layout in LAYOUTS
+            for columns in COLUMNS
+            if columns * layout[2] // 2 < n <= columns * layout[2] <= MOST_COLUMNS
+        ]
+        found = [c for c in found if depth(c, problem) // 2 < problem.k <= depth(c, problem)]
+        rows_per_vector = PACK_BYTES // row_bytes if PACK_BYTES % row_bytes == 0 else 1
+        if problem.m >= LARGE_M and rows_per_vector > 1 and problem.m % rows_per_vector == 0:
+            alone = [c for c in found if c.lanes == c.teams == 1]
+            found += [replace(c, vector_bytes=PACK_BYTES, rows_per_vector=rows_per_vector) for c in alone]
+        return found
+
+    def _min_blocks(self, config: RowLanesRegisterBConfig, problem: Problem, limits: DeviceLimits) -> list[int]:
+        """The most blocks whose registers are enough."""
+        registers = self.resources(config, problem).registers
+        enough = [b for b in MIN_BLOCKS if registers <= TIGHT * limits.registers_per_sm / (THREADS * b)]
+        return enough[-1:]
+
+    def context(self, config: RowLanesRegisterBConfig, problem: Problem) -> dict[str, Any]:
+        return super().context(config, problem) | {"about": "lanes along the rows of A, B in registers"}

@@ -1,0 +1,340 @@
+"""A large row-major A times a skinny B at the memory's rate, k split over blocks.
+
+A warp reads long pieces of a few rows of A at a time, or all warps of a block do so side by side. The rows of B for
+the block's share of k stay in shared memory while the block computes strip after strip of rows; what a lane reads of
+B feeds all of its rows. B leaves room for the L1, through which loads of A pass. At the end of a strip, once for all
+of the share, the lanes add up their sums by shuffles, and warps that lie along a row theirs through shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import log
+from typing import Annotated, Any, ClassVar
+
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.config import Launch, Periods, Resources
+from tsm2_tune.generator.families.row_lanes.kernel import (
+    PACK_BYTES,
+    VECTOR_BYTES,
+    VECTORS_FIT_ROWS,
+    WARP_THREADS,
+    RowLanes,
+    RowLanesConfig,
+    widest_vector,
+)
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import REGISTERS_SPARED, VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n
+from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
+from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.runtime.expecting import Division
+
+THREADS_MIN_BLOCKS = ((512, 1), (256, 2), (192, 2), (128, 3), (128, 4))
+ALL = 0  # lanes of the block, along a row
+COLUMNS = (1, 2, 3, 4, 6, 8, 16, 32)
+# How rows of A are read: vector_bytes, lanes, rows, vectors, stages. Narrow vectors are for those not aligned.
+READS = (
+    *((16, ALL, 4, *ahead) for ahead in ((2, 2), (1, 2))),
+    *((16, 32, 4, *ahead) for ahead in ((2, 2), (1, 2))),
+    *((16, 8, 2, *ahead) for ahead in ((2, 2), (4, 1))),
+    *((narrow, *along, 2, 2) for narrow in VECTOR_BYTES[1:] for along in ((32, 4), (8, 2))),
+)
+SPLITS = (1, 2, 4, 5, 8, 10, 16, 20, 32)
+# Of a block, for each split: at m = 20480 and 132 multiprocessors, a wave of 2 (80), 3 (54) or 4 blocks on each.
+ROWS_OF_SPLIT = (5, 10, 20, 27, 40, 54, 60, 80, 100, 120)
+ROWS_OF_ONE_BLOCK = (40, 80, 120, 160, 200, 240)  # of a multiprocessor
+# Of the 256 KiB of a multiprocessor that are shared memory or L1: A's loads on their way need room in the L1. With
+# 60 KiB of it or more, 97 % of the memory's rate is reached, with 28 KiB 91 %.
+SHARED_BYTES = 196 << 10
+OTHER_BYTES = 1088  # of shared memory of a block: the driver's, and what k's splits meet by
+BUSY = 0.7  # of the resident blocks, that a grid should have at least
+MOST_WAVES = 8
+USUAL_SHARE = 2560  # of k: of longer ones more of B must be staged first, of shorter ones more sums added up last
+WASTE, MOST_WASTE = 0.07, 0.25  # of k, by which shares of whole loads may exceed it: better not, and at most
+# Up to which the tensor cores are slower, or no faster.
+MOST_COLUMNS = {"f32": 8, "f64": 4, "c64": 4, "c128": 4, "bf16": 2, "f16": 2}
+SHORT_ROWS = 1024  # of A, that are read at once
+# Of the winners on an H200, by columns: threads, lanes, rows, vectors, stages, min_blocks.
+PREFERRED = {
+    1: (
+        (512, 512, 4, 2, 2, 1), (256, 256, 4, 2, 2, 2), (512, 512, 4, 1, 2, 1),
+        (256, 256, 4, 1, 2, 2), (256, 32, 4, 2, 2, 2),
+    ),
+    2: ((256, 256, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2), (256, 32, 4, 1, 2, 2)),
+    3: ((256, 256, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2), (256, 32, 4, 2, 2, 2)),
+    4: ((256, 256, 4, 1, 2, 2), (256, 256, 4, 2, 2, 2), (256, 32, 4, 2, 2, 2), (192, 32, 4, 1, 2, 2)),
+    6: ((256, 256, 4, 1, 2, 2), (192, 32, 4, 2, 2, 2), (256, 32, 4, 1, 2, 2)),
+    8: ((256, 32, 4, 1, 2, 2), (192, 32, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2)),
+    16: ((256, 8, 2, 2, 2, 2), (192, 8, 2, 2, 2, 2), (192, 32, 4, 1, 2, 2)),
+}  # fmt: skip
+NARROW = ((256, 32, 4, 2, 2, 2), (192, 32, 4, 2, 2, 2), (256, 8, 2, 2, 2, 2))  # where rows of A are not aligned
+FEW_ROWS = 128  # of A: as many as a C has whose inner dimension is what is long
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RowLanesSharedBConfig(RowLanesConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "row_lanes_shared_b"
+
+    rows: Annotated[int, Tunable("rows of A that one lane computes at a time", letter="r")]
+    columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
+    vectors: Annotated[int, Tunable("vectors of a row of A that one lane loads at a time", usual=1, letter="v")]
+    stages: Annotated[
+        int, Tunable("such loads that it has in registers, on their way or arrived", symbol="t3", letter="s")
+    ]
+    splits: Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True, letter="k")]
+    strips: Annotated[
+        int,
+        Tunable(
+            "strips of rows, as a warp computes them at a time, of a block", symbol="tcf", is_launch=True, letter="p"
+        ),
+    ]
+    min_blocks: Annotated[
+        int,
+        Tunable("blocks that a multiprocessor must hold: bounds registers and shared memory", usual=1, letter="m"),
+    ]
+    evict_first: EvictFirst = 1
+
+
+def strip_rows(config: RowLanesSharedBConfig) -> int:
+    """Rows of A that one warp computes at a time, or the block where its warps lie along a row."""
+    return max(WARP_THREADS // config.lanes, 1) * config.rows
+
+
+def run(config: RowLanesSharedBConfig, problem: Problem) -> int:
+    """Neighbours in a row of A that one load moves; 0 where it is too narrow."""
+    return config.vector_bytes // problem.dtype.element_bytes
+
+
+def step(config: RowLanesSharedBConfig, problem: Problem) -> int:
+    """Columns of A that the lanes of a row load at a time."""
+    return config.vectors * config.lanes * max(run(config, problem), 1)
+
+
+def prefetch(config: RowLanesSharedBConfig, problem: Problem) -> int:
+    """Columns of A that the lanes of a row have in registers."""
+    return config.stages * step(config, problem)
+
+
+def _chunk_bytes(config: RowLanesSharedBConfig, problem: Problem) -> int:
+    """Shared memory for `step` rows of B: each pack of a lane's has a place more than there are lanes."""
+    factors = max(run(config, problem), 1) * config.columns
+    return config.vectors * factors * (config.lanes + 1) * problem.dtype.element_bytes
+
+
+def _left_bytes(config: RowLanesSharedBConfig, problem: Problem) -> int:
+    """Shared memory for the sums of warps that lie along a row: of two strips."""
+    sums = config.rows * config.columns * problem.dtype.sum.element_bytes
+    return 2 * config.threads // WARP_THREADS * sums if config.lanes > WARP_THREADS else 0
+
+
+def chunks(config: RowLanesSharedBConfig, problem: Problem) -> int:
+    """Chunks of `step` rows of B in shared memory: as many as fit, two at least."""
+    room = SHARED_BYTES // config.min_blocks - OTHER_BYTES - _left_bytes(config, problem)
+    return max(room // _chunk_bytes(config, problem), 2)
+
+
+def staged_rows(config: RowLanesSharedBConfig, problem: Problem) -> int:
+    """The longest share of k whose rows of B all stay in shared memory: whole turns of the stages."""
+    return chunks(config, problem) // config.stages * prefetch(config, problem)
+
+
+def smem_bytes(config: RowLanesSharedBConfig, problem: Problem) -> int:
+    """Shared memory of a block."""
+    return chunks(config, problem) * _chunk_bytes(config, problem) + _left_bytes(config, problem)
+
+
+def _strips(rows_of_strip: int, splits: int, min_blocks: int) -> list[int]:
+    """Strips that make a block's rows the usual ones for each split."""
+    usual = ROWS_OF_SPLIT if min_blocks > 1 else ROWS_OF_ONE_BLOCK
+    return list(dict.fromkeys(-(-rows * splits // rows_of_strip) for rows in usual))
+
+
+def _resident_blocks(limits: DeviceLimits, config: RowLanesSharedBConfig) -> int:
+    return limits.sms * config.min_blocks
+
+
+def _share(candidate: Candidate) -> int:
+    return -(-candidate.problem.k // int(candidate.config.tunables["splits"]))
+
+
+def _config(candidate: Candidate) -> RowLanesSharedBConfig:
+    assert isinstance(candidate.config, RowLanesSharedBConfig)
+    return candidate.config
+
+
+def _strips_are_vectors(candidate: Candidate) -> bool:
+    config = _config(candidate)
+    return strip_rows(config) * config.columns * candidate.problem.dtype.sum.element_bytes % PACK_BYTES == 0
+
+
+def _few_waves(candidate: Candidate) -> bool:
+    config, problem = _config(candidate), candidate.problem
+    blocks, resident = candidate.launch.blocks(problem.m, problem.n), _resident_blocks(candidate.limits, config)
+    if blocks > resident:
+        return config.splits == 1 or blocks <= MOST_WAVES * resident
+    could_divide = config.strips > _strips(strip_rows(config), config.splits, config.min_blocks)[0]
+    return blocks >= BUSY * resident or not could_divide
+
+
+def _share_stays(candidate: Candidate) -> bool:
+    config, problem = _config(candidate), candidate.problem
+    fits = _share(candidate) <= staged_rows(config, problem)
+    return fits or config.splits == SPLITS[-1]
+
+
+def _registers_in_bound(candidate: Candidate) -> bool:
+    bound = candidate.limits.registers_per_sm // (candidate.resources.threads * _config(candidate).min_blocks)
+    return candidate.resources.registers <= REGISTERS_SPARED * bound
+
+
+def _wastes(variant: RowLanesSharedBConfig, problem: Problem) -> dict[int, float]:
+    """Of k, by which shares of whole loads exceed it: for each split whose shares keep their rows of B."""
+    once, depth = prefetch(variant, problem), staged_rows(variant, problem)
+    shares = {splits: -(-problem.k // (splits * once)) * once for splits in SPLITS}
+    return {
+        splits: waste
+        for splits, share in shares.items()
+        if share <= depth and share * (splits - 1) < problem.k and -(-problem.k // splits) >= once
+        if (waste := splits * share / problem.k - 1) <= MOST_WASTE
+    }
+
+
+class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
+    name = "row_lanes_shared_b"
+    summary = "large row-major A times skinny B, lanes along the rows, k split over blocks"
+    template = "row_lanes_shared_b.cu.jinja"
+    rules = (
+        VECTOR_HOLDS_AN_ELEMENT,
+        VECTORS_FIT_ROWS,
+        columns_within_n(COLUMNS),
+        Rule("strips-are-vectors", "limit", "a strip's sums are added up as whole vectors", _strips_are_vectors),
+        Rule(
+            "share-worth-a-block",
+            "shape",
+            "a row's part that is shorter than a warp's loads leaves lanes idle",
+            lambda c: _share(c) >= max(LEAST_SHARE, prefetch(_config(c), c.problem)),
+        ),
+        Rule("share-stays", "shape", "B is staged once only where all of the share's rows have room", _share_stays),
+        Rule(
+            "few-waves", "shape", "a block should be long beside staging B, and the grid fill the device", _few_waves
+        ),
+        Rule(
+            "registers-in-bound",
+            "shape",
+            "a bound on registers that sums and loads do not fit in makes the compiler spill",
+            _registers_in_bound,
+        ),
+    )
+    config_type = RowLanesSharedBConfig
+
+    def configurations(self) -> Iterator[RowLanesSharedBConfig]:
+        for (threads, min_blocks), read, columns, splits in product(THREADS_MIN_BLOCKS, READS, COLUMNS, SPLITS):
+            vector_bytes, along, rows, vectors, stages = read
+            lanes = along or threads
+            if lanes & (lanes - 1) or (min_blocks == 1 and along != ALL):
+                continue
+            for strips in _strips(max(WARP_THREADS // lanes, 1) * rows, splits, min_blocks):
+                yield RowLanesSharedBConfig(
+                    threads, vector_bytes, lanes, rows, columns, vectors, stages, splits, strips, min_blocks
+                )
+
+    def resources(self, config: RowLanesSharedBConfig, problem: Problem) -> Resources:
+        dtype = problem.dtype
+        in_flight = config.rows * config.vectors * config.stages * config.vector_bytes
+        elements = config.rows * config.columns + 2 * (PACK_BYTES // dtype.element_bytes)
+        return Resources(
+            threads=config.threads,
+            registers=in_flight // 4 + elements * dtype.registers + OVERHEAD_REGISTERS + 16 * (dtype.registers - 1),
+            smem_bytes=smem_bytes(config, problem),
+            bytes_in_flight=in_flight - in_flight // config.stages // 2,
+            reuse=config.columns,
+        )
+
+    def launch(self, config: RowLanesSharedBConfig, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=strip_rows(config) * config.strips,
+            smem_bytes=smem_bytes(config, problem),
+            columns_per_block=config.columns,
+            splits=config.splits,
+        )
+
+    def periods(self, config: RowLanesSharedBConfig, problem: Problem) -> Periods:
+        return Periods(strip_rows(config), config.columns, prefetch(config, problem))
+
+    def division(self, config: RowLanesSharedBConfig, problem: Problem, resident: int) -> Division:
+        found = super().division(config, problem, resident)
+        return replace(found, block_m=strip_rows(config), longest=staged_rows(config, problem), flows=True)
+
+    def probe_shapes(self, config: RowLanesSharedBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """What has branches of its own, whole and in part: strips, blocks, groups of columns, shares and chunks of k.
+
+        In the first a strip is not whole; in the second the last strip overlaps the one before; in the third the
+        shares are empty but for the first; in the fourth, B does not stay in shared memory; in the last, rows are not
+        of whole vectors.
+        """
+        high, once = strip_rows(config), prefetch(config, problem)
+        width = PACK_BYTES // problem.dtype.element_bytes
+        teams = max(config.threads // max(config.lanes, WARP_THREADS), 1)
+        deep = (staged_rows(config, problem) + once + width) * config.splits
+        return (
+            (high - 1, 1, 2 * once * config.splits),
+            (high * config.strips + 1, config.columns + 1, 2 * once * config.splits - width),
+            (high * (2 * config.strips - 1), config.columns, once),
+            (min(high * (teams + 1), 2 * high * config.strips), 2, deep),
+            (high + 3, 2 * config.columns, once * config.splits + 1),
+        )
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[RowLanesSharedBConfig, ...]:
+        """Where the winners on an H200 lay: every column at once, shares of usual length, one wave of blocks."""
+        if problem.m <= FEW_ROWS or problem.k <= SHORT_ROWS:  # which others divide better, or keep all of B
+            return ()
+        size = problem.dtype.element_bytes
+        if problem.n > MOST_COLUMNS[problem.dtype_name] and (has_f64_tensor_cores(limits, problem) or size == 2):
+            return ()
+        if problem.k * size % VECTOR_BYTES[-1] and size < VECTOR_BYTES[-1]:  # two rows in four begin within a word
+            return ()
+        most_columns = COLUMNS[-1] // problem.dtype.registers  # whose sums leave registers for loads
+        columns = next(option for option in COLUMNS if option >= min(problem.n, most_columns))
+        vector_bytes = widest_vector(problem)
+        heavy = problem.dtype_name == "c128" and columns > 2  # sums that leave few registers for loads
+        wide = PREFERRED[max(PREFERRED) if heavy else min(columns, max(PREFERRED))]
+        divided = [
+            self._divided(
+                RowLanesSharedBConfig(threads, vector_bytes, lanes, rows, columns, vectors, stages, 1, 1, min_blocks),
+                problem,
+                limits,
+            )
+            for threads, lanes, rows, vectors, stages, min_blocks in (wide if vector_bytes == PACK_BYTES else NARROW)
+        ]
+        found = [choice for choice in divided if choice is not None]
+        return tuple(config for _, config in sorted(found, key=lambda choice: choice[0] > WASTE))
+
+    def _divided(
+        self, variant: RowLanesSharedBConfig, problem: Problem, limits: DeviceLimits
+    ) -> tuple[float, RowLanesSharedBConfig] | None:
+        """What it wastes of k, and the variant in one wave of blocks, as full as it gets; nothing where none is."""
+        wastes = _wastes(variant, problem)
+        usual = USUAL_SHARE if variant.min_blocks > 1 else problem.k  # of which one block has room for B
+        splits = min(wastes, key=lambda k: (max(wastes[k], WASTE), abs(log(problem.k / (k * usual)))), default=0)
+        blocks = {
+            config: self.launch(config, problem).blocks(problem.m, problem.n)
+            for strips in (_strips(strip_rows(variant), splits, variant.min_blocks) if splits else ())
+            if (config := replace(variant, splits=splits, strips=strips))
+        }
+        wave = [config for config, count in blocks.items() if count <= _resident_blocks(limits, variant)]
+        return (wastes[splits], max(wave, key=lambda config: blocks[config])) if wave else None
+
+    def context(self, config: RowLanesSharedBConfig, problem: Problem) -> dict[str, Any]:
+        return super().context(config, problem) | {
+            "about": "lanes along the rows of A, B in shared memory",
+            "most_loads": most_loads(self.resources(config, problem).registers),
+            "chunks": chunks(config, problem),
+        }

@@ -1,0 +1,129 @@
+"""The full schedule for complex numbers on the f64 tensor cores.
+
+A complex product is four real ones. The f64 tensor cores have as many of them a second as the fused multiply-adds of
+f32 and leave most of the issue slots free, so that c64 is computed by them too, in double precision: its elements are
+staged as they are and become doubles when they are read. In double precision three real products do for one of c64:
+of the real parts, of the imaginary parts and of their sums; four where the parts of an element are too far apart for
+that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Annotated, Any, ClassVar
+
+from tsm2_tune.generator.config import Resources
+from tsm2_tune.generator.families.staged.full import full_rules
+from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS
+from tsm2_tune.generator.families.staged.warp_tiles import BLOCKS_FOR_ALL, WarpTileConfig, WarpTileKernel
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.split_k import WIDE_SPLITS
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
+from tsm2_tune.generator.tunables import Tunable
+
+TILE, COVERED = (16, 32, 64, 128, 256), 64  # rows of C, of a block; up to COVERED one tile has all
+COLUMNS = (16, 24, 32, 48, 64)
+WARP_TILES = ((2, 2), (4, 2), (2, 4), (4, 4), (2, 3), (4, 3))  # strips of 8 rows, octets of columns
+# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
+RINGS = (
+    (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 64, 2, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 1),
+    (128, 128, 16, 2, 1), (128, 128, 16, 3, 1), (128, 128, 16, 4, 1), (128, 128, 8, 3, 1), (128, 128, 8, 4, 1),
+    (128, 128, 8, 6, 1), (256, 256, 64, 2, 1), (256, 256, 32, 2, 1), (256, 256, 16, 2, 1), (256, 256, 16, 3, 1),
+    (256, 256, 16, 4, 1), (256, 256, 8, 4, 1), (256, 256, 8, 6, 1),
+)  # fmt: skip
+MOST_AHEAD_OF_COPIES = 8  # strips times octets: with more, the compiler spills what is loaded before copies begin
+REGISTERS_OF_C128 = 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagedComplexDmmaConfig(WarpTileConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "staged_complex_dmma"
+
+    strips: Annotated[
+        int, Tunable("strips of 8 rows of C that one warp accumulates in registers", word="warp", unit=8, letter="r")
+    ]
+
+
+def _bounds(rows: int, columns: int) -> tuple[int, ...]:
+    """Blocks that a multiprocessor must hold for a tile of C: those that made a difference on an H200."""
+    if rows > COVERED:
+        return (1,)
+    return (1, 3) if rows * columns <= 32 * 32 else (0, 1)  # 0: c128, 64 x 64, with 196 registers instead of 250
+
+
+def has_three_products(problem: Problem) -> bool:
+    """Whether three products of real numbers do for a complex one: where sums have more bits than the parts.
+
+    In f64 they have 29 more than c64's. The kernel finds the elements whose parts differ in size by more than that.
+    """
+    return problem.dtype_name == "c64"
+
+
+class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
+    name = "staged_complex_dmma"
+    summary = "complex, more than 8 columns: both operands staged, on the f64 tensor cores"
+    template = "staged_complex_dmma.cu.jinja"
+    dtypes = ("c64", "c128")
+    leaves_small_grams = False
+    strip_rows = 8  # whose real and imaginary parts are the 16 rows of an instruction
+    least_depth = 1
+    rules = (
+        HAS_F64_TENSOR_CORES,
+        BLOCKS_FOR_ALL,
+        *full_rules(TILE, columns=COLUMNS, covered=COVERED),
+    )
+    config_type = StagedComplexDmmaConfig
+
+    def configurations(self) -> Iterator[StagedComplexDmmaConfig]:
+        tiles = [(*tile, bound) for tile in product(TILE, COLUMNS) for bound in _bounds(*tile)]
+        for (rows, columns, bound), ring, splits, (strips, octets), ahead in product(
+            tiles, RINGS, WIDE_SPLITS, WARP_TILES, (0, 1)
+        ):
+            if rows % (self.strip_rows * strips) == 0 and columns % (OCTET_COLUMNS * octets) == 0:
+                config = StagedComplexDmmaConfig(
+                    *ring[:2], rows, columns, *ring[2:], splits, bound, strips, octets, ahead
+                )
+                if self.has_whole_teams(config):
+                    yield config
+
+    def registers(self, config: StagedComplexDmmaConfig) -> int:
+        """Elements of c128: sums, and at a time a lane's part of A, as matrices of real numbers, and of B."""
+        return 2 * config.strips * config.octets + 2 * config.strips + config.octets
+
+    def resources(self, config: StagedComplexDmmaConfig, problem: Problem) -> Resources:
+        elements = self.registers(config)
+        if has_three_products(problem):  # a sum and a factor for each; and A and B as they lie, also those to come
+            read = (config.strips + config.octets) * (1 + config.fragment_prefetch) // 2  # half as long
+            elements = 3 * (config.strips * config.octets + config.strips + 1) + read
+        registers = elements * REGISTERS_OF_C128 + OVERHEAD_REGISTERS
+        return replace(super().resources(config, problem), registers=registers)
+
+    def context(self, config: StagedComplexDmmaConfig, problem: Problem) -> dict[str, Any]:
+        """A lane has neighbours along a row of C only in two octets, where a vector has two elements."""
+        whole = config.octets % 2 == 0 or problem.dtype_name == "c128" or not problem.row_major_c
+        context, three = super().context(config, problem), has_three_products(problem)
+        return {
+            **context,
+            "three_products": three,
+            "arrives_early": three or context["arrives_early"],  # three or four are chosen by what a chunk has
+            "loads_before_copies": three and config.strips * config.octets <= MOST_AHEAD_OF_COPIES,
+            "sums_in_registers": self.sums_in_registers(config) and whole,
+        }
+
+    def pads(self, config: StagedComplexDmmaConfig, problem: Problem) -> tuple[int, int]:
+        """Eight threads read 16 bytes each at a time: 4 along k of 2 lines, or 2 side by side of 4 products."""
+        along_a, along_b, _ = problem.contiguous
+        b_along_k = 8 if config.octets % 2 and problem.dtype_name == "c64" else 4
+        return 4 if along_a == "k" else 2, b_along_k if along_b == "k" else 2
+
+    def probe_shapes(self, config: StagedComplexDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """A part of a chunk is one product: three real ones lose most there."""
+        shapes = super().probe_shapes(config, problem)
+        if not has_three_products(problem):
+            return shapes
+        return tuple((m, n, 1 if k < config.block_k else k) for m, n, k in shapes)

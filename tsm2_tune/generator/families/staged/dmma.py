@@ -1,0 +1,120 @@
+"""The full schedule in f64 on the f64 tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.families.staged.full import full_rules
+from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS, STRIP_ROWS
+from tsm2_tune.generator.families.staged.warp_tiles import (
+    BLOCKS_FOR_ALL,
+    WIDE_TILES_FOR_WIDE_RESULTS,
+    WarpTileConfig,
+    WarpTileKernel,
+)
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.split_k import WIDE_SPLITS
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
+
+ROWS, COLUMNS = (16, 32, 48, 64), (16, 24, 32, 48, 64)  # of C, of a block
+WARP_TILES = ((1, 2), (1, 3), (2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (4, 4))  # strips of 16 rows, octets of columns
+# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
+RINGS = (
+    (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 128, 16, 2, 0), (128, 128, 64, 3, 1), (128, 128, 32, 3, 1),
+    (128, 128, 32, 2, 1), (128, 128, 16, 3, 1), (128, 128, 16, 4, 1), (128, 128, 32, 3, 2), (256, 256, 32, 4, 1),
+    (256, 256, 32, 3, 1),
+)  # fmt: skip
+MIN_BLOCKS = (1, 3, 4)
+# For a C of many rows: threads, rows and columns of a tile, strips and octets of a warp, and the least blocks.
+TALL_TILES = (
+    (256, 256, 64, 4, 4, 1), (128, 128, 64, 4, 4, 1), (256, 128, 64, 2, 4, 1), (256, 256, 32, 2, 4, 1),
+    (128, 128, 32, 2, 4, 1), (256, 128, 32, 2, 2, 2), (128, 64, 32, 2, 2, 1), (128, 64, 32, 2, 2, 4),
+    (128, 64, 16, 1, 2, 4), (128, 128, 16, 2, 2, 1), (256, 256, 16, 2, 2, 1), (256, 128, 32, 2, 2, 1),
+    (256, 256, 24, 2, 3, 1), (256, 128, 24, 1, 3, 1), (128, 128, 24, 2, 3, 1),
+    (256, 256, 48, 4, 3, 1), (256, 128, 48, 2, 3, 1), (128, 128, 48, 4, 3, 1),
+)  # fmt: skip
+# For a C of many rows and columns, wider than those.
+WIDE_TILES, WIDE = ((256, 128, 128, 4, 4, 1), (128, 64, 128, 4, 4, 1)), 128
+TALL_RINGS = (
+    (16, 3, 1), (16, 4, 1), (16, 5, 1), (16, 6, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (32, 4, 1), (32, 2, 2),
+)  # fmt: skip
+MORE_ROWS = (128, 256)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagedDmmaConfig(WarpTileConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "staged_dmma"
+
+
+def _is_wide(config: StagedDmmaConfig) -> bool:
+    """Whether a tile is for a large C alone, and a warp's sums leave no registers to spare."""
+    return config.block_n > COLUMNS[-1]
+
+
+class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
+    name = "staged_dmma"
+    summary = "f64, C of few columns, or large both ways: both operands staged, on the f64 tensor cores"
+    template = "staged_dmma.cu.jinja"
+    dtypes = ("f64",)
+    least_depth = 17
+    rules = (
+        HAS_F64_TENSOR_CORES,
+        BLOCKS_FOR_ALL,
+        WIDE_TILES_FOR_WIDE_RESULTS,
+        *full_rules((*ROWS, *MORE_ROWS), columns=(*COLUMNS, WIDE), covered=ROWS[-1]),
+    )
+    config_type = StagedDmmaConfig
+
+    def configurations(self) -> Iterator[StagedDmmaConfig]:
+        tiles = [
+            (block_m, block_n, strips, octets)
+            for block_m, block_n, (strips, octets) in product(ROWS, COLUMNS, WARP_TILES)
+            if block_m % (STRIP_ROWS * strips) == 0 and block_n % (OCTET_COLUMNS * octets) == 0
+        ]
+        thin = (
+            (*ring[:2], block_m, block_n, *ring[2:], splits, min_blocks, strips, octets, ahead)
+            for (block_m, block_n, strips, octets), ring, splits, min_blocks, ahead in product(
+                tiles, RINGS, WIDE_SPLITS, MIN_BLOCKS, (0, 1)
+            )
+        )
+        tall = (
+            (threads, threads, block_m, block_n, *ring, splits, min_blocks, strips, octets, 1)
+            for (threads, block_m, block_n, strips, octets, min_blocks), ring, splits in product(
+                (*TALL_TILES, *WIDE_TILES), TALL_RINGS, WIDE_SPLITS
+            )
+        )
+        every = (StagedDmmaConfig(*values) for values in dict.fromkeys(chain(thin, tall)))
+        return filter(self.has_whole_teams, every)
+
+    def pads(self, config: StagedDmmaConfig, problem: Problem) -> tuple[int, int]:
+        """Threads that read at the same time, 8 of pairs and 16 of singles, meet no bank twice."""
+        along_a, along_b, _ = problem.contiguous
+        if self.singles(config, problem):
+            return 2, 4
+        b_along_k = 4 if self.paired(config, problem) else 8
+        return 4 if along_a == "k" else 2, b_along_k if along_b == "k" else 2
+
+    def singles(self, config: StagedDmmaConfig, problem: Problem) -> bool:
+        """Whether A alone lies along k: no two neighbours in memory stay so in the fragments of A and of B.
+
+        So it is where both do, if a warp has no registers to spare in which neighbours could be moved apart.
+        """
+        along_a, along_b, _ = problem.contiguous
+        return along_a == "k" and (along_b != "k" or _is_wide(config))
+
+    def paired(self, config: StagedDmmaConfig, problem: Problem) -> bool:
+        """Whether a lane's columns of C are neighbours in two octets."""
+        moved_apart = _is_wide(config) and problem.contiguous[1] != "k"
+        return config.octets % 2 == 0 and not self.singles(config, problem) and not moved_apart
+
+    def context(self, config: StagedDmmaConfig, problem: Problem) -> dict[str, Any]:
+        return {
+            **super().context(config, problem),
+            "singles": self.singles(config, problem),
+            "paired": self.paired(config, problem),
+        }

@@ -1,0 +1,104 @@
+"""The full schedule in f32 on the f64 tensor cores: staged as floats, and read as fragments of doubles.
+
+Hopper's f64 tensor cores do as many operations a second as its multiply-adds in f32, and one of their instructions
+does 1024 multiply-adds where one of those does 32. So there is time to load and to convert: a number of A once for
+each warp beside it on the tile, one of B once for each warp above. Products are exact; a block's sums are rounded to
+f32 at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.families.staged.full import full_rules
+from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS, STRIP_ROWS, WARP_THREADS
+from tsm2_tune.generator.families.staged.warp_tiles import (
+    BLOCKS_FOR_ALL,
+    WIDE_TILES_FOR_WIDE_RESULTS,
+    WarpTileConfig,
+    WarpTileKernel,
+)
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.split_k import WIDE_SPLITS
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
+
+ROWS, COVERED = (16, 32, 64, 128, 256), 64  # of C, of a block; up to COVERED one tile has all
+COLUMNS = (16, 24, 32, 48, 64, 128)
+# Rows and columns of C, of a block, strips and octets of a warp. A lane has rows of two strips: their number is even.
+TILES = (
+    (32, 32, 2, 4), (64, 32, 4, 4), (32, 64, 2, 8), (64, 64, 2, 4), (64, 64, 2, 8), (64, 64, 4, 4), (64, 16, 2, 2),
+    (128, 16, 2, 2), (64, 32, 2, 2), (128, 32, 2, 4), (256, 32, 4, 4), (128, 64, 2, 8), (128, 64, 4, 4),
+    (32, 24, 2, 3), (64, 24, 2, 3), (128, 24, 2, 3), (32, 48, 2, 3), (64, 48, 2, 3), (64, 48, 2, 6), (128, 48, 2, 6),
+    (128, 48, 4, 3),
+)  # fmt: skip
+RINGS = ((16, 3, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (64, 2, 0), (64, 2, 1))  # chunk, stages, through
+MIN_BLOCKS = (2, 3, 4)
+# For a C of many rows and columns, wider than those, and the least blocks.
+WIDE_TILES = (((128, 128, 4, 4), 1), ((128, 128, 2, 8), 1), ((64, 128, 4, 4), 2), ((64, 128, 2, 8), 2))
+THREADS = 128  # of a block, or as many more as share a tile
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagedF32DmmaConfig(WarpTileConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "staged_f32_dmma"
+
+
+class StagedF32Dmma(WarpTileKernel[StagedF32DmmaConfig]):
+    name = "staged_f32_dmma"
+    summary = "f32, more than 8 columns: both operands staged, on the f64 tensor cores"
+    template = "staged_dmma.cu.jinja"
+    dtypes = ("f32",)
+    leaves_small_grams = False
+    least_depth = 16
+    rules = (
+        HAS_F64_TENSOR_CORES,
+        BLOCKS_FOR_ALL,
+        WIDE_TILES_FOR_WIDE_RESULTS,
+        *full_rules(ROWS, columns=COLUMNS, covered=COVERED),
+    )
+    config_type = StagedF32DmmaConfig
+
+    def configurations(self) -> Iterator[StagedF32DmmaConfig]:
+        narrow = product(TILES, RINGS, MIN_BLOCKS, WIDE_SPLITS)
+        wide = (
+            (tile, ring, least, splits) for (tile, least), ring, splits in product(WIDE_TILES, RINGS, WIDE_SPLITS)
+        )
+        for (block_m, block_n, strips, octets), ring, min_blocks, splits in chain(narrow, wide):
+            warps = block_m // (STRIP_ROWS * strips) * (block_n // (OCTET_COLUMNS * octets))
+            threads = max(THREADS, WARP_THREADS * warps)
+            ahead = 0  # fragments of doubles that are loaded a step ahead would leave too few registers
+            config = StagedF32DmmaConfig(
+                threads, threads, block_m, block_n, *ring, splits, min_blocks, strips, octets, ahead
+            )
+            if self.has_whole_teams(config):
+                yield config
+
+    def registers(self, config: StagedF32DmmaConfig) -> int:
+        """Sums and fragments are doubles, of two registers."""
+        return 2 * super().registers(config)
+
+    def pads(self, config: StagedF32DmmaConfig, problem: Problem) -> tuple[int, int]:
+        """Threads that read at the same time have 8 products each of 4 lines, or 4 products 2 apart of 8 lines."""
+        along_a, along_b, _ = problem.contiguous
+        return 8 if along_a == "k" else 4, 8 if along_b == "k" else 4
+
+    def paired(self, config: StagedF32DmmaConfig, problem: Problem) -> bool:
+        """Whether a lane's columns of C are neighbours in two octets."""
+        return config.octets % 2 == 0 and problem.contiguous[1] != "k"
+
+    def context(self, config: StagedF32DmmaConfig, problem: Problem) -> dict[str, Any]:
+        """A lane has neighbours along a line of C only where the operand beside it has lines side by side."""
+        along_a, _, along_c = problem.contiguous
+        paired = self.paired(config, problem)
+        neighbours = along_a != "k" if along_c == "m" else paired
+        return {
+            **super().context(config, problem),
+            "singles": False,
+            "paired": paired,
+            "sums_in_registers": self.sums_in_registers(config) and neighbours,
+        }

@@ -1,0 +1,104 @@
+"""X^T X of a tall and skinny X on the f64 tensor cores: each product once, X staged once and read once.
+
+What a lane holds of X as the first factor is what it needs of it as the second one. So a warp that sums all of C
+reads every element from shared memory once. f32 is widened on the way, and is added up in f64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, ClassVar
+
+from tsm2_tune.generator.families.staged.kernel import (
+    DEPTH,
+    OCTET_COLUMNS,
+    STRIP_ROWS,
+    VECTOR_BYTES,
+    WARP_THREADS,
+    SymmetricConfig,
+)
+from tsm2_tune.generator.families.staged.symmetric import SYMMETRIC_RULES, TILE, SymmetricKernel
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
+from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tunables import Tunable
+
+# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
+RINGS = (
+    (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 32, 32, 2, 0), (128, 32, 16, 2, 0),
+    (128, 128, 64, 3, 1), (128, 128, 32, 3, 1), (128, 32, 16, 3, 1), (128, 128, 32, 4, 2),
+)  # fmt: skip
+# Rings to try first for a tile, each with blocks on a multiprocessor and warps that share the sums: as in `gram`.
+FIRST: dict[int, tuple[tuple[int, int, int, int, int, int, int], ...]] = {
+    16: (
+        (128, 128, 128, 2, 0, 4, 1), (128, 128, 64, 3, 1, 4, 1), (128, 128, 128, 2, 0, 3, 1),
+        (128, 128, 64, 2, 0, 4, 1),
+    ),
+    32: (
+        (128, 128, 64, 3, 1, 3, 1), (128, 128, 64, 2, 0, 3, 1), (128, 128, 64, 2, 0, 4, 1),
+        (128, 128, 32, 3, 1, 4, 1),
+    ),
+    64: (
+        (128, 32, 16, 3, 1, 2, 1), (128, 128, 64, 3, 1, 2, 1), (128, 128, 32, 3, 1, 3, 2), (128, 128, 32, 2, 0, 2, 1),
+        (128, 128, 32, 3, 1, 2, 1), (128, 128, 64, 2, 0, 2, 2), (128, 32, 16, 2, 0, 2, 1), (128, 128, 32, 4, 2, 3, 2),
+    ),
+}  # fmt: skip
+WARPS = (1, 2)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagedSymmetricDmmaConfig(SymmetricConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "staged_symmetric_dmma"
+
+    warps: Annotated[int, Tunable("warps that share the sums of a tile", letter="a")]
+
+
+class StagedSymmetricDmma(SymmetricKernel[StagedSymmetricDmmaConfig]):
+    name = "staged_symmetric_dmma"
+    on_tensor_cores = True
+    summary = "a tall and skinny matrix's transpose times itself, each product once, on the f64 tensor cores"
+    template = "staged_symmetric_dmma.cu.jinja"
+    dtypes = ("f32", "f64")
+    rules = (HAS_F64_TENSOR_CORES, *SYMMETRIC_RULES)
+    config_type = StagedSymmetricDmmaConfig
+
+    def configurations(self) -> Iterator[StagedSymmetricDmmaConfig]:
+        for tile, ring, splits, warps in product(TILE, RINGS, WIDE_SPLITS, WARPS):
+            config = StagedSymmetricDmmaConfig(*ring[:2], tile, *ring[2:], splits, 1, warps)
+            turns = config.block_k * self.team(config) // (config.ring_threads * DEPTH)
+            if self.team(config) <= config.ring_threads and turns >= 1 and (warps == 1 or tile == TILE[-1]):
+                yield config
+
+    def team(self, config: StagedSymmetricDmmaConfig) -> int:
+        return WARP_THREADS * config.warps
+
+    def sums_of_team(self, config: StagedSymmetricDmmaConfig) -> int:
+        strips = config.tile // STRIP_ROWS
+        return strips * (strips + 1) * STRIP_ROWS * OCTET_COLUMNS
+
+    def registers(self, config: StagedSymmetricDmmaConfig) -> int:
+        return (self.sums_of_team(config) // config.warps + config.tile * DEPTH) // WARP_THREADS
+
+    def pad(self, config: StagedSymmetricDmmaConfig, problem: Problem) -> int:
+        """Threads that read at the same time have 8 products of some lines, or 4 products 2 apart of some more."""
+        if problem.contiguous[0] == "k":
+            return 8 if config.block_k % 16 == 0 else 0
+        return VECTOR_BYTES // problem.dtype.element_bytes
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSymmetricDmmaConfig, ...]:
+        """Every product of C in one tile; none where it has more."""
+        if not OCTET_COLUMNS < problem.m <= TILE[-1] or not has_f64_tensor_cores(limits, problem):
+            return ()
+        tile = covering(TILE, problem.m)
+        return tuple(
+            StagedSymmetricDmmaConfig(
+                threads, ring_threads, tile, block_k, stages, copy, wide_splits(limits, blocks), 1, warps
+            )
+            for threads, ring_threads, block_k, stages, copy, blocks, warps in FIRST[tile]
+        )

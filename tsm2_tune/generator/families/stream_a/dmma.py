@@ -1,0 +1,89 @@
+"""stream_a on the f64 tensor cores: f64, with the arithmetic of fused multiply-adds, and complex numbers.
+
+A's fragments go from memory straight into the registers in which the tensor core wants them. A fragment's rows and
+columns may be any of A's as long as A, B and C agree: so a lane's two rows, or its two columns of a row-major A, are
+neighbours and come in one load.
+
+A complex product is four real ones. Real and imaginary parts of A are neighbours in memory: one 16-byte load brings
+both. The f64 tensor cores are as fast as fused multiply-adds in f32 and leave most of the issue slots free, so c64 is
+computed by them too, in double precision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from tsm2_tune.generator.families.stream_a.kernel import (
+    VECTOR_BYTES,
+    WARP_THREADS,
+    Options,
+    StreamA,
+    rows_within_m,
+    streaming_rules,
+)
+from tsm2_tune.generator.families.stream_a.tunables import StreamAComplexDmmaConfig, StreamADmmaConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
+
+REAL = Options(
+    threads=(64, 128, 256),
+    rows=(1, 2, 4),
+    columns=(8, 16, 32, 64),
+    prefetch_stages=((16, 2), (32, 2), (32, 4), (64, 2), (64, 4)),
+    min_blocks=(1, 2, 3, 4, 6),
+)
+COMPLEX = replace(REAL, columns=(8, 16, 32), prefetch_stages=((16, 2), (32, 2), (32, 4)))
+STRIP_ROWS = 16  # of f64
+STRIP_VECTORS = 8  # of complex numbers
+
+
+def _rules(options: Options) -> tuple[Rule, ...]:
+    within_m = rows_within_m(threads=options.threads[0], strips=options.rows[0])
+    return HAS_F64_TENSOR_CORES, *streaming_rules(options, within_m)
+
+
+class StreamADmma(StreamA[StreamADmmaConfig]):
+    name = "stream_a_dmma"
+    summary = "large or tall A times skinny B on the f64 tensor cores, A streaming into their fragments"
+    template = "stream_a_dmma.cu.jinja"
+    on_tensor_cores = True
+    vectors_of_c = True
+    dtypes: ClassVar[tuple[str, ...]] = ("f64",)
+    options = REAL
+    odd_products = 2
+    rules = _rules(REAL)
+    config_type: type[StreamADmmaConfig] = StreamADmmaConfig
+
+    def warp_rows(self, config: StreamADmmaConfig, problem: Problem) -> int:
+        return STRIP_ROWS * config.strips
+
+    def tile_depth(self, config: StreamADmmaConfig) -> int:
+        return max(32 if config.columns > 32 else 64, config.prefetch)
+
+    def registers(self, config: StreamADmmaConfig, problem: Problem) -> int:
+        elements_of_warp = self.warp_rows(config, problem) * (config.columns + config.prefetch)
+        return elements_of_warp // WARP_THREADS * problem.dtype.registers
+
+
+class StreamAComplexDmma(StreamADmma):
+    name = "stream_a_complex_dmma"
+    summary = "large or tall A times skinny B, complex, on the f64 tensor cores, A streaming into their fragments"
+    template = "stream_a_complex_dmma.cu.jinja"
+    dtypes = ("c64", "c128")
+    options = COMPLEX
+    odd_products = 1
+    rules = _rules(COMPLEX)
+    config_type = StreamAComplexDmmaConfig
+
+    def warp_rows(self, config: StreamADmmaConfig, problem: Problem) -> int:
+        return STRIP_VECTORS * VECTOR_BYTES // problem.dtype.element_bytes * config.strips
+
+    def tile_depth(self, config: StreamADmmaConfig) -> int:
+        return 32
+
+    def registers(self, config: StreamADmmaConfig, problem: Problem) -> int:
+        width = VECTOR_BYTES // problem.dtype.element_bytes
+        # Two for each double of the sums; A's columns on their way; A as matrices of real numbers, and B.
+        return config.strips * (width * config.columns + config.prefetch + 8 * width) + 8
