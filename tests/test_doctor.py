@@ -199,6 +199,20 @@ def test_what_disturbs_times_is_a_note(
     assert said in found[name].text
 
 
+def test_a_field_that_a_driver_lacks_hides_no_other(tool: Tool) -> None:
+    script = """case "$2" in
+  *applications*) exit 2;;
+  *clocks.sm,*) exit 2;;
+  *=clocks.sm) echo 1200;;
+  *=clocks.max.sm) echo 1980;;
+  *reasons*) echo 0x0000000000000008;;
+  *mode*) echo 580.65, Enabled, Default, Disabled;;
+esac"""
+    tool("nvidia-smi", script)
+    found = {one.name: one for one in nvidia_smi.nvidia_smi(QUESTION)}
+    assert "SM 1200 of at most 1980 MHz, held down by the hardware" in found["clocks"].text
+
+
 def test_a_prohibited_gpu_is_a_problem(smi: Callable[..., list[Finding]]) -> None:
     assert smi(modes="580.65, Enabled, Prohibited, Disabled")[0].state is State.PROBLEM
 

@@ -6,7 +6,7 @@ import os
 import shutil
 
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
-from tsm2_tune.tuner.processes import run
+from tsm2_tune.tuner.processes import Ending, run
 from tsm2_tune.tuner.trial import in_a_line
 
 TOOL = "nvidia-smi"
@@ -24,11 +24,16 @@ LOWERED = {
     0x80: "the power supply",
 }
 SET_CLOCK = 0x2
+UNKNOWN = "unknown"
 MOST_PROCESSES = 5  # named
 
 
 class _Silent(Exception):
     """nvidia-smi gives no answer; its text says why."""
+
+
+class _Refused(_Silent):
+    """It does not know what it is asked for."""
 
 
 def nvidia_smi(question: Question) -> list[Finding]:
@@ -54,15 +59,31 @@ def _asked(tool: str, bus_id: str, query: str) -> list[list[str]]:
         raise _Silent(f"cannot be started ({error.strerror})") from None
     if not ended.is_well:
         why = in_a_line(ended.messages.strip()) or f"{ended.how.value} {ended.status}"
-        raise _Silent(f"fails ({why})")
+        raise (_Refused if ended.how is Ending.EXITED else _Silent)(f"fails ({why})")
     return [[field.strip() for field in in_a_line(line).split(",")] for line in ended.messages.splitlines() if line]
 
 
 def _fields(tool: str, bus_id: str, names: tuple[str, ...]) -> dict[str, str]:
-    lines = _asked(tool, bus_id, f"--query-gpu={','.join(names)}")
+    """The value of each; UNKNOWN of one that this driver has no more, or not yet, unless it has none of them."""
+    try:
+        lines = _asked(tool, bus_id, f"--query-gpu={','.join(names)}")
+    except _Refused:
+        if len(names) == 1:
+            raise
+        found = {name: _field(tool, bus_id, name) for name in names}
+        if set(found.values()) == {UNKNOWN}:
+            raise
+        return found
     if len(lines) != 1 or len(lines[0]) != len(names):
         raise _Silent(f"answers no values of {', '.join(names)}")
     return dict(zip(names, lines[0], strict=True))
+
+
+def _field(tool: str, bus_id: str, name: str) -> str:
+    try:
+        return _fields(tool, bus_id, (name,))[name]
+    except _Refused:
+        return UNKNOWN
 
 
 def _modes(tool: str, bus_id: str) -> Finding:
