@@ -8,29 +8,20 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.command import run
-from tests.fake_compilers import is_gone
-from tsm2_tune.tuner import cache as binaries
-from tsm2_tune.tuner.doctor import examination, nvidia_smi, software, storage, toolkit
+from tests.fake_compilers import NVCC, WRITES, is_gone
+from tsm2_tune.tuner.doctor import examination, nvidia_smi, software, toolkit
 from tsm2_tune.tuner.doctor.examination import PROBES, Examination, examine
 from tsm2_tune.tuner.doctor.finding import Finding, Question, State, note, ok, problem
-from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
 
 TESTS = Path(__file__).parent
 GPU = {"name": "Fake GPU", "bus_id": "0000:01:00.0", "compute_capability": [9, 0]}
 QUESTION = Question("0", "results.db", {"version": 13000, "gpus": [GPU]})
-NVCC = """#!/bin/sh
-if [ "$1" = --version ]; then echo 'Cuda compilation tools, release 13.0, V13.0.48'; exit; fi
-echo "$@" >> {log}
-while [ "$1" != -o ]; do shift; done
-{compiles}
-"""
-WRITES = "printf '\\177ELF' > \"$2\""
 PYCUDA = """
 class Error(Exception): pass
 def init(): pass
@@ -85,15 +76,16 @@ def nvcc(tool: Tool, tmp_path: Path) -> Callable[[str], Path]:
 def smi(tool: Tool) -> Callable[..., list[Finding]]:
     """What is found with an nvidia-smi that answers so."""
 
-    def found(
-        modes: str = "580.65, Enabled, Default, Disabled",
-        clocks: str = "1980, 1980, 1980, 1980",
-        reasons: str = "0x0000000000000001",
-        processes: str = "",
-        old: bool = False,
-    ) -> list[Finding]:
-        answers = {"driver_version": modes, "clocks.sm": clocks, "pid": processes}
-        answers["clocks_throttle_reasons" if old else "clocks_event_reasons"] = reasons
+    def found(old: bool = False, **changes: str) -> list[Finding]:
+        told = {
+            "modes": "580.65, Enabled, Default, Disabled",
+            "clocks": "1980, 1980, 1980, 1980",
+            "reasons": "0x0000000000000001",
+            "processes": "",
+            **changes,
+        }
+        reasons = "clocks_throttle_reasons" if old else "clocks_event_reasons"
+        answers = dict(zip(("driver_version", "clocks.sm", reasons, "pid"), told.values(), strict=True))
         cases = "\n".join(f"  *{query}*) echo '{text}';;" for query, text in answers.items())
         tool("nvidia-smi", f"case \"$2\" in\n{cases}\n  *) echo 'not a valid field'; exit 2;;\nesac")
         return nvidia_smi.nvidia_smi(QUESTION)
@@ -127,6 +119,7 @@ def test_a_toolkit_compiles_a_line_for_the_device(nvcc: Callable[[str], Path], t
         ),
         ("echo '#error -- unsupported GNU version! gcc versions later than 15'; exit 1", "NVCC_PREPEND_FLAGS"),
         ("echo 'nvcc fatal : Failed to preprocess host compiler properties.'; exit 1", "install g++"),
+        ("echo 'gcc: No such file or directory'; exit 1", "install g++"),
         ("echo 'line.ii: No space left on device'; exit 1", "free some space"),
         ("echo text > $2", "wrote no binary"),
         ("exit 0", "wrote no binary"),
@@ -191,7 +184,7 @@ def test_a_quiet_gpu_is_well(smi: Callable[..., list[Finding]]) -> None:
     ],
 )
 def test_what_disturbs_times_is_a_note(
-    smi: Callable[..., list[Finding]], answers: dict[str, str], name: str, said: str
+    smi: Callable[..., list[Finding]], answers: dict[str, Any], name: str, said: str
 ) -> None:
     found = {one.name: one for one in smi(**answers)}
     assert {one.name for one in found.values() if one.state is not State.OK} == {name}
@@ -352,103 +345,6 @@ def test_a_clock_that_is_not_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert only(software.extras(QUESTION)).state is State.NOTE
     found = only(software.extras(Question("cpu", "results.db")))
     assert (found.state, found.found) == (State.OK, "torch 1.0, cupy 1.0, no jax, pynvml")
-
-
-# --- Files ---
-
-
-def test_nothing_is_left_of_a_cache_that_was_not_there(tmp_path: Path) -> None:
-    found = only(storage.cache(QUESTION))
-    assert (found.state, (tmp_path / "cache").exists()) == (State.OK, False)
-    folder = binaries.cache_folder()
-    assert only(storage.cache(QUESTION)).state is State.OK
-    assert list(folder.iterdir()) == []
-
-
-def test_a_cache_that_others_can_write_is_a_problem() -> None:
-    binaries.cache_folder().chmod(0o777)
-    found = only(storage.cache(QUESTION))
-    assert found.state is State.PROBLEM
-    assert "others can write" in found.text
-
-
-@pytest.mark.parametrize(("probe", "names"), [("cache", "cache folder"), ("database", "database")])
-def test_a_folder_that_cannot_be_made_is_a_problem(
-    probe: str, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
-    question = Question("cpu", str(tmp_path / "file" / "results.db"))
-    assert only(PROBES[probe].look(question)).state is State.PROBLEM
-
-
-@pytest.mark.parametrize("probe", ["cache", "database"])
-def test_a_full_disk_is_a_problem(probe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = OSError(28, "No space left on device")
-
-    def refuse(_: int) -> None:
-        raise full
-
-    with monkeypatch.context() as patch:
-        patch.setattr(storage.os, "fsync", refuse)
-        found = only(PROBES[probe].look(Question("cpu", str(tmp_path / "results.db"))))
-    assert found.state is State.PROBLEM
-    assert "No space left on device" in found.text
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_a_full_tmpfs_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M,mode=700", "none", str(small)], check=False)
-    if mounted.returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    try:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(small))
-        question = Question("cpu", str(small / "results.db"))
-        assert "too little" in only(storage.cache(question)).text.lower()
-        (small / "filling").write_bytes(bytes(2**20 - 2**13))
-        for probe in ("cache", "database"):
-            found = only(PROBES[probe].look(question))
-            assert found.state is State.PROBLEM
-            assert "No space left" in found.text
-        assert os.listdir(small) == ["filling"]
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
-
-
-@pytest.mark.parametrize(("free_bytes", "state"), [(2**20, State.PROBLEM), (2**28, State.NOTE), (2**40, State.OK)])
-def test_little_space_is_told(free_bytes: int, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = SimpleNamespace(f_bavail=free_bytes, f_frsize=1)
-    monkeypatch.setattr(storage.os, "statvfs", lambda _: room)
-    assert only(storage.cache(QUESTION)).state is state
-
-
-def test_a_database_is_read_and_nothing_else(path: Path, tmp_path: Path) -> None:
-    with Store.open(path, create=True):
-        pass
-    before = path.read_bytes()
-    found = only(storage.database(Question("cpu", str(path))))
-    assert (found.state, path.read_bytes()) == (State.OK, before)
-    assert sorted(os.listdir(tmp_path)) == ["results.db", "tools"]
-
-
-def test_a_file_that_is_no_database_is_a_problem(path: Path) -> None:
-    path.write_text("text, and more of it than a header has" * 99)
-    assert "file is not a database" in only(storage.database(Question("cpu", str(path)))).text
-    assert only(storage.database(Question("cpu", str(path.parent)))).state is State.PROBLEM
-
-
-def test_locks_that_do_not_hold_are_a_problem(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "SECOND", "")  # the second process gets the lock
-    found = only(storage.database(Question("cpu", str(path))))
-    assert found.state is State.PROBLEM
-    assert "two runs at once destroy it" in found.text.lower()
-
-
-def test_a_networks_file_system_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_file_system", lambda _: "nfs4")
-    assert "(nfs4)" in only(storage.database(Question("cpu", str(path)))).text
 
 
 # --- The report ---
