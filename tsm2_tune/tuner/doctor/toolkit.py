@@ -25,7 +25,8 @@ REMEDIES = {
     r"gpu.architecture|gpu-name": "install a toolkit that knows this GPU, and set CUDA_HOME to it",
     r"unsupported (GNU|clang) version|unsupported Microsoft": "install an older host compiler, and name it:"
     " export NVCC_PREPEND_FLAGS='-ccbin g++-13'",
-    r"preprocess host compiler|(gcc|g\+\+|cc)\b.*(not found|No such file)|cannot execute": "install g++, nvcc's host compiler",
+    r"preprocess host compiler|(gcc|g\+\+|\bcc\b).*(not found|No such file)|cannot execute": "install g++, which nvcc"
+    " calls",
     r"No space left|quota": "free some space where TMPDIR is",
 }
 ELF = b"\x7fELF"
