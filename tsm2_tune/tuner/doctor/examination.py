@@ -71,19 +71,16 @@ class Examination:
 
 def examine(spec: str | None, database: str) -> Examination:
     """Probe all that tuning on the device needs; by default GPU 0 where there is one, else the host."""
-    try:
-        of_driver = [] if spec == HOST else _examined(FIRST, Question(spec or "0", database))
-        facts = next((one.facts for one in of_driver if one.facts), {})
-        chosen = spec or ("0" if facts.get("gpus") else HOST)
-        question = Question(chosen, database, facts)
-        names = [name for name, probe in PROBES.items() if name != FIRST and _applies(probe, question, spec)]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            try:
-                found = dict(zip(names, pool.map(lambda name: _examined(name, question), names), strict=True))
-            finally:
-                _end_all()
-    finally:
-        _end_all()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        try:
+            of_driver = [] if spec == HOST else _examined(FIRST, Question(spec or "0", database))
+            facts = next((one.facts for one in of_driver if one.facts), {})
+            chosen = spec or ("0" if facts.get("gpus") else HOST)
+            question = Question(chosen, database, facts)
+            names = [name for name, probe in PROBES.items() if name != FIRST and _applies(probe, question, spec)]
+            found = dict(zip(names, pool.map(lambda name: _examined(name, question), names), strict=True))
+        finally:
+            _end_all()
     found[FIRST] = of_driver
     return Examination(
         chosen, tuple(_weighed(one, PROBES[name], chosen) for name in PROBES for one in found.get(name, ()))
