@@ -30,7 +30,7 @@ from tsm2_tune.cli import main
 PAGES = tuple(Path(__file__).parent / name for name in ("api.md", "cli.md"))
 REGION = re.compile(r"(<!-- drawn: (reference|commands) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 GROUPS = {  # heading -> names, in the order of the page
-    "Functions": ("tune", "best", "export", "report", "import_trials", "plan_space", "problems"),
+    "Functions": ("tune", "best", "confirm", "export", "report", "import_trials", "plan_space", "problems"),
     "What they return": ("TuningResult", "BestRow", "Exported", "Imported", "SearchSpace"),
     "Problems and devices": ("Problem", "Target", "DeviceIdentity", "DeviceLimits"),
     "Configurations and trials": (
@@ -38,7 +38,7 @@ GROUPS = {  # heading -> names, in the order of the page
     ),
     "Events": (
         "Event", "RunStarted", "ProblemStarted", "TrialStored", "TrialInterrupted", "FinalStored", "FinalFailure",
-        "WinnerVerified", "VendorLeftOut", "ProblemEnded", "PairsStarted", "Crossed", "Noted",
+        "WinnerVerified", "VendorLeftOut", "ProblemEnded", "Confirmed", "PairsStarted", "Crossed", "Noted",
         "ExportEvent", "ChoiceStarted", "Narrowed", "KernelsChosen",
     ),
     "Errors": ("TuneError", "InputError", "DeviceError", "ToolMissing", "StoreError", "WorkerError"),

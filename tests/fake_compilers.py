@@ -16,6 +16,14 @@ echo $$ >> $calls
 while [ "$1" != -o ]; do shift; done
 output=$2
 """
+# An nvcc that tells its version; what else it is called with is in the file `log`.
+NVCC = """#!/bin/sh
+if [ "$1" = --version ]; then echo 'Cuda compilation tools, release 13.0, V13.0.48'; exit; fi
+echo "$@" >> {log}
+while [ "$1" != -o ]; do shift; done
+{compiles}
+"""
+WRITES = "printf '\\177ELF' > \"$2\""
 WRITE = "printf '\\177ELF of a kind' > $output\n"
 
 

@@ -37,6 +37,10 @@ FUNCTIONS = {  # what a program may rely on: a change here is one that users are
     "best": "db: 'str | PathLike[str]' = 'results.db', *, device: 'int | str | None' = None,"
     " products: 'Products | None' = None, dtype: 'ElementTypes | None' = None, op: 'Texts | None' = None,"
     " layout: 'str' = 'column', cache: 'str | None' = None",
+    "confirm": "db: 'str | PathLike[str]' = 'results.db', *, device: 'int | str | None' = None,"
+    " products: 'Products | None' = None, dtype: 'ElementTypes | None' = None, op: 'Texts | None' = None,"
+    " layout: 'str' = 'column', cache: 'str | None' = None, wait: 'bool' = False,"
+    " on_event: 'Callable[[Event], object] | None' = None",
     "export": "db: 'str | PathLike[str]' = 'results.db', *, format: 'str',"
     " output: 'str | PathLike[str] | None' = None, device: 'int | str | None' = None,"
     " products: 'Products | None' = None, dtype: 'ElementTypes | None' = None, op: 'Texts | None' = None,"
@@ -59,11 +63,12 @@ FUNCTIONS = {  # what a program may rely on: a change here is one that users are
     " budget: 'float | None' = 120.0, max_trials: 'int | None' = None, compile_limit: 'float' = 120.0,"
     " run_limit: 'float' = 60.0, cache: 'str' = 'dirty', family: 'Texts | None' = None,"
     " guidelines: 'str | Thresholds | None' = None, retry: 'Texts | None' = None, seed: 'int' = 0,"
-    " vendor: 'bool' = True, pairs: 'bool' = True, wait: 'bool' = False,"
+    " full_trials: 'bool' = False, vendor: 'bool' = True, pairs: 'bool' = True, wait: 'bool' = False,"
     " on_event: 'Callable[[Event], object] | None' = None",
 }
 RETURNED = {
     "best": "tuple[BestRow, ...]",
+    "confirm": "tuple[Confirmed, ...]",
     "export": "Exported",
     "import_trials": "Imported",
     "plan_space": "SearchSpace",
@@ -77,9 +82,9 @@ RECORDS = {
     "Verdict",
 }  # fmt: skip
 EVENTS = {
-    "ChoiceStarted", "Crossed", "FinalFailure", "FinalStored", "KernelsChosen", "Narrowed", "Noted", "PairsStarted",
-    "ProblemEnded", "ProblemStarted", "RunStarted", "TrialInterrupted", "TrialStored", "VendorLeftOut",
-    "WinnerVerified",
+    "ChoiceStarted", "Confirmed", "Crossed", "FinalFailure", "FinalStored", "KernelsChosen", "Narrowed", "Noted",
+    "PairsStarted", "ProblemEnded", "ProblemStarted", "RunStarted", "TrialInterrupted", "TrialStored",
+    "VendorLeftOut", "WinnerVerified",
 }  # fmt: skip
 ERRORS = {"DeviceError", "InputError", "StoreError", "ToolMissing", "TuneError", "WorkerError"}
 

@@ -26,15 +26,18 @@ ALLOWED = {
     "pretuned": {"errors", "pretuned"},
     "reporting": {"display", "command_options", "usage"},
     "importing": {"display", "command_options", "usage"},
-    "command_options": {"errors", "generator", "tuner", "options"},
+    "completion": {"generator", "tuner"},
+    "command_options": {"completion", "errors", "generator", "tuner", "options"},
     "usage": {"errors", "tuner", "display"},
     "reports": {"errors", "generator", "tuner", "winners", "display"},
+    "confirming": {"display", "errors", "tuner", "command_options", "usage"},
     "caching": {"tuner", "display", "command_options", "usage"},
+    "doctor": {"tuner", "display", "command_options"},
     "trials": {"tuner", "display", "options", "selection", "command_options", "usage"},
     "standin": {"errors", "generator", "runtime", "tuner", "pretuned", "standin"},
     "recording": {"generator", "tuner", "standin", "options"},
     "programs": {"errors", "tuner", "standin", "options", "display", "command_options", "recording", "usage"},
-    "planning": {"errors", "generator", "tuner", "options", "command_options", "reports"},
+    "planning": {"completion", "errors", "generator", "tuner", "options", "command_options", "reports"},
 }
 
 

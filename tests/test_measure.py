@@ -138,6 +138,57 @@ def test_the_clock_is_read_however_early_sampling_ends() -> None:
     assert (len(slow.samples_us), slow.sm_clock_mhz) == (1, 1980.0)
 
 
+class Throttled(FakeDevice):
+    """The clock after each sample is the next of a list; a time is longer by as much as the clock is lower."""
+
+    def __init__(self, clocks: list[float | None]) -> None:
+        super().__init__([10.0])
+        self.clocks, self.now = iter(clocks), 1980.0
+        self.read = 0
+
+    def time_us(self, launch: Callable[[], Any], cache: Cache) -> float:
+        clock = next(self.clocks, 1980.0)
+        self.now = 0.0 if clock is None else clock
+        return super().time_us(launch, cache) * (1980.0 / self.now if self.now else 1.0)
+
+    def sm_clock_mhz(self) -> float | None:
+        self.read += 1
+        return self.now or None
+
+
+ALL_SAMPLES = Effort(warm_up_seconds=0.0, min_samples=9, max_samples=9, limit_seconds=60.0)
+
+
+def interleaved(device: FakeDevice, effort: Effort) -> Any:
+    (found,) = measure_interleaved(cast(Any, device), [lambda: cast(Any, 0)], effort)[Cache.CLEAN]
+    return found
+
+
+def test_samples_of_a_clock_that_had_dropped_are_replaced() -> None:
+    device = Throttled([1980.0, 1200.0, 1980.0, 1200.0])
+    found = interleaved(device, ALL_SAMPLES)
+    assert found.samples_us == (10.0,) * 9
+    assert (found.slowed, found.sm_clock_mhz, device.read) == (0, 1980.0, 11)
+
+
+def test_a_clock_that_wavers_by_a_step_is_left_alone() -> None:
+    device = Throttled([1980.0, 1965.0, 1950.0] * 3)
+    found = interleaved(device, ALL_SAMPLES)
+    assert (found.slowed, found.sm_clock_mhz, device.read) == (0, 1965.0, 9)
+
+
+def test_slowed_samples_that_are_not_replaced_are_counted() -> None:
+    device = Throttled([1980.0] * 6 + [1200.0] * 90)
+    found = interleaved(device, ALL_SAMPLES)
+    assert (len(found.samples_us), found.slowed, device.read) == (9, 3, 9 + 4)  # half of the turns
+
+
+def test_a_device_without_a_clock_has_no_slowed_samples() -> None:
+    device = Throttled([None] * 9)
+    found = interleaved(device, ALL_SAMPLES)
+    assert (found.slowed, found.sm_clock_mhz, device.read) == (0, None, 9)
+
+
 def test_who_takes_very_long_has_one_turn() -> None:
     device = FakeDevice([1.0, 2.0], [2e6])
     launches = [lambda which=which: which for which in range(2)]

@@ -16,6 +16,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers take it for true; typing takes longer to import than all of this
 
 if TYPE_CHECKING:
+    from tsm2_tune.api.confirming import confirm
     from tsm2_tune.api.importing import import_trials
     from tsm2_tune.api.planning import plan_space, problems
     from tsm2_tune.api.report import report
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tsm2_tune.generator.rules import Rule
     from tsm2_tune.generator.space import SearchSpace
     from tsm2_tune.tuner.events import (
+        Confirmed,
         Crossed,
         Event,
         FinalFailure,
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "api.confirming": ("confirm",),
     "api.importing": ("import_trials",),
     "api.planning": ("plan_space", "problems"),
     "api.report": ("report",),
@@ -66,8 +69,8 @@ _HOMES = {
     "generator.rules": ("Rule",),
     "generator.space": ("SearchSpace",),
     "tuner.events": (
-        "Crossed", "Event", "FinalFailure", "FinalStored", "Noted", "PairsStarted", "ProblemEnded", "ProblemStarted",
-        "RunStarted", "TrialInterrupted", "TrialStored", "VendorLeftOut", "WinnerVerified",
+        "Confirmed", "Crossed", "Event", "FinalFailure", "FinalStored", "Noted", "PairsStarted", "ProblemEnded",
+        "ProblemStarted", "RunStarted", "TrialInterrupted", "TrialStored", "VendorLeftOut", "WinnerVerified",
     ),
     "tuner.export.fewest": ("ChoiceStarted", "ExportEvent", "KernelsChosen"),
     "tuner.export.measuring": ("Narrowed",),
@@ -83,6 +86,7 @@ __all__ = [
     "Cache",
     "Candidate",
     "ChoiceStarted",
+    "Confirmed",
     "Crossed",
     "DeviceError",
     "DeviceIdentity",
@@ -122,6 +126,7 @@ __all__ = [
     "WorkerError",
     "__version__",
     "best",
+    "confirm",
     "export",
     "import_trials",
     "plan_space",

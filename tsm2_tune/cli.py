@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections import UserDict
 from collections.abc import Iterator
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
 import tsm2_tune
-from tsm2_tune import (
-    TuningResult,
-    caching,
-    display,
-    exporting,
-    importing,
-    laddering,
-    listing,
-    planning,
-    programs,
-    reporting,
-    trials,
-)
 from tsm2_tune.command_options import (
     database_option,
     device_option,
@@ -37,19 +25,66 @@ from tsm2_tune.command_options import (
     wait_option,
 )
 from tsm2_tune.options import DEFAULT_DATABASE, computable, family_names, problems_of, thresholds_of
-from tsm2_tune.progress import Progress, of_state, tell_interrupted
-from tsm2_tune.tuner.events import RunStarted
 from tsm2_tune.tuner.target import default_spec, find_target
 from tsm2_tune.usage import Group, ended_by_signals
+
+if TYPE_CHECKING:  # completion in a shell waits for what is imported here
+    from rich.console import Console
+
+    from tsm2_tune import TuningResult
+    from tsm2_tune.tuner.events import RunStarted
 
 MOST_CHANGED = 5  # problems whose winner changed, that are named
 NO_GPU = (
     "no CUDA driver answers: the host emulates the kernels, which is for smaller shapes than a GPU's;"
     " --device cpu leaves this sentence out"
 )
+# Each command's module; its function has the command's name, or that with _ behind.
+MODULES = {
+    "best": "listing",
+    "cache": "caching",
+    "confirm": "confirming",
+    "devices": "planning",
+    "doctor": "doctor",
+    "export": "exporting",
+    "forget": "trials",
+    "import": "importing",
+    "ladder": "laddering",
+    "model": "planning",
+    "record": "programs",
+    "report": "reporting",
+    "run": "programs",
+    "show": "listing",
+    "source": "planning",
+    "space": "planning",
+}
 
 
-@click.group(cls=Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(UserDict[str, click.Command]):
+    """The commands by name, each imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name in MODULES and name not in self.data:
+            module = import_module(f"tsm2_tune.{MODULES[name]}")
+            self.data[name] = getattr(module, name, None) or getattr(module, f"{name}_")
+        return self.data[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in MODULES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        return len(MODULES)
+
+
+@click.group(
+    cls=Group,
+    commands=Commands(),
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(tsm2_tune.__version__, prog_name="tsm2-tune")
 @device_option
 @shapes_options(required=False)
@@ -89,6 +124,9 @@ def main(
     compiles CUDA for the rest, verifies and times each, and stores every trial. The same command again goes on
     where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
     """
+    from tsm2_tune import display
+    from tsm2_tune.progress import Progress, of_state, tell_interrupted
+
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if is_given(ctx, name)]
         if given:
@@ -135,6 +173,8 @@ def main(
 
 def _tell_changed(result: TuningResult, console: Console) -> None:
     """Say for which problems the kernel of another one has won since their searches ended, if for any."""
+    from tsm2_tune import display
+
     ended = {one.problem: one.winner.config for one in result.ended if one.winner is not None}
     changed = [row.problem.text for row in result.winners if ended.get(row.problem, row.config) != row.config]
     if changed:
@@ -144,6 +184,8 @@ def _tell_changed(result: TuningResult, console: Console) -> None:
 
 def _tell_unsolved(result: TuningResult, database: str) -> None:
     """Say how many problems have no winner, if any."""
+    from tsm2_tune import display
+
     if not result.unsolved:
         return
     sentence = (
@@ -160,22 +202,3 @@ def _next_step(database: str, *, is_host: bool) -> str:
     command = f"tsm2-tune export{of_database} --format module --output best_kernels.py"
     times = "times are of kernels that this host emulates, not of a GPU's; " if is_host else ""
     return f"{times}next: `{command}` writes the winners as a module to import"
-
-
-for command in (
-    planning.devices,
-    planning.space,
-    planning.model,
-    planning.source,
-    caching.cache,
-    trials.forget,
-    programs.run,
-    programs.record,
-    laddering.ladder,
-    listing.best,
-    listing.show,
-    exporting.export,
-    reporting.report,
-    importing.import_,
-):
-    main.add_command(command)

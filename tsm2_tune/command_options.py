@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tsm2_tune import completion
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.guidelines import Guidelines
@@ -141,6 +142,7 @@ def family_options(function: F) -> F:
         "--family",
         "families",
         metavar="NAME,...",
+        shell_complete=completion.families,
         help=f"Only these kernel families: {', '.join(FAMILIES)}. Without it all of them but {unasked}.",
     )(function)
 
@@ -159,14 +161,20 @@ def database_option_of(default: str) -> Callable[[F], F]:
 
 database_option = database_option_of(DEFAULT_DATABASE)
 device_option = click.option(
-    "--device", "spec", help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]"
+    "--device",
+    "spec",
+    shell_complete=completion.devices_here,
+    help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]",
 )
 stored_device_option = click.option(
-    "--device", help="Only this device: cpu, a CUDA ordinal, or the stored name or words of it."
+    "--device",
+    shell_complete=completion.devices_here,
+    help="Only this device: cpu, a CUDA ordinal, or the stored name or words of it.",
 )
 planning_device_option = click.option(
     "--device",
     "spec",
+    shell_complete=completion.devices_and_cards,
     help=f"CUDA ordinal, cpu, or a card: {', '.join(PROFILES)}. [default: GPU 0, else cpu]",
 )
 wait_option = click.option(

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import tsm2_tune
-from tsm2_tune import display, reports
+from tsm2_tune import completion, display, reports
 from tsm2_tune.command_options import (
     database_option,
     family_options,
@@ -242,7 +242,7 @@ def _what_is_wrong(family: Family[Any], config: KernelConfig | None) -> str:
 
 
 @click.command()
-@click.argument("configuration")
+@click.argument("configuration", shell_complete=completion.configurations)
 @click.option("--dtype", "dtype", default="f32", show_default=True, help="Element type.")
 @math_option
 @click.option("--op", "op", default="nn", show_default=True, help=f"How the matrices lie. {OP_SPELLING}")

@@ -12,7 +12,6 @@ from typing import IO, Any
 
 import click
 
-from tsm2_tune.display import console, print_line, printable
 from tsm2_tune.errors import ToolMissing, TuneError
 from tsm2_tune.tuner.stopping import stoppable
 from tsm2_tune.tuner.trial import in_a_line
@@ -81,6 +80,8 @@ def ended_by_signals(ctx: click.Context, database: str) -> Iterator[None]:
             text = f"stopped; every trial that ended is in {database}: the same command goes on from there"
         else:
             text = f"stopped; no trial had ended, and {database} is not made yet: the same command starts again"
+        from tsm2_tune.display import console, print_line  # completion in a shell waits for what is imported above
+
         with suppress(OSError):  # the terminal may be what is gone
             print_line(console(), text)
         ctx.exit(OF_A_SIGNAL + getattr(stop, "number", signal.SIGINT))
@@ -92,6 +93,8 @@ def tell(sentence: str) -> None:
 
 
 def _refusal(sentence: str) -> Refusal:
+    from tsm2_tune.display import printable
+
     sentence = _LONG_WORD.sub(r"\1...\2", sentence)
     if len(sentence) > MOST_CHARACTERS:  # it quotes an argument
         sentence = f"{sentence[: MOST_CHARACTERS // 2]} ... {sentence[-MOST_CHARACTERS // 2 :]}"

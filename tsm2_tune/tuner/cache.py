@@ -48,7 +48,7 @@ def cache_folder() -> Path:
 
     InputError where it cannot be written, or where others than this user and root can change what is in it.
     """
-    folder = Path(os.path.realpath(_named_folder()))
+    folder = Path(os.path.realpath(named_folder()))
     for is_last in (False, False, True):
         try:
             _make_trusted(folder)
@@ -77,7 +77,7 @@ def _make_trusted(folder: Path) -> None:
         raise InputError(f"cache folder {folder} is not writable: set XDG_CACHE_HOME to one that is")
 
 
-def _named_folder() -> Path:
+def named_folder() -> Path:
     folder = platformdirs.user_cache_path("tsm2-tune") / "binaries"
     if not folder.is_absolute():  # the XDG standard has a relative $XDG_CACHE_HOME ignored; platformdirs takes it
         folder = Path(os.path.expanduser("~"), ".cache", "tsm2-tune", "binaries")

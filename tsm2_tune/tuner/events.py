@@ -10,7 +10,7 @@ from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Final, Outcome, Trial, in_a_line
+from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, in_a_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,52 @@ class ProblemEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The finals of a problem were repeated, or why they were not."""
+
+    before: BestRow  # the winner until then
+    now: BestRow | None  # the winner since; None where no kernel is right any more
+    again: Measurement | None  # the new times of the winner of before; None where it was not timed
+    wrong: tuple[WinnerVerified, ...] = ()  # finalists that did not stand the full verification now
+    trouble: str = ""  # why the finals could not be repeated, or not to their end
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the same configuration won again, and all finalists were right."""
+        won = self.now is not None and self.now.config == self.before.config
+        return won and self.again is not None and not self.wrong and not self.trouble
+
+    @property
+    def drift(self) -> float | None:
+        """By how much of its time before the winner of before is slower now; None where it was not timed."""
+        return None if self.again is None else self.again.median_us / self.before.median_us - 1
+
+    @property
+    def spread(self) -> float:
+        """Half of the 95 % intervals of the medians before and now, of their medians, added up."""
+        times: list[BestRow | Measurement] = [self.before]
+        times += [self.again] if self.again is not None else []
+        return sum((one.high_us - one.low_us) / 2 / one.median_us for one in times)
+
+    def __str__(self) -> str:
+        before, text = self.before, f"{self.before.problem.text}: "
+        if self.again is None:
+            text += f"not confirmed: {in_a_line(before.config)} was {before.median_us:.1f} us"
+        else:
+            text += "kept" if self.now is not None and self.now.config == before.config else "changed"
+            text += f": {in_a_line(before.config)} {before.median_us:.1f} us, now {self.again.median_us:.1f} us"
+            text += f" ({100 * (self.drift or 0.0):+.1f} %, spread {100 * self.spread:.1f} %)"
+        if self.now is None:
+            text += "; no kernel is right now"
+        elif self.now.config != before.config:
+            text += f"; {in_a_line(self.now.config)} wins with {self.now.median_us:.1f} us"
+        text += "".join(f"; {in_a_line(one.config)} is wrong now: {in_a_line(one.detail)}" for one in self.wrong)
+        if self.again is not None and self.again.slowed:
+            text += f"; {self.again.slowed} samples while the clock had dropped"
+        return text + (f"; {in_a_line(self.trouble)}" if self.trouble else "")
+
+
+@dataclass(frozen=True, slots=True)
 class PairsStarted:
     """From here on kernels are measured at shapes that they did not win, if any are to be: see `pairs` of `tune`."""
 
@@ -167,6 +213,7 @@ Event = (
     | WinnerVerified
     | VendorLeftOut
     | ProblemEnded
+    | Confirmed
     | PairsStarted
     | Crossed
 )

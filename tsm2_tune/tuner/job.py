@@ -231,7 +231,7 @@ class Turn:
         """What tells of these trials, which are in the store now, and in the list no more."""
         if not ended:
             return []
-        ids = self.store.add_trials(_tuning_run(self.tuner, self.started_at), ended, again)
+        ids = self.store.add_trials(tuning_run(self.tuner, self.started_at), ended, again)
         events = [TrialStored(trial, trial_id) for trial, trial_id in zip(ended, ids, strict=True)]
         ended.clear()
         return events
@@ -282,7 +282,7 @@ class Turn:
             try:
                 final = tuner.final(problem, past_of(store, tuner, problem, self.families, again), also)
                 if isinstance(final, Final):
-                    store.add_final(_tuning_run(tuner, self.started_at), final, self.families, tuner.basis)
+                    store.add_final(tuning_run(tuner, self.started_at), final, self.families, tuner.basis)
             finally:
                 self.claims.give_back()
             if final is None:
@@ -378,7 +378,8 @@ def past_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[s
     )
 
 
-def _tuning_run(tuner: Tuner, started_at: str) -> TuningRun:
+def tuning_run(tuner: Tuner, started_at: str) -> TuningRun:
+    """What stored results say of the run that they are of."""
     return TuningRun(
         identity=tuner.target.identity,
         ceilings=tuner.ceilings,

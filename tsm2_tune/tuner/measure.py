@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.trial import Cache, Measurement
@@ -15,6 +15,10 @@ CONFIDENCE = 0.95  # of the interval of the median
 # Of a first look, which tells whether a kernel can win: the least and the most samples, and seconds between. On an
 # H100 the fastest of so many was at most 1.007 times the median of many, of 359 kernels that take 5 to 200 us.
 FIRST_SAMPLES, MOST_FIRST_SAMPLES, FIRST_SECONDS = 3, 10, 0.002
+# Of a final. A sample is slowed where the clock after it is this much below the median of its kernel's clocks: a step
+# of an H100's clock is 15 of 1,980 MHz. Replacing takes at most this share of the effort's turns, and of its seconds.
+CLOCK_MARGIN = 0.03
+REPLACING = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,31 +112,72 @@ def measure_interleaved(
     """Time several launches in turns, each in every one of the states, so that drift meets all alike.
 
     Each round starts one further on. A launch that takes longer than the effort's limit is timed once a state.
-    Returns what each launch takes, in their order, by state.
+    Samples that were taken while the clock had dropped are replaced within limits; a measurement counts those that
+    stay. Returns what each launch takes, in their order, by state.
     """
     for launch in launches:
         warm_up(device, launch, effort.warm_up_seconds)
-    timed = [(launch, cache) for cache in caches for launch in launches]
-    samples: list[list[float]] = [[] for _ in timed]
-    clocks: list[float | None] = [None] * len(timed)
-    end = time.perf_counter() + effort.limit_seconds * len(timed)
+    timed = [_Timed(launch, cache) for cache in caches for launch in launches]
+    start = time.perf_counter()
+    end = start + effort.limit_seconds * len(timed)
     for turn in range(effort.max_samples):
         for step in range(len(timed)):
-            which = (turn + step) % len(timed)
-            if turn > 0 and samples[which][0] > effort.limit_seconds * 1e6:
+            which = timed[(turn + step) % len(timed)]
+            if turn > 0 and which.samples[0] > effort.limit_seconds * 1e6:
                 continue
-            samples[which].append(device.time_us(*timed[which]))
-            if turn + 1 == effort.min_samples:
-                clocks[which] = device.sm_clock_mhz()
+            which.take(device)
         if turn + 1 < min(3, effort.min_samples):
             continue
         if time.perf_counter() >= end:
             break
-        if turn + 1 >= effort.min_samples and all(precise_enough(s, effort.spread) for s in samples):
+        if turn + 1 >= effort.min_samples and all(precise_enough(one.samples, effort.spread) for one in timed):
             break
-    last = device.sm_clock_mhz() if None in clocks else None  # where sampling ended before the round that reads it
-    found = [
-        measurement(of_one, last if clock is None else clock, cache)
-        for of_one, clock, (_, cache) in zip(samples, clocks, timed, strict=True)
-    ]
+    _replace_slowed(device, timed, effort, end + REPLACING * (end - start))
+    found = [one.measurement for one in timed]
     return {cache: tuple(found[at * len(launches) :][: len(launches)]) for at, cache in enumerate(caches)}
+
+
+class _Timed:
+    """A launch in a state, with its samples and the clock after each."""
+
+    def __init__(self, launch: Callable[[], None], cache: Cache) -> None:
+        self._launch, self._cache = launch, cache
+        self.samples: list[float] = []
+        self._clocks: list[float | None] = []
+
+    def take(self, device: Device) -> None:
+        """Take one more sample."""
+        self.samples.append(device.time_us(self._launch, self._cache))
+        self._clocks.append(device.sm_clock_mhz())
+
+    def replace(self, device: Device) -> None:
+        """Take a sample in the place of the first slowed one, if it is none itself."""
+        at, usual = self.slowed[0], self._usual_mhz or 0.0
+        us, mhz = device.time_us(self._launch, self._cache), device.sm_clock_mhz()
+        if mhz is not None and mhz >= (1 - CLOCK_MARGIN) * usual:
+            self.samples[at], self._clocks[at] = us, mhz
+
+    @property
+    def _usual_mhz(self) -> float | None:
+        known = [mhz for mhz in self._clocks if mhz is not None]
+        return statistics.median(known) if known else None
+
+    @property
+    def slowed(self) -> list[int]:
+        """The samples that were taken while the clock had dropped."""
+        usual = self._usual_mhz or 0.0
+        return [at for at, mhz in enumerate(self._clocks) if mhz is not None and mhz < (1 - CLOCK_MARGIN) * usual]
+
+    @property
+    def measurement(self) -> Measurement:
+        return replace(measurement(self.samples, self._usual_mhz, self._cache), slowed=len(self.slowed))
+
+
+def _replace_slowed(device: Device, timed: Sequence[_Timed], effort: Effort, end: float) -> None:
+    """Replace slowed samples in turns."""
+    for _ in range(int(REPLACING * effort.max_samples)):
+        left = [one for one in timed if one.slowed]
+        if not left or time.perf_counter() >= end:
+            return
+        for one in left:
+            one.replace(device)

@@ -64,18 +64,25 @@ def find_target(spec: str) -> Target:
 
         toolchain = host_toolchain()
         return Target(HOST, host_limits(), host_identity(toolchain), toolchain, watching(toolchain))
-    if not spec.isdecimal():
-        if spec in PROFILES:
-            raise DeviceError(f"{spec} is a bundled profile, which no kernel runs on: use a CUDA ordinal or {HOST}")
-        raise InputError(f"unknown device {spec!r}: expected a CUDA ordinal such as 0, or {HOST}")
+    ordinal = check_spec(spec)
     from tsm2_tune.tuner import cuda, nvcc
 
-    ordinal = _ordinal(spec)
     cuda.check_ordinal(ordinal)
     drv = cuda.driver()
     device = drv.Device(ordinal)
     toolchain = nvcc.cuda_toolchain(tuple(device.compute_capability()))
     return Target(spec, cuda.query_limits(drv, device), cuda.identity_of(drv, device, toolchain), toolchain)
+
+
+def check_spec(spec: str) -> int:
+    """The CUDA ordinal that `spec` names, -1 for the host. InputError or DeviceError where it names neither."""
+    if spec == HOST:
+        return -1
+    if spec in PROFILES:
+        raise DeviceError(f"{spec} is a bundled profile, which no kernel runs on: use a CUDA ordinal or {HOST}")
+    if not spec.isdecimal():
+        raise InputError(f"unknown device {spec!r}: expected a CUDA ordinal such as 0, or {HOST}")
+    return _ordinal(spec)
 
 
 def limits_of(spec: str) -> DeviceLimits:

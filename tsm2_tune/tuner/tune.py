@@ -227,13 +227,18 @@ class Tuner:
             return None
         return VendorTurn(lambda: self.worker.vendor(), self.target.identity.driver)
 
-    def final(self, problem: Problem, past: Past, also: Collection[str] = ()) -> Final | FinalFailure | None:
-        """Measure finalists, and what `also` spells, again, in turns with the vendor; None where it was done."""
-        chosen, vendor = finalists(problem, past, also), self.vendor
+    def final(
+        self, problem: Problem, past: Past, also: Collection[str] = (), *, repeat: bool = False
+    ) -> Final | FinalFailure | None:
+        """Measure finalists, and what `also` spells, again, in turns with the vendor; None where it was done.
+
+        `repeat`: also then, with the vendor where it was beside them.
+        """
+        chosen, vendor = finalists(problem, past, also), self.vendor if past.vendor or not repeat else None
         if vendor is not None and not (chosen and vendor.is_wanted(problem)):
             vendor = None
         is_due = is_final_due([one for one, _ in chosen], past, also)
-        if not is_due and (vendor is None or not vendor.is_due(past)):
+        if not (is_due or repeat) and (vendor is None or not vendor.is_due(past)):
             return None
         found = self._final(problem, chosen, vendor)
         if vendor is None or isinstance(found, Final) or found.interrupted:

@@ -1,0 +1,95 @@
+"""What a shell completes, and what it waits for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from tests.test_imports import loaded_modules
+from tsm2_tune import completion
+from tsm2_tune.cli import MODULES, main
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.tuner import cuda
+
+
+def completed(*words: str) -> list[str]:
+    """What the last word may become, which the shell has not ended."""
+    shell = ShellComplete(main, {}, "tsm2-tune", "_TSM2_TUNE_COMPLETE")
+    return [one.value for one in shell.get_completions(list(words[:-1]), words[-1])]
+
+
+@pytest.fixture(autouse=True)
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "cuda_device_count", lambda: 2)
+
+
+@pytest.mark.parametrize("command", [(), ("doctor",), ("best",), ("ladder",)])
+def test_devices_are_completed(command: tuple[str, ...]) -> None:
+    assert completed(*command, "--device", "") == ["0", "1", "cpu"]
+    assert completed(*command, "--device", "c") == ["cpu"]
+
+
+def test_planning_completes_cards_too() -> None:
+    assert {"0", "cpu", "h200"} <= set(completed("space", "--device", ""))
+    assert completed("model", "--device", "h2") == ["h200"]
+
+
+@pytest.mark.parametrize("command", [(), ("space",)])
+def test_families_are_completed_one_after_another(command: tuple[str, ...]) -> None:
+    assert completed(*command, "--family", "") == list(FAMILIES)
+    assert completed(*command, "--family", "ism") == ["ism2"]
+    assert completed(*command, "--family", "ism2,is") == []
+    assert "ism2,tsm2" in completed(*command, "--family", "ism2,")
+    assert completed("export", "--family", "ism") == ["ism2"]
+
+
+def test_configurations_are_completed_value_by_value() -> None:
+    assert "ladder:" in completed("source", "")
+    versions = completed("source", "tsm2")
+    assert versions == [f"tsm2:version=v{number}," for number in range(4)]
+    assert completed("source", "tsm2:version=v3,thr") == completed("source", "tsm2:version=v3,")
+    text = next(FAMILIES["tsm2"].configurations()).text
+    assert text in completed("source", text[:-1])
+    assert completed("source", "tsm2:v3") == completed("source", "none:") == []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_is_completed_leads_to_a_configuration(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "MOST_CONFIGURATIONS", 50)
+    text, steps = f"{name}:", 0
+    while FAMILIES[name].config_type.parse(text) is None:
+        longer = completed("source", text)[-1]
+        assert longer.startswith(text)
+        assert len(longer) > len(text)
+        text, steps = longer, steps + 1
+    assert steps > 0
+
+
+def test_every_command_is_there_under_its_name() -> None:
+    assert [main.commands[name].name for name in MODULES] == list(MODULES)
+    assert completed("do") == ["doctor"]
+    assert set(completed("")) == set(MODULES)
+
+
+def test_completing_plain_options_loads_nothing_heavy() -> None:
+    complete = (
+        "from click.shell_completion import ShellComplete\nfrom tsm2_tune.cli import main\n"
+        "shell = ShellComplete(main, {}, 'tsm2-tune', '_TSM2_TUNE_COMPLETE')\n"
+        "assert [one.value for one in shell.get_completions([], '--dev')] == ['--device']"
+    )
+    assert not loaded_modules(complete) & {"sqlalchemy", "rich", "jinja2", "multiprocessing", "pycuda"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how(shell: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "_TSM2_TUNE_COMPLETE": f"{shell}_source"}
+    program = "import sys; sys.argv[0] = 'tsm2-tune'; from tsm2_tune.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, json.dumps(done.stderr)
+    assert f"_TSM2_TUNE_COMPLETE={shell}_complete" in done.stdout

@@ -1,0 +1,190 @@
+"""Finals that are repeated: whether the winner wins again, how its time has drifted, and what is wrong now."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import TUNE, run
+from tests.fabricated import plain_sql
+from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TODAY, Simulated, stored_trial
+from tsm2_tune.tuner import confirming
+from tsm2_tune.tuner.events import Confirmed, FinalStored
+from tsm2_tune.tuner.job import past_of
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Final, Outcome
+from tsm2_tune.tuner.tune import Options
+from tsm2_tune.tuner.worker import AttemptResult
+
+SHAPE = SHAPES[0]
+A, B, C, D, *_ = KERNELS
+MEASURED = "SELECT id, trial_id, round, median_us FROM measurement ORDER BY id"
+
+
+def confirmed(
+    store: Store, before: dict[Any, float], now: dict[Any, float], **changes: Any
+) -> tuple[Confirmed, Simulated]:
+    """What comes of kernels that took these times, and in turns take those."""
+    for config, us in before.items():
+        store.add_trial(RUN, stored_trial(config, SHAPE, us))
+    tuner = Simulated(
+        store,
+        {(config.text, SHAPE): us for config, us in before.items()},
+        {(config.text, SHAPE): us for config, us in now.items()},
+    )
+    for name, value in changes.items():
+        setattr(tuner, name, value)
+    events = list(confirming.confirm(store.best(device=DEVICE), tuner, store))
+    assert isinstance(events[-1], Confirmed)
+    return events[-1], tuner
+
+
+def test_a_winner_that_wins_again_is_kept(store: Store) -> None:
+    found, tuner = confirmed(store, {A: 100.0, B: 103.0, C: 150.0}, {A: 101.0, B: 104.0})
+    assert found.is_kept
+    assert found.drift == pytest.approx(0.01)
+    assert found.spread == pytest.approx(0.1 / 100 + 0.1 / 101, rel=0.1)
+    assert str(found) == f"{SHAPE.text}: kept: {A.text} 100.0 us, now 101.0 us (+1.0 %, spread 0.2 %)"
+    assert tuner.rounds == [(SHAPE, frozenset((A.text, B.text)))]
+    assert tuner.in_full == [(A.text, SHAPE), (B.text, SHAPE)]
+
+
+def test_a_winner_that_another_overtakes_has_changed(store: Store) -> None:
+    found, _ = confirmed(store, {A: 100.0, B: 103.0}, {A: 110.0, B: 90.0})
+    assert not found.is_kept
+    assert found.now is not None
+    assert (found.now.config, found.now.median_us) == (B.text, 90.0)
+    assert str(found).endswith(f"; {B.text} wins with 90.0 us")
+
+
+def test_rounds_go_on_until_the_fastest_was_among_them(store: Store) -> None:
+    """All are slower now: what was not among the finalists seems fastest, until it is timed beside them."""
+    found, tuner = confirmed(store, {A: 100.0, B: 103.0, C: 120.0}, {A: 130.0, B: 134.0, C: 150.0})
+    assert [members for _, members in tuner.rounds] == [{A.text, B.text}, {A.text, C.text}]
+    assert found.is_kept
+    assert (C.text, SHAPE) in tuner.in_full
+
+
+def test_one_kernel_alone_is_repeated(store: Store) -> None:
+    found, tuner = confirmed(store, {A: 100.0}, {A: 100.0})
+    assert (found.is_kept, len(tuner.rounds)) == (True, 1)
+
+
+def test_nothing_that_was_stored_is_overwritten(store: Store, path: Path) -> None:
+    confirmed(store, {A: 100.0, B: 103.0}, {A: 100.0, B: 103.0})
+    before = plain_sql(path, MEASURED)
+    tuner = Simulated(store, {(A.text, SHAPE): 102.0, (B.text, SHAPE): 104.0})
+    list(confirming.confirm(store.best(device=DEVICE), tuner, store))
+    after = plain_sql(path, MEASURED)
+    assert after[: len(before)] == before
+    assert [row[2] for row in after[len(before) :]] == [2, 2]  # the next round
+
+
+def test_a_kernel_that_is_wrong_now_competes_no_more(store: Store, path: Path) -> None:
+    found, tuner = confirmed(store, {A: 100.0, B: 103.0, C: 150.0}, {B: 103.0, C: 150.0}, wrong={A.text})
+    assert not found.is_kept
+    assert ([one.config for one in found.wrong], found.again) == ([A.text], None)
+    assert found.now is not None
+    assert found.now.config == B.text
+    assert "is wrong now: it was so" in str(found)
+    assert tuner.rounds == [(SHAPE, frozenset((B.text, C.text)))]
+    tried = store.history(DEVICE, SHAPE, ("tsm2",), TODAY).tried()
+    assert [one.outcome for one in tried] == [Outcome.WRONG_RESULT, Outcome.OK, Outcome.OK]
+    assert len(plain_sql(path, f"{MEASURED[:-12]} WHERE round = 0")) == 3
+
+
+def test_where_every_kernel_is_wrong_nobody_wins(store: Store) -> None:
+    found, tuner = confirmed(store, {A: 100.0, B: 103.0}, {}, wrong={A.text, B.text})
+    assert (found.is_kept, found.now, tuner.rounds) == (False, None, [])
+    assert "no kernel is right now" in str(found)
+
+
+def test_a_finalist_that_is_wrong_beside_a_winner_that_is_kept_is_told(store: Store) -> None:
+    found, _ = confirmed(store, {A: 100.0, B: 103.0}, {A: 100.0}, wrong={B.text})
+    assert (found.is_kept, found.now is not None and found.now.config) == (False, A.text)
+    assert str(found).startswith(f"{SHAPE.text}: kept")
+
+
+def test_a_verification_that_the_machine_interrupted_says_nothing(store: Store) -> None:
+    found, tuner = confirmed(store, {A: 100.0, B: 103.0}, {}, interrupted={A.text})
+    assert (found.is_kept, found.trouble, found.wrong, tuner.rounds) == (False, "it was so", (), [])
+    assert found.now is not None
+    assert found.now.config == A.text
+
+
+def test_finals_that_fail_are_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = AttemptResult(Outcome.CRASHED, "the worker died")
+    monkeypatch.setattr(Simulated, "_rematch", lambda *_: failed)
+    monkeypatch.setattr(Simulated, "_are_whole", lambda *_: True)
+    found, _ = confirmed(store, {A: 100.0, B: 103.0}, {})
+    assert (found.is_kept, found.trouble) == (False, "the worker died")
+    assert str(found).startswith(f"{SHAPE.text}: not confirmed: {A.text} was 100.0 us; ")
+
+
+def test_a_kernel_that_is_made_otherwise_now_is_not_timed(store: Store) -> None:
+    store.add_trial(RUN, stored_trial(A, SHAPE, 100.0, basis="another compiler"))
+    tuner = Simulated(store, {})
+    (found,) = confirming.confirm(store.best(device=DEVICE), tuner, store)
+    assert isinstance(found, Confirmed)
+    assert (found.is_kept, found.trouble, tuner.rounds) == (False, confirming.CHANGED, [])
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_the_vendor_is_timed_where_it_was_beside(store: Store, was_there: bool) -> None:
+    times = {(A.text, SHAPE): 100.0, (B.text, SHAPE): 103.0}
+    for config in (A, B):
+        store.add_trial(RUN, stored_trial(config, SHAPE, times[config.text, SHAPE]))
+    tuner = Simulated(store, times)
+    tuner.options = Options(vendor=was_there)
+    before = tuner.final(SHAPE, past_of(store, tuner, SHAPE, ("tsm2",), confirming.NOTHING_AGAIN))
+    assert isinstance(before, Final)
+    store.add_final(RUN, before, ("tsm2",), TODAY)
+    tuner.options = Options(vendor=True)
+    events = list(confirming.confirm(store.best(device=DEVICE), tuner, store))
+    (repeated,) = (event for event in events if isinstance(event, FinalStored))
+    assert bool(repeated.final.vendor) == was_there
+
+
+# --- The command ---
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("toolchain", "session_cache", "no_driver", "known_ceilings")
+def test_the_command_repeats_what_was_tuned_here(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = list(TUNE)
+    shapes[shapes.index("64x2x64")] = "64x2x64,96x2x64"
+    shapes[shapes.index("1")] = "2"
+    assert run(*shapes, "--db", str(path)).exit_code == 0
+    before = plain_sql(path, MEASURED)
+    found = run("confirm", "--db", str(path), "--shapes", "64x2x64")
+    (line,) = found.output.splitlines()
+    assert line.startswith("64x2x64:f32: ")
+    assert found.exit_code == int(": changed: " in line)
+    assert plain_sql(path, MEASURED)[: len(before)] == before
+    told = json.loads(run("confirm", "--json", "--db", str(path), "--device", "cpu").output)
+    assert [one["problem"] for one in told] == ["64x2x64:f32", "96x2x64:f32"]
+    assert all(one["again_us"] > 0 and one["trouble"] == "" for one in told)
+
+
+def test_the_exit_status_tells_of_changes(path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, _ = confirmed(store, {A: 100.0, B: 103.0}, {A: 100.0, B: 103.0})
+    changed = replace(kept, now=replace(kept.before, config=B.text))
+    for every, status in (((kept,), 0), ((kept, changed), 1)):
+        monkeypatch.setattr("tsm2_tune.confirm", lambda *_, found=every, **__: found)
+        assert run("confirm", "--db", str(path)).exit_code == status
+        told = json.loads(run("confirm", "--db", str(path), "--json").output)
+        assert [one["kept"] for one in told] == [True, False][: len(every)]
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("toolchain", "session_cache", "no_driver")
+def test_a_database_without_winners_here_is_refused(path: Path, store: Store) -> None:
+    store.add_trial(RUN, stored_trial(A, SHAPE, 100.0))
+    found = run("confirm", "--db", str(path))
+    assert (found.exit_code, "has no winner of what was asked for on this device" in found.output) == (2, True)
+    found = run("confirm", "--db", str(path), "--device", DEVICE)
+    assert (found.exit_code, "is not here: run this where it is" in found.output) == (2, True)

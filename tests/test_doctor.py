@@ -1,0 +1,399 @@
+"""What `doctor` finds: on this machine, and with tools that are missing, broken, or never answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import run
+from tests.fake_compilers import NVCC, WRITES, is_gone
+from tsm2_tune.tuner.doctor import examination, nvidia_smi, software, toolkit
+from tsm2_tune.tuner.doctor.examination import PROBES, Examination, examine
+from tsm2_tune.tuner.doctor.finding import Finding, Question, State, note, ok, problem
+from tsm2_tune.tuner.target import Target
+
+TESTS = Path(__file__).parent
+GPU = {"name": "Fake GPU", "bus_id": "0000:01:00.0", "compute_capability": [9, 0]}
+QUESTION = Question("0", "results.db", {"version": 13000, "gpus": [GPU]})
+PYCUDA = """
+class Error(Exception): pass
+def init(): pass
+def get_version(): return {version}
+def get_driver_version(): return 13000
+def mem_get_info(): return 2**33, 2**34
+class Device:
+    def __init__(self, ordinal): pass
+    def retain_primary_context(self):
+        {opening}
+        return self
+    def push(self): pass
+    def pop(self): pass
+    def detach(self): pass
+"""
+Tool = Callable[[str, str], Path]
+
+
+@pytest.fixture(autouse=True)
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of tools that comes first in PATH, and a cache and a working folder of the test's own."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+@pytest.fixture
+def tool(tools: Path) -> Tool:
+    """Makes a shell script of this name."""
+
+    def make(name: str, script: str) -> Path:
+        path = tools / name
+        path.write_text(script if script.startswith("#!") else f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def nvcc(tool: Tool, tmp_path: Path) -> Callable[[str], Path]:
+    """Makes an nvcc that compiles so; what it is called with is in the file `called`."""
+    return lambda compiles: tool("nvcc", NVCC.format(log=tmp_path / "called", compiles=compiles))
+
+
+@pytest.fixture
+def smi(tool: Tool) -> Callable[..., list[Finding]]:
+    """What is found with an nvidia-smi that answers so."""
+
+    def found(old: bool = False, **changes: str) -> list[Finding]:
+        told = {
+            "modes": "580.65, Enabled, Default, Disabled",
+            "clocks": "1980, 1980, 1980, 1980",
+            "reasons": "0x0000000000000001",
+            "processes": "",
+            **changes,
+        }
+        reasons = "clocks_throttle_reasons" if old else "clocks_event_reasons"
+        answers = dict(zip(("driver_version", "clocks.sm", reasons, "pid"), told.values(), strict=True))
+        cases = "\n".join(f"  *{query}*) echo '{text}';;" for query, text in answers.items())
+        tool("nvidia-smi", f"case \"$2\" in\n{cases}\n  *) echo 'not a valid field'; exit 2;;\nesac")
+        return nvidia_smi.nvidia_smi(QUESTION)
+
+    return found
+
+
+def only(findings: list[Finding]) -> Finding:
+    (found,) = findings
+    return found
+
+
+# --- The GPU's tools ---
+
+
+def test_a_toolkit_compiles_a_line_for_the_device(nvcc: Callable[[str], Path], tmp_path: Path) -> None:
+    path = nvcc(WRITES)
+    found = only(toolkit.toolkit(QUESTION))
+    assert (found.state, found.found) == (State.OK, f"nvcc 13.0 ({path}), compiles for sm_90a")
+    assert "-arch=sm_90a" in (tmp_path / "called").read_text()
+    assert "compiles for" not in only(toolkit.toolkit(Question("0", "results.db"))).found
+    assert "-arch" not in (tmp_path / "called").read_text().splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("compiles", "said"),
+    [
+        (
+            "echo \"nvcc fatal : Value 'sm_90a' is not defined for option 'gpu-architecture'\"; exit 1",
+            "CUDA_HOME to it",
+        ),
+        ("echo '#error -- unsupported GNU version! gcc versions later than 15'; exit 1", "NVCC_PREPEND_FLAGS"),
+        ("echo 'nvcc fatal : Failed to preprocess host compiler properties.'; exit 1", "install g++"),
+        ("echo 'gcc: No such file or directory'; exit 1", "install g++"),
+        ("echo 'line.ii: No space left on device'; exit 1", "free some space"),
+        ("echo text > $2", "wrote no binary"),
+        ("exit 0", "wrote no binary"),
+        ("exit 3", "exited 3, and no message"),
+        ("kill -SEGV $$", "signalled 11, and no message"),
+    ],
+)
+def test_a_toolkit_that_does_not_compile_is_a_problem(nvcc: Callable[[str], Path], compiles: str, said: str) -> None:
+    nvcc(compiles)
+    found = only(toolkit.toolkit(QUESTION))
+    assert found.state is State.PROBLEM
+    assert said in found.text
+
+
+def test_an_nvcc_that_prints_garbage_is_a_problem(tool: Tool) -> None:
+    tool("nvcc", "printf '\\377\\001\\002 garbage'")
+    found = only(toolkit.toolkit(QUESTION))
+    assert found.state is State.PROBLEM
+    assert "--version fails" in found.text
+    assert found.text.isprintable()
+
+
+def test_a_toolkit_that_is_newer_than_the_driver_is_a_problem(nvcc: Callable[[str], Path]) -> None:
+    nvcc(WRITES)
+    older = Question("0", "results.db", {"version": 12040, "gpus": [GPU]})
+    found = only(toolkit.toolkit(older))
+    assert found.state is State.PROBLEM
+    assert "newer than the driver, which has CUDA 12.4" in found.text
+
+
+def test_an_nvcc_that_hangs_is_ended(
+    nvcc: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "LIMIT_SECONDS", 5.0)
+    nvcc(f"echo $$ > {tmp_path}/process; sleep 600")
+    found = only(examination._examined("CUDA toolkit", QUESTION))
+    assert (found.state, found.found) == (State.PROBLEM, "no answer within 5 s")
+    assert is_gone(int((tmp_path / "process").read_text()))
+
+
+def test_a_quiet_gpu_is_well(smi: Callable[..., list[Finding]]) -> None:
+    found = smi()
+    assert [(one.name, one.state) for one in found] == [
+        ("modes", State.OK),
+        ("clocks", State.OK),
+        ("processes", State.OK),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "name", "said"),
+    [
+        ({"modes": "580.65, Disabled, Default, [N/A]"}, "modes", "nvidia-smi -pm 1"),
+        ({"modes": "580.65, Enabled, Default, Enabled"}, "modes", "a part of the GPU"),
+        ({"clocks": "1200, 1980, 1200, 1980"}, "clocks", "a clock that was set, 1200 MHz"),
+        ({"reasons": "0x0000000000000002"}, "clocks", "nvidia-smi -rgc"),
+        ({"reasons": "0x0000000000000024"}, "clocks", "the power limit, heat."),
+        ({"reasons": "0x0000000000000024", "old": True}, "clocks", "the power limit, heat."),
+        ({"processes": "77, python, 1000"}, "processes", "77 (python)"),
+    ],
+)
+def test_what_disturbs_times_is_a_note(
+    smi: Callable[..., list[Finding]], answers: dict[str, Any], name: str, said: str
+) -> None:
+    found = {one.name: one for one in smi(**answers)}
+    assert {one.name for one in found.values() if one.state is not State.OK} == {name}
+    assert found[name].state is State.NOTE
+    assert said in found[name].text
+
+
+def test_a_field_that_a_driver_lacks_hides_no_other(tool: Tool) -> None:
+    script = """case "$2" in
+  *applications*) exit 2;;
+  *clocks.sm,*) exit 2;;
+  *=clocks.sm) echo 1200;;
+  *=clocks.max.sm) echo 1980;;
+  *reasons*) echo 0x0000000000000008;;
+  *mode*) echo 580.65, Enabled, Default, Disabled;;
+esac"""
+    tool("nvidia-smi", script)
+    found = {one.name: one for one in nvidia_smi.nvidia_smi(QUESTION)}
+    assert "SM 1200 of at most 1980 MHz, held down by the hardware" in found["clocks"].text
+
+
+def test_a_prohibited_gpu_is_a_problem(smi: Callable[..., list[Finding]]) -> None:
+    assert smi(modes="580.65, Enabled, Prohibited, Disabled")[0].state is State.PROBLEM
+
+
+@pytest.mark.parametrize("script", ["exit 9", "echo garbage", "kill -KILL $$", "sleep 600"])
+def test_an_nvidia_smi_that_fails_is_a_note(tool: Tool, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia_smi, "ANSWER_SECONDS", 1.0)
+    tool("nvidia-smi", script)
+    found = only(nvidia_smi.nvidia_smi(QUESTION))
+    assert (found.name, found.state) == ("nvidia-smi", State.NOTE)
+
+
+def test_without_nvidia_smi_that_is_told(monkeypatch: pytest.MonkeyPatch, tools: Path) -> None:
+    monkeypatch.setenv("PATH", str(tools))
+    assert "not found" in only(nvidia_smi.nvidia_smi(QUESTION)).text
+
+
+@pytest.mark.parametrize(
+    ("version", "opening", "states"),
+    [
+        ("(13, 0, 0)", "pass", [State.OK, State.OK]),
+        ("(14, 0, 0)", "pass", [State.NOTE, State.OK]),
+        ("(13, 0, 0)", "raise Error('exclusive')", [State.OK, State.PROBLEM]),
+    ],
+)
+def test_pycuda_opens_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, opening: str, states: list[State]
+) -> None:
+    (tmp_path / "packages" / "pycuda").mkdir(parents=True)
+    (tmp_path / "packages" / "pycuda" / "__init__.py").touch()
+    (tmp_path / "packages" / "pycuda" / "driver.py").write_text(PYCUDA.format(version=version, opening=opening))
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    assert [one.state for one in examination._examined("PyCUDA", QUESTION)] == states
+
+
+def test_a_pycuda_that_crashes_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pycuda").mkdir()
+    (tmp_path / "pycuda" / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = only(examination._examined("PyCUDA", QUESTION))
+    assert found.state is State.PROBLEM
+    assert "signal SIGSEGV" in found.text
+
+
+def test_without_the_vendors_libraries_tuning_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolkit.libraries, "folders", lambda: iter(()))
+    assert only(toolkit.vendor(QUESTION)).state is State.NOTE
+
+
+# --- The driver ---
+
+
+@pytest.fixture
+def fake_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A CUDA driver whose GPU is as it is told to be."""
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    command = ["cc", "-shared", "-fPIC", str(TESTS / "fake_gpu.c"), "-o", str(folder / "libcuda.so.1")]
+    subprocess.run(command, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    return lambda what: monkeypatch.setenv("FAKE_GPU", what)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(
+    ("what", "state", "said"),
+    [
+        ("there", State.OK, "CUDA 13.0; GPUs 0 Fake GPU 0"),
+        ("none", State.PROBLEM, "no GPU"),
+        ("mismatched", State.PROBLEM, "of different versions (cuInit answers 803)"),
+        ("crashes", State.PROBLEM, "signal SIGABRT"),
+        ("hangs", State.PROBLEM, "no answer within 2 s"),
+    ],
+)
+def test_a_driver_is_asked_for_its_gpus(
+    fake_driver: Callable[[str], None], what: str, state: State, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if what == "hangs":
+        monkeypatch.setattr(examination, "LIMIT_SECONDS", 2.0)
+    fake_driver(what)
+    found = only(examination._examined("CUDA driver", Question("0", "results.db")))
+    assert found.state is state
+    assert said in found.text
+
+
+@pytest.mark.host
+def test_a_gpu_that_the_driver_lacks_is_a_problem(fake_driver: Callable[[str], None]) -> None:
+    fake_driver("there")
+    found = examination._examined("CUDA driver", Question("3", "results.db"))
+    assert [one.state for one in found] == [State.OK, State.PROBLEM]
+    assert "no GPU 3: the driver has 1" in found[1].text
+
+
+@pytest.mark.host
+def test_the_driver_tells_the_other_probes(
+    fake_driver: Callable[[str], None], nvcc: Callable[[str], Path], tool: Tool
+) -> None:
+    """GPU 0 is taken, and nvcc is too new for its driver."""
+    fake_driver("old")
+    nvcc(WRITES)
+    tool("nvidia-smi", "exit 9")
+    found = examine(None, "results.db")
+    assert found.spec == "0"
+    by_name = {one.name: one for one in found.findings}
+    assert "newer than the driver" in by_name["CUDA toolkit"].text
+    assert by_name["nvidia-smi"].state is State.NOTE
+    assert not found.can_tune
+
+
+# --- The host ---
+
+
+@pytest.mark.host
+def test_the_hosts_compiler_compiles_a_line_that_runs() -> None:
+    assert only(software.host_compiler(Question("cpu", "results.db"))).state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'error: no'; exit 1", "does not compile a line: error: no"),
+        ("kill -KILL $$", "killed by SIGKILL"),
+        ("exit 0", "does not run"),
+    ],
+)
+def test_a_compiler_that_fails_is_a_problem(
+    tool: Tool, script: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", str(tool("c++", f'[ "$1" = --version ] && exit; {script}')))
+    found = only(software.host_compiler(Question("cpu", "results.db")))
+    assert found.state is State.PROBLEM
+    assert said in found.text
+
+
+def test_a_clock_that_is_not_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "_version", lambda name: "1.0" if name in ("torch", "cupy-cuda12x") else None)
+    assert only(software.extras(QUESTION)).state is State.NOTE
+    found = only(software.extras(Question("cpu", "results.db")))
+    assert (found.state, found.found) == (State.OK, "torch 1.0, cupy 1.0, no jax, pynvml")
+
+
+# --- The report ---
+
+
+def test_a_problem_counts_where_the_device_needs_the_thing() -> None:
+    gone = problem("C++ compiler", "gone")
+    assert examination._weighed(gone, PROBES["C++ compiler"], "0").state is State.NOTE
+    assert examination._weighed(gone, PROBES["C++ compiler"], "cpu").state is State.PROBLEM
+    assert examination._weighed(gone, PROBES["CUDA toolkit"], "0").state is State.PROBLEM
+    assert examination._weighed(gone, PROBES["CUDA toolkit"], "cpu").state is State.NOTE
+    assert examination._weighed(gone, PROBES["cache"], "cpu").state is State.PROBLEM
+
+
+@pytest.mark.parametrize(
+    ("findings", "status", "last"),
+    [
+        ((ok("one", "here"), note("two", "slow", means="it waits", remedy="hurry")), 0, "tuning can run on GPU 0"),
+        ((ok("one", "here"), problem("two", "gone")), 1, "tuning cannot run on GPU 0"),
+    ],
+)
+def test_the_command_prints_a_line_each(
+    findings: tuple[Finding, ...], status: int, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "examine", lambda spec, database: Examination(spec or "0", findings))
+    found = run("doctor")
+    assert found.exit_code == status
+    assert found.output.splitlines() == [*(one.text for one in findings), last]
+    told = json.loads(run("doctor", "--json", "--device", "0").output)
+    assert (told["device"], told["can_tune"], len(told["findings"])) == ("0", status == 0, 2)
+
+
+def test_a_finding_is_a_line() -> None:
+    assert note("two", "slow", means="it waits", remedy="hurry").text == "note     two: slow. It waits. Remedy: hurry"
+
+
+def test_a_device_that_cannot_be_is_refused() -> None:
+    assert "unknown device 'gpu'" in run("doctor", "--device", "gpu").output
+    assert "h200 is a bundled profile" in run("doctor", "--device", "h200").output
+
+
+@pytest.mark.host
+def test_this_host_can_tune(tmp_path: Path) -> None:
+    found = run("doctor", "--device", "cpu", "--db", str(tmp_path / "results.db"))
+    assert (found.exit_code, found.output.splitlines()[-1]) == (0, "tuning can run on this host")
+    assert os.listdir(tmp_path) == ["tools"]
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_tunes_has_no_problem(target: Target) -> None:
+    found = examine(target.spec, "results.db")
+    assert [one.text for one in found.findings if one.state is State.PROBLEM] == []
+    by_name = {one.name: one for one in found.findings}
+    assert target.identity.name in by_name["CUDA driver"].text
+    assert {"device", "clocks", "processes"} <= set(by_name)

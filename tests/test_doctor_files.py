@@ -1,0 +1,124 @@
+"""What `doctor` finds of the cache and of the database's folder, and that it leaves nothing there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tsm2_tune.tuner import cache as binaries
+from tsm2_tune.tuner.doctor import storage
+from tsm2_tune.tuner.doctor.examination import PROBES
+from tsm2_tune.tuner.doctor.finding import Finding, Question, State
+from tsm2_tune.tuner.store import Store
+
+QUESTION = Question("cpu", "results.db")
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache and a working folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def only(findings: list[Finding]) -> Finding:
+    (found,) = findings
+    return found
+
+
+def test_nothing_is_left_of_a_cache_that_was_not_there(tmp_path: Path) -> None:
+    found = only(storage.cache(QUESTION))
+    assert (found.state, (tmp_path / "cache").exists()) == (State.OK, False)
+    folder = binaries.cache_folder()
+    assert only(storage.cache(QUESTION)).state is State.OK
+    assert list(folder.iterdir()) == []
+
+
+def test_a_cache_that_others_can_write_is_a_problem() -> None:
+    binaries.cache_folder().chmod(0o777)
+    found = only(storage.cache(QUESTION))
+    assert found.state is State.PROBLEM
+    assert "others can write" in found.text
+
+
+@pytest.mark.parametrize(("probe", "names"), [("cache", "cache folder"), ("database", "database")])
+def test_a_folder_that_cannot_be_made_is_a_problem(
+    probe: str, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
+    question = Question("cpu", str(tmp_path / "file" / "results.db"))
+    assert only(PROBES[probe].look(question)).state is State.PROBLEM
+
+
+@pytest.mark.parametrize("probe", ["cache", "database"])
+def test_a_full_disk_is_a_problem(probe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = OSError(28, "No space left on device")
+
+    def refuse(_: int) -> None:
+        raise full
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage.os, "fsync", refuse)
+        found = only(PROBES[probe].look(Question("cpu", str(tmp_path / "results.db"))))
+    assert found.state is State.PROBLEM
+    assert "No space left on device" in found.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_full_tmpfs_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M,mode=700", "none", str(small)], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("mounting is not allowed here")
+    try:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(small))
+        question = Question("cpu", str(small / "results.db"))
+        assert "too little" in only(storage.cache(question)).text.lower()
+        (small / "filling").write_bytes(bytes(2**20 - 2**13))
+        for probe in ("cache", "database"):
+            found = only(PROBES[probe].look(question))
+            assert found.state is State.PROBLEM
+            assert "No space left" in found.text
+        assert os.listdir(small) == ["filling"]
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.mark.parametrize(("free_bytes", "state"), [(2**20, State.PROBLEM), (2**28, State.NOTE), (2**40, State.OK)])
+def test_little_space_is_told(free_bytes: int, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = SimpleNamespace(f_bavail=free_bytes, f_frsize=1)
+    monkeypatch.setattr(storage.os, "statvfs", lambda _: room)
+    assert only(storage.cache(QUESTION)).state is state
+
+
+def test_a_database_is_read_and_nothing_else(path: Path, tmp_path: Path) -> None:
+    with Store.open(path, create=True):
+        pass
+    before = path.read_bytes()
+    found = only(storage.database(Question("cpu", str(path))))
+    assert (found.state, path.read_bytes()) == (State.OK, before)
+    assert sorted(os.listdir(tmp_path)) == ["results.db"]
+
+
+def test_a_file_that_is_no_database_is_a_problem(path: Path) -> None:
+    path.write_text("text, and more of it than a header has" * 99)
+    assert "file is not a database" in only(storage.database(Question("cpu", str(path)))).text
+    assert only(storage.database(Question("cpu", str(path.parent)))).state is State.PROBLEM
+
+
+def test_locks_that_do_not_hold_are_a_problem(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "SECOND", "")  # the second process gets the lock
+    found = only(storage.database(Question("cpu", str(path))))
+    assert found.state is State.PROBLEM
+    assert "two runs at once destroy it" in found.text.lower()
+
+
+def test_a_networks_file_system_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_file_system", lambda _: "nfs4")
+    assert "(nfs4)" in only(storage.database(Question("cpu", str(path)))).text

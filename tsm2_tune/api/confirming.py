@@ -1,0 +1,87 @@
+"""Confirming: stored winners in, their repeated finals out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+
+from tsm2_tune.api.planning import spec_of
+from tsm2_tune.api.tuning import options_of
+from tsm2_tune.errors import DeviceError
+from tsm2_tune.options import (
+    DEFAULT_COMPILE_LIMIT_SECONDS,
+    DEFAULT_DATABASE,
+    DEFAULT_RUN_LIMIT_SECONDS,
+    ElementTypes,
+    Products,
+    Texts,
+    check_callable,
+    file_name,
+)
+from tsm2_tune.selection import Selection, selected
+from tsm2_tune.tuner import confirming, target
+from tsm2_tune.tuner.events import Confirmed, Event, Noted
+from tsm2_tune.tuner.locks import device_lock
+from tsm2_tune.tuner.stopping import interruptible
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.tune import Tuner
+
+
+def confirm(
+    db: str | PathLike[str] = DEFAULT_DATABASE, *, device: int | str | None = None, products: Products | None = None,
+    dtype: ElementTypes | None = None, op: Texts | None = None, layout: str = "column", cache: str | None = None,
+    wait: bool = False, on_event: Callable[[Event], object] | None = None,
+) -> tuple[Confirmed, ...]:  # fmt: skip
+    """Repeat the finals of stored winners, in a new process on this device. `tsm2-tune confirm` does this.
+
+    The finalists, the fastest few, are compiled, verified in full, and timed in turns, with cuBLAS where it was
+    beside them. The new times are stored as the problem's next rounds; those of before stay. A kernel that gives a
+    wrong result now competes no more.
+
+    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which winners, as of `best`. The device must be
+      here; without one it is GPU 0, or this host.
+    - `wait`: whether to wait for another run on the device.
+    - `on_event`: called with each event in this thread, once what it tells is stored. What it raises ends the run.
+
+    The result is empty where the database has none of what is named; the command refuses that. DeviceError where the
+    device is not here or is in use; StoreError for a database that is missing or cannot be used; other errors as
+    `tune`.
+    """
+    check_callable("on_event", on_event)
+    tell: Callable[[Event], object] = on_event or (lambda event: None)
+    selection = selected(device, products, dtype, op, cache, layout)
+    found: list[Confirmed] = []
+    with Store.open(file_name("db", db), create=False) as store, interruptible():
+        here = _target(selection, store)
+        every = store.best(device=here.identity.name, cache=selection.cache)
+        rows = [row for row in every if row.problem in selection]
+        if not rows:
+            return ()
+        with device_lock(here, (lambda sentence: tell(Noted(sentence))) if wait else None):
+            for state in Cache:
+                of_state = tuple(row for row in rows if row.cache == state.value)
+                if not of_state:
+                    continue
+                options = options_of(
+                    budget=None, max_trials=None, compile_limit=DEFAULT_COMPILE_LIMIT_SECONDS,
+                    run_limit=DEFAULT_RUN_LIMIT_SECONDS, cache=state.value, retry=None, seed=0, vendor=True,
+                )  # fmt: skip
+                with Tuner(here, options) as tuner:
+                    for event in confirming.confirm(of_state, tuner, store):
+                        if isinstance(event, Confirmed):
+                            found.append(event)
+                        tell(event)
+    return tuple(found)
+
+
+def _target(selection: Selection, store: Store) -> target.Target:
+    """The device that is asked for, which must be here."""
+    asked = selection.device
+    if asked is None or asked == target.HOST or asked.isdecimal():
+        return target.find_target(spec_of(asked))
+    name = selection.device_in(store)
+    spec = target.spec_of(name or asked)
+    if spec is None:
+        raise DeviceError(f"the device {name!r} is not here: run this where it is")
+    return target.find_target(spec)

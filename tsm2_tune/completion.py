@@ -1,0 +1,63 @@
+"""What a shell completes: devices, kernel families, and configurations as they are spelt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from click import Context, Parameter
+
+from tsm2_tune.generator.config import family_spelt
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.profiles import PROFILES
+
+MOST_CONFIGURATIONS = 20_000  # of a family that are looked at: the shell waits
+
+
+def devices_here(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
+    """GPUs by their ordinals, and the host."""
+    from tsm2_tune.tuner.cuda import cuda_device_count
+
+    return _beginning(incomplete, [*map(str, range(cuda_device_count())), "cpu"])
+
+
+def devices_and_cards(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
+    """The same, and bundled cards."""
+    return [*devices_here(ctx, param, incomplete), *_beginning(incomplete, PROFILES)]
+
+
+def families(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
+    """The last of several names with commas between, without those before it."""
+    before, comma, last = incomplete.rpartition(",")
+    named = before.split(",")
+    return [f"{before}{comma}{name}" for name in _beginning(last, FAMILIES) if name not in named]
+
+
+def configurations(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
+    """Their beginnings up to the next value that has a choice: a shell ends the word after the only one."""
+    if ":" not in incomplete:
+        names = [f"{name}:" for name in _beginning(incomplete, FAMILIES)]
+        if len(names) != 1:
+            return names
+        incomplete = names[0]
+    family = FAMILIES.get(family_spelt(incomplete))
+    if family is None:
+        return []
+    every = (one.text for one in islice(family.configurations(), MOST_CONFIGURATIONS))
+    texts = _beginning(incomplete, every)
+    at = len(incomplete)
+    while texts:
+        found = sorted({_up_to_comma(text, at) for text in texts})
+        if len(found) > 1 or found[0] == texts[0]:
+            return found
+        at = len(found[0])
+    return []
+
+
+def _up_to_comma(text: str, at: int) -> str:
+    """The text up to the first comma from here on, with that."""
+    return text[: text.find(",", at) + 1] or text
+
+
+def _beginning(incomplete: str, every: Iterable[str]) -> list[str]:
+    return [one for one in every if one.startswith(incomplete)]

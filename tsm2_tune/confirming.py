@@ -1,0 +1,75 @@
+"""The command that repeats the finals of stored winners."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+import tsm2_tune
+from tsm2_tune import display
+from tsm2_tune.command_options import database_option, json_option, selection_options, wait_option
+from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.events import Confirmed, Event, Noted
+from tsm2_tune.usage import ended_by_signals, tell
+
+
+@click.command()
+@database_option
+@selection_options
+@wait_option
+@json_option
+@click.pass_context
+def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool, as_json: bool) -> None:
+    """Repeat the finals of stored winners on this device, in a new process.
+
+    \b
+    tsm2-tune confirm --device 0 --shapes 20480x16x20480
+
+    The finalists, the fastest few, are verified in full and timed in turns, with cuBLAS where it was beside them. A
+    line for each problem says whether the winner wins again, and how its time has drifted. The new times are stored
+    beside those of before; a kernel that is wrong now competes no more. The exit status is 1 where a winner changed,
+    a kernel is wrong, or finals could not be repeated.
+    """
+
+    def show(event: Event) -> None:
+        if isinstance(event, Noted):
+            tell(str(event))
+        elif isinstance(event, Confirmed) and not as_json:
+            display.print_line(display.console(), str(event))
+
+    with ended_by_signals(ctx, database), display.waiting("repeating finals"):
+        found = tsm2_tune.confirm(database, wait=wait, on_event=show, **which)
+    if not found:
+        raise InputError(f"{database} has no winner of what was asked for on this device: tsm2-tune best shows them")
+    if as_json:
+        click.echo(json.dumps([facts(one) for one in found], indent=2))
+    if not all(one.is_kept for one in found):
+        ctx.exit(1)
+
+
+def facts(one: Confirmed) -> dict[str, Any]:
+    """For programs: numbers and names, without samples."""
+    return {
+        "problem": one.before.problem.text,
+        "device": one.before.device,
+        "cache": one.before.cache,
+        "kept": one.is_kept,
+        "winner_before": one.before.config,
+        "winner_now": None if one.now is None else one.now.config,
+        "before_us": one.before.median_us,
+        "again_us": None if one.again is None else one.again.median_us,
+        "now_us": None if one.now is None else one.now.median_us,
+        "vendor_us": None if one.now is None else one.now.vendor_us,
+        "drift_percent": None if one.drift is None else 100 * one.drift,
+        "spread_percent": 100 * one.spread,
+        "slowed_samples": 0 if one.again is None else one.again.slowed,
+        "wrong": [{"configuration": each.config, **_ending(asdict(each))} for each in one.wrong],
+        "trouble": one.trouble,
+    }
+
+
+def _ending(event: dict[str, Any]) -> dict[str, Any]:
+    return {"outcome": event["outcome"].value, "detail": event["detail"]}

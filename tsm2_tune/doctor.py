@@ -1,0 +1,53 @@
+"""The command that says whether tuning can run here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from tsm2_tune import display
+from tsm2_tune.command_options import database_option, device_option, json_option
+from tsm2_tune.tuner.target import HOST, check_spec
+
+
+@click.command()
+@device_option
+@database_option
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, spec: str | None, database: str, as_json: bool) -> None:
+    """Say what tuning needs, whether it is here, and what to do where it is not.
+
+    \b
+    tsm2-tune doctor --device 0
+
+    A line each: ok; note, where tuning runs but its times may suffer or something optional is missing; problem, where
+    tuning on the device cannot run. Then the exit status is 1.
+    """
+    from tsm2_tune.tuner.doctor.examination import examine
+
+    if spec is not None:
+        check_spec(spec)
+    with display.waiting("looking"):
+        found = examine(spec, database)
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "device": found.spec,
+                    "can_tune": found.can_tune,
+                    "findings": [asdict(one) for one in found.findings],
+                },
+                indent=2,
+            )
+        )
+    else:
+        console = display.console()
+        for one in found.findings:
+            display.print_line(console, one.text)
+        where = "this host" if found.spec == HOST else f"GPU {found.spec}"
+        display.print_line(console, f"tuning {'can' if found.can_tune else 'cannot'} run on {where}")
+    if not found.can_tune:
+        ctx.exit(1)

@@ -1,0 +1,174 @@
+"""All probes, each in a process of its own with a time limit: one that hangs or crashes is a finding."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from tsm2_tune.tuner.doctor.driver import NO_GPU, driver
+from tsm2_tune.tuner.doctor.finding import Finding, Question, State, note, problem
+from tsm2_tune.tuner.doctor.nvidia_smi import nvidia_smi
+from tsm2_tune.tuner.doctor.software import extras, host_compiler, pycuda, python
+from tsm2_tune.tuner.doctor.storage import cache, database
+from tsm2_tune.tuner.doctor.toolkit import toolkit, vendor
+from tsm2_tune.tuner.target import HOST
+from tsm2_tune.tuner.trial import in_a_line
+
+LIMIT_SECONDS = 30.0  # for a probe
+END_SECONDS = 2.0  # for it to clean up when it is ended
+AT_ONCE = 4
+PROGRAM = "from tsm2_tune.tuner.doctor.examination import answer; answer()"
+MARK = "\ntsm2-tune doctor: "  # before the findings: what is loaded may print, too
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One of the things that are looked at."""
+
+    look: Callable[[Question], list[Finding]]
+    kind: Literal["any", "host", "gpu", "running gpu"]  # for which device it matters; the last needs one that is here
+    is_needed: bool  # whether tuning there cannot run without it
+    remedy: str  # where it hangs or crashes
+
+
+PROBES = {
+    "Python": Probe(python, "any", True, "install Python anew"),
+    "packages": Probe(extras, "any", False, "install Python's packages anew"),
+    "CUDA driver": Probe(driver, "gpu", True, "see nvidia-smi and the system's log; restart"),
+    "nvidia-smi": Probe(nvidia_smi, "running gpu", False, "see the system's log; restart the driver"),
+    "PyCUDA": Probe(pycuda, "gpu", True, "pip install --force-reinstall --no-cache-dir --no-binary pycuda pycuda"),
+    "CUDA toolkit": Probe(toolkit, "gpu", True, "try nvcc --version; install the toolkit anew, or set CUDA_HOME"),
+    "cuBLAS and cuBLASLt": Probe(vendor, "gpu", False, "install the CUDA toolkit, or tune with --no-vendor"),
+    "C++ compiler": Probe(host_compiler, "host", True, "try c++ --version; name another in CXX"),
+    "cache": Probe(cache, "any", True, "set XDG_CACHE_HOME to a folder on a local disk"),
+    "database": Probe(database, "any", True, "name a file on a local disk with --db"),
+}
+FIRST = "CUDA driver"  # whose facts the others are told
+_running: set[subprocess.Popen[bytes]] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found for one device."""
+
+    spec: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def can_tune(self) -> bool:
+        """Whether a run on the device would work."""
+        return all(one.state is not State.PROBLEM for one in self.findings)
+
+
+def examine(spec: str | None, database: str) -> Examination:
+    """Probe all that tuning on the device needs; by default GPU 0 where there is one, else the host."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        try:
+            of_driver = [] if spec == HOST else _examined(FIRST, Question(spec or "0", database))
+            facts = next((one.facts for one in of_driver if one.facts), {})
+            chosen = spec or ("0" if facts.get("gpus") else HOST)
+            question = Question(chosen, database, facts)
+            names = [name for name, probe in PROBES.items() if name != FIRST and _applies(probe, question, spec)]
+            found = dict(zip(names, pool.map(lambda name: _examined(name, question), names), strict=True))
+        finally:
+            _end_all()
+    found[FIRST] = of_driver
+    return Examination(
+        chosen, tuple(_weighed(one, PROBES[name], chosen) for name in PROBES for one in found.get(name, ()))
+    )
+
+
+def _applies(probe: Probe, question: Question, spec: str | None) -> bool:
+    """Whether there is something to look at, and whoever asks may want to know it."""
+    if probe.kind == "running gpu":
+        return question.gpu is not None
+    return probe.kind != "gpu" or spec != HOST
+
+
+def _weighed(finding: Finding, probe: Probe, spec: str) -> Finding:
+    """A problem only of what the device needs."""
+    is_of_device = probe.kind == "any" or (probe.kind == "host") == (spec == HOST)
+    if finding.state is State.PROBLEM and not is_of_device:
+        return replace(finding, state=State.NOTE)
+    return finding
+
+
+def _examined(name: str, question: Question) -> list[Finding]:
+    """What the probe finds; where it fails, that is the finding."""
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            printed, why = _run(name, question, folder)
+        answered = printed.rpartition(MARK)[2] if MARK in printed else None
+        if answered is not None:
+            return [Finding(**{**one, "state": State(one["state"])}) for one in json.loads(answered)]
+    except (OSError, ValueError) as error:
+        why = in_a_line(str(error))
+    probe = PROBES[name]
+    tell = problem if probe.is_needed else note
+    return [tell(name, why, means=NO_GPU if name == FIRST else "", remedy=probe.remedy)]
+
+
+def _run(name: str, question: Question, folder: str) -> tuple[str, str]:
+    """What the probe's process prints, and how it failed if it did. It never waits longer than the limits."""
+    environment = {**os.environ, "TMPDIR": folder, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", PROGRAM, name, json.dumps(asdict(question))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
+    _running.add(process)
+    try:
+        printed = process.communicate(timeout=LIMIT_SECONDS)[0]
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return "", f"no answer within {LIMIT_SECONDS:g} s"
+    _running.discard(process)
+    text = printed.decode(errors="replace")
+    last = in_a_line((text.strip().splitlines() or ["no message"])[-1])
+    return text, f"looking failed ({_ending(process.returncode)}: {last})"
+
+
+def _ending(status: int) -> str:
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+def _end_all() -> None:
+    """End the probes that still run, where this process was interrupted."""
+    for process in list(_running):
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it with all that it started. One that the kernel does not let go of is left behind."""
+    _running.discard(process)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(OSError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def answer(arguments: Sequence[str] = ()) -> None:
+    """In a probe's process: look, and print the findings."""
+    name, text = arguments or sys.argv[1:]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was written is removed
+    asked: dict[str, Any] = json.loads(text)
+    try:
+        findings = PROBES[name].look(Question(**asked))
+    except Exception as error:  # whatever a broken tool or library causes is told in a line, not in a traceback
+        sys.exit(f"{type(error).__name__}: {in_a_line(str(error))}")
+    print(MARK + json.dumps([asdict(one) for one in findings]), flush=True)

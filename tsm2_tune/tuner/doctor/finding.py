@@ -1,0 +1,66 @@
+"""What a probe is asked, and what it finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class State(StrEnum):
+    """What a finding means for tuning."""
+
+    OK = "ok"
+    NOTE = "note"  # tuning runs, but something is missing, or its times may suffer
+    PROBLEM = "problem"  # tuning cannot run
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    name: str  # of what was looked at
+    state: State
+    found: str
+    means: str = ""  # for results
+    remedy: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)  # for programs, and for later probes
+
+    @property
+    def text(self) -> str:
+        """In a line."""
+        meaning = f". {self.means[0].upper()}{self.means[1:]}" if self.means else ""
+        remedy = f". Remedy: {self.remedy}" if self.remedy else ""
+        return f"{self.state.value:<8} {self.name}: {self.found}{meaning}{remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a probe is asked about."""
+
+    spec: str  # of the device: a CUDA ordinal, or "cpu"
+    database: str
+    driver: dict[str, Any] = field(default_factory=dict)  # the facts that the driver's probe found
+
+    @property
+    def gpu(self) -> dict[str, Any] | None:
+        """Facts of the GPU that is asked about; None where there is none."""
+        found = self.driver.get("gpus", [])
+        return found[int(self.spec)] if self.spec.isdecimal() and int(self.spec) < len(found) else None
+
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        """The GPU's; None where there is none."""
+        return None if self.gpu is None else tuple(self.gpu["compute_capability"])
+
+
+def ok(name: str, found: str, **facts: Any) -> Finding:
+    return Finding(name, State.OK, found, facts=facts)
+
+
+def note(name: str, found: str, *, means: str = "", remedy: str = "") -> Finding:
+    return Finding(name, State.NOTE, found, means, remedy)
+
+
+def problem(name: str, found: str, *, means: str = "", remedy: str = "") -> Finding:
+    return Finding(name, State.PROBLEM, found, means, remedy)

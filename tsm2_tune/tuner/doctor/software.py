@@ -1,0 +1,118 @@
+"""Python, its packages, and the host's C++ compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import tsm2_tune
+from tsm2_tune.errors import TuneError
+from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
+from tsm2_tune.tuner.host.toolchain import host_toolchain
+from tsm2_tune.tuner.processes import run
+from tsm2_tune.tuner.trial import in_a_line
+
+COMPILE_SECONDS = 25.0
+ANSWER = 42
+LINE = f'extern "C" __attribute__((visibility("default"))) int answer() {{ return {ANSWER}; }}\n'
+# What it is good for -> the distributions that bring it, of which one is enough.
+EXTRAS = {
+    "torch": ("torch",),
+    "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x"),
+    "jax": ("jax",),
+    "pynvml": ("nvidia-ml-py",),
+}
+
+
+def python(question: Question) -> list[Finding]:
+    """Of this process."""
+    found = f"{platform.python_version()}, tsm2-tune {tsm2_tune.__version__}, numpy {version('numpy')}"
+    return [ok("Python", f"{found}, {platform.system()} {platform.machine()}")]
+
+
+def extras(question: Question) -> list[Finding]:
+    """Packages that exports work with, and the one that reads a GPU's clock. None is imported."""
+    found = {name: next(filter(None, map(_version, names)), None) for name, names in EXTRAS.items()}
+    here = [f"{name} {text}" for name, text in found.items() if text]
+    missing = [name for name, text in found.items() if not text]
+    text = ", ".join([*here, *([f"no {', '.join(missing)}"] if missing else [])])
+    if question.gpu is not None and not found["pynvml"]:
+        means = "trials do not record the GPU's clock"
+        return [note("packages", text, means=means, remedy="pip install 'tsm2-tune[cuda]'")]
+    return [ok("packages", text, **found)]
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def host_compiler(question: Question) -> list[Finding]:
+    """Compiles a line with the flags of kernels, and calls it."""
+    name = "C++ compiler"
+    means = "--device cpu cannot run"
+    try:
+        toolchain = host_toolchain()
+    except TuneError as error:
+        return [problem(name, in_a_line(str(error)), means=means)]
+    with tempfile.TemporaryDirectory() as folder:
+        source, binary = Path(folder, "line.cpp"), Path(folder, "line.so")
+        source.write_text(LINE)
+        command = [toolchain.compiler, *toolchain.flags, "-o", str(binary), str(source)]
+        ended = run(command, limit_seconds=COMPILE_SECONDS)
+        if not ended.is_well:
+            found = f"{toolchain.compiler} does not compile a line: {first_line(ended.messages) or ended.how.value}"
+            return [problem(name, found, means=means, remedy="mend it, or name another in CXX")]
+        try:
+            answered = ctypes.CDLL(str(binary)).answer()
+        except (OSError, AttributeError) as error:
+            answered = in_a_line(str(error))
+    if answered != ANSWER:
+        found = f"what {toolchain.compiler} compiles does not run: {answered}"
+        return [problem(name, found, means=means, remedy="set TMPDIR to a folder that programs may be run from")]
+    return [ok(name, f"{toolchain.version} ({toolchain.compiler})")]
+
+
+def pycuda(question: Question) -> list[Finding]:
+    """Imports it and opens the device."""
+    from tsm2_tune.tuner import cuda
+
+    name = "PyCUDA"
+    try:
+        drv: Any = cuda.driver()
+    except TuneError as error:
+        return [problem(name, in_a_line(str(error)), means="no kernel runs on a GPU")]
+    compiled, supported = drv.get_version(), drv.get_driver_version()
+    found = f"{_version('pycuda') or 'of unknown version'}, built for CUDA {'.'.join(map(str, compiled[:2]))}"
+    findings = [ok(name, found)]
+    if compiled[0] > supported // 1000:
+        means = f"newer than the driver's CUDA {supported // 1000}, so calls may be missing"
+        remedy = "pip install --force-reinstall --no-cache-dir --no-binary pycuda pycuda, with an older nvcc in PATH"
+        findings = [note(name, found, means=means, remedy=remedy)]
+    return [*findings, _opened(drv, int(question.spec))] if question.gpu is not None else findings
+
+
+def _opened(drv: Any, ordinal: int) -> Finding:
+    """Whether a context can be made there."""
+    try:
+        context = drv.Device(ordinal).retain_primary_context()
+        context.push()
+        free_bytes, total_bytes = drv.mem_get_info()
+        context.pop()
+        context.detach()
+    except drv.Error as error:
+        remedy = "end what else uses it, see its compute mode, or name another with --device"
+        return problem("device", f"GPU {ordinal} does not open: {in_a_line(str(error))}", remedy=remedy)
+    return ok("device", f"GPU {ordinal} opens, {free_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB are free")
+
+
+def first_line(messages: str) -> str:
+    """The line of a compiler's messages that tells most: the first error, else the first of all."""
+    lines = [in_a_line(line) for line in messages.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")[:300]

@@ -1,0 +1,156 @@
+"""The cache of compiled kernels and the database's folder. What a probe writes there, it removes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from contextlib import closing, suppress
+from pathlib import Path
+
+from tsm2_tune.errors import TuneError
+from tsm2_tune.tuner import cache as binaries
+from tsm2_tune.tuner.database import path_of
+from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
+from tsm2_tune.tuner.interruptions import LEAST_FREE_BYTES
+from tsm2_tune.tuner.trial import in_a_line
+
+PROBE_BYTES = 2**16
+LITTLE_BYTES = 2**30  # of free space
+LOCK_SECONDS = 10.0
+# Of /proc/self/mountinfo: file systems whose locks may not hold between machines.
+NETWORK = ("nfs", "cifs", "smb", "9p", "lustre", "beegfs", "gpfs", "ceph", "glusterfs", "afs", "pvfs", "fuse")
+# A second process, which must not get the lock that the first one has: SQLite's code for that is 5, busy.
+SECOND = """
+import sqlite3, sys
+try:
+    sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None).execute("BEGIN IMMEDIATE")
+except sqlite3.OperationalError as error:
+    sys.exit(error.sqlite_errorcode)
+"""
+
+
+def cache(question: Question) -> list[Finding]:
+    """Where it is, whether it can be written, its size, and its disk's free space."""
+    name = "cache"
+    try:
+        folder = Path(os.path.realpath(binaries.named_folder()))
+        missing = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
+        try:
+            binaries.cache_folder()  # makes it, and refuses one that others can change
+            _write(folder)
+            kept, limit_bytes = list(binaries.entries()), binaries.cache_limit_bytes()
+            free_bytes = _free_bytes(folder)
+        finally:
+            for place in missing:
+                with suppress(OSError):
+                    place.rmdir()
+    except TuneError as error:
+        return [problem(name, in_a_line(str(error)), means="no kernel is compiled")]
+    except OSError as error:
+        remedy = "free some space, or set XDG_CACHE_HOME to a folder that can be written"
+        found = f"{folder} cannot be written ({error.strerror})"
+        return [problem(name, found, means="no kernel is compiled", remedy=remedy)]
+    size_bytes = sum(entry.size_bytes for entry in kept)
+    found = f"{folder}, {len(kept)} kernels, {_mib(size_bytes)} of at most {_mib(limit_bytes)}"
+    return [_of_space(name, found, free_bytes)]
+
+
+def database(question: Question) -> list[Finding]:
+    """Whether it can be read and written where it is or would be, whether locks hold there, and the free space."""
+    name, means = "database", "no trial is stored"
+    try:
+        path = Path(os.path.realpath(path_of(question.database)))
+    except (TuneError, ValueError) as error:
+        return [problem(name, in_a_line(str(error)), means=means)]
+    folder = path.parent
+    remedy = "make the folder writable, or name a file elsewhere with --db"
+    trouble = _unreadable(path)
+    if trouble:
+        return [problem(name, trouble, means=means, remedy="restore a copy, or name another file with --db")]
+    if path.exists() and not os.access(path, os.W_OK):
+        return [problem(name, f"{path} cannot be written", means=means, remedy=remedy)]
+    try:
+        _write(folder)
+        free_bytes, locks_hold = _free_bytes(folder), _locks_hold(folder)
+    except (OSError, sqlite3.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        return [problem(name, f"{folder} cannot be written ({why})", means=means, remedy=remedy)]
+    found = f"{path}, {'there' if path.exists() else 'not made yet'}"
+    if not locks_hold:
+        found += ", where SQLite's locks do not hold"
+        remedy = "name a file on a local disk with --db"
+        return [problem(name, found, means="two runs at once destroy it", remedy=remedy)]
+    kind = _file_system(folder)
+    if kind.startswith(NETWORK):
+        means = "SQLite's locks may not hold between machines"
+        remedy = "tune into it from one machine at a time, or name a file on a local disk with --db"
+        return [note(name, f"{found}, on a network's file system ({kind})", means=means, remedy=remedy)]
+    return [_of_space(name, found, free_bytes)]
+
+
+def _of_space(name: str, found: str, free_bytes: int) -> Finding:
+    """What is found, with the free space of its disk."""
+    found += f", {_mib(free_bytes)} free"
+    remedy = "free some space"
+    if free_bytes < LEAST_FREE_BYTES:
+        return problem(name, found, means="too little for a kernel", remedy=remedy)
+    if free_bytes < LITTLE_BYTES:
+        return note(name, found, means="a long run may fill it", remedy=remedy)
+    return ok(name, found)
+
+
+def _write(folder: Path) -> None:
+    """OSError where no file can be written there; a file without a name, or one that is removed at once."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(PROBE_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.1f} MiB"
+
+
+def _unreadable(path: Path) -> str:
+    """Why an existing file is no database that can be read; "" where it can, or where there is none."""
+    if not os.path.lexists(path):
+        return ""
+    if not path.is_file():
+        return f"{path} is no file"
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as opened:
+            opened.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        return f"{path} cannot be read ({in_a_line(str(error))})"
+    return ""
+
+
+def _locks_hold(folder: Path) -> bool:
+    """Whether a second process is kept from a database that a first one writes."""
+    with tempfile.TemporaryDirectory(prefix=".tsm2-tune-probe-", dir=folder, ignore_cleanup_errors=True) as probe:
+        file = os.path.join(probe, "locks.db")
+        with closing(sqlite3.connect(file, isolation_level=None)) as first:
+            first.execute("CREATE TABLE locks (one)")
+            first.execute("BEGIN IMMEDIATE")
+            second = subprocess.run([sys.executable, "-I", "-c", SECOND, file], timeout=LOCK_SECONDS)
+            first.execute("ROLLBACK")
+    return second.returncode == sqlite3.SQLITE_BUSY
+
+
+def _file_system(folder: Path) -> str:
+    """The type of the file system that the folder is on; "" where the system does not tell."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    mounts = [(fields[4], line.partition(" - ")[2].split()[0]) for line in lines if len(fields := line.split()) > 4]
+    around = [one for one in mounts if folder.is_relative_to(one[0])]
+    return max(around, key=lambda one: len(one[0]), default=("", ""))[1]

@@ -1,0 +1,93 @@
+"""nvcc with the host compiler that it wants, and the vendor's libraries."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import tempfile
+from pathlib import Path
+
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.tuner import nvcc
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
+from tsm2_tune.tuner.doctor.software import COMPILE_SECONDS, first_line
+from tsm2_tune.tuner.processes import run
+from tsm2_tune.tuner.trial import in_a_line
+from tsm2_tune.tuner.vendor import libraries
+
+NAME = "CUDA toolkit"
+MEANS = "no kernel is compiled for a GPU"
+LINE = 'extern "C" __global__ void line(float *x) { *x = 1.0f; }\n'
+ANY_ARCHITECTURE = (9, 0)  # for flags that are then used without it
+# What nvcc says -> what to do
+REMEDIES = {
+    r"gpu.architecture|gpu-name": "install a toolkit that knows this GPU, and set CUDA_HOME to it",
+    r"unsupported (GNU|clang) version|unsupported Microsoft": "install an older host compiler, and name it:"
+    " export NVCC_PREPEND_FLAGS='-ccbin g++-13'",
+    r"preprocess host compiler|(gcc|g\+\+|\bcc\b).*(not found|No such file)|cannot execute": "install g++, which nvcc"
+    " calls",
+    r"No space left|quota": "free some space where TMPDIR is",
+}
+ELF = b"\x7fELF"
+
+
+def toolkit(question: Question) -> list[Finding]:
+    """Compiles a line for the device, with the flags of kernels."""
+    capability = question.compute_capability
+    try:
+        toolchain = nvcc.cuda_toolchain(capability or ANY_ARCHITECTURE)
+    except ToolMissing as error:
+        return [problem(NAME, in_a_line(str(error)), means=MEANS)]
+    release = re.search(r"release (\d+)\.(\d+)", toolchain.version)
+    version = f"nvcc {release[1]}.{release[2]}" if release else toolchain.version
+    found = f"{version} ({toolchain.compiler})"
+    trouble = _trouble(toolchain, has_architecture=capability is not None)
+    if trouble:
+        remedy = next((what for said, what in REMEDIES.items() if re.search(said, trouble)), "mend the toolkit")
+        return [problem(NAME, f"{found} does not compile a line: {trouble}", means=MEANS, remedy=remedy)]
+    supported = question.driver.get("version")
+    if release and supported is not None and int(release[1]) > supported // 1000:
+        text = f"{found} is newer than the driver, which has CUDA {supported // 1000}.{supported % 1000 // 10}"
+        remedy = f"update the driver, or set CUDA_HOME to a toolkit of CUDA {supported // 1000}"
+        return [problem(NAME, text, means="the driver does not load what nvcc compiles", remedy=remedy)]
+    architecture = "" if capability is None else f", compiles for {nvcc.architecture_flag(capability)}"
+    return [ok(NAME, f"{found}{architecture}")]
+
+
+def _trouble(toolchain: Toolchain, *, has_architecture: bool) -> str:
+    """What nvcc says against a line; "" where it compiles that."""
+    flags = [flag for flag in toolchain.flags if has_architecture or not flag.startswith("-arch")]
+    with tempfile.TemporaryDirectory() as folder:
+        source, binary = Path(folder, "line.cu"), Path(folder, "line.cubin")
+        source.write_text(LINE)
+        command = [toolchain.compiler, *flags, "-o", str(binary), str(source)]
+        ended = run(command, limit_seconds=COMPILE_SECONDS)
+        if not ended.is_well:
+            return first_line(ended.messages) or f"{ended.how.value} {ended.status}, and no message"
+        if not (binary.is_file() and binary.read_bytes().startswith(ELF)):
+            return "it ended well, but wrote no binary"
+    return ""
+
+
+def vendor(question: Question) -> list[Finding]:
+    """The libraries that finals time beside the kernels."""
+    name, means = "cuBLAS and cuBLASLt", "finals have no times of the vendor's"
+    versions = {}
+    for which in (libraries.CUBLAS, libraries.CUBLASLT):
+        try:
+            versions[which] = _version(which, libraries.library(which))
+        except ToolMissing as error:
+            return [note(name, in_a_line(str(error)), means=means)]
+    return [ok(name, ", ".join(f"{which} {text}" for which, text in versions.items()), **versions)]
+
+
+def _version(which: str, library: ctypes.CDLL) -> str:
+    """As the library itself tells it, without a context."""
+    if which == libraries.CUBLASLT:
+        library.cublasLtGetVersion.restype = ctypes.c_size_t
+        return libraries.version_text(library.cublasLtGetVersion())
+    parts = [ctypes.c_int(0) for _ in range(3)]
+    for kind, value in enumerate(parts):  # libraryPropertyType: major, minor, patch
+        library.cublasGetProperty(kind, ctypes.byref(value))
+    return ".".join(str(value.value) for value in parts)
