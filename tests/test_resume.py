@@ -15,9 +15,9 @@ from tests.on_host import ON_HOST
 
 pytestmark = ON_HOST
 
-TUNE = ["--device", "cpu", "--shapes", "64x2x64,33x3x17", "--family", "tsm2", "--max-trials", "2"]
+TUNE = ["--device", "cpu", "--shapes", "64x2x64,33x3x17", "--family", "tsm2", "--max-trials", "4"]
 TUNE += ["--no-pairs"]  # which ones there are depends on who wins
-MOMENTS = (1, 3)  # trials that are stored: of the first problem, and of the second
+MOMENTS = (1, 5)  # trials that are stored, or a few more: of the first problem, and of the second
 
 
 def dump(path: Path) -> list[str]:
@@ -54,7 +54,7 @@ def test_killed_twice_it_ends_the_same_and_then_does_nothing_new(tmp_path: Path)
     for moment in MOMENTS:
         now = killed_at(killed, moment)
         assert stored <= now
-        assert len(now) < 4, "it was killed too late"
+        assert len(now) < 8, "it was killed too late"
         stored = now
     assert run(*TUNE, "--db", str(killed)).exit_code == 0
     assert stored <= set(asked(killed, TRIALS))
