@@ -44,8 +44,8 @@ STAGES = (2, 3, 4, 5)
 THROUGH = (1, 2)
 SPLITS = (16, 40, 64, *MULTIPROCESSORS)  # a block on each multiprocessor, and few for a few rows
 BANKS_BYTES, LANES_DOWN = 128, 8
-# What won on an H200 for as many columns, where A lies along m and where along k: threads, strips, chunk, stages,
-# through. Along m, a warp's rows are best 256 bytes of a column of A.
+# What won on an H200 for as many columns, where A lies along m and where along k: threads, strips, ring_k, stages,
+# copy. Along m, a warp's rows are best 256 bytes of a column of A.
 Choices = tuple[tuple[int, int, int, int, int], ...]
 WINNERS: dict[tuple[str, int], tuple[Choices, Choices]] = {
     ("f32", 64): (((256, 2, 32, 4, 1), (256, 2, 32, 4, 2)), ((256, 2, 32, 4, 1), (256, 2, 32, 3, 2))),
