@@ -95,7 +95,7 @@ class ResidentBDmmaConfig(ResidentBConfig):
     copy: Annotated[
         int,
         Tunable(
-            "what A passes on its way to shared memory: 1 the L1, 2 the L2 alone",
+            "how A gets to shared memory: by way of the L1 (ca, 1) or the L2 alone (cg, 2)",
             values=("registers", "ca", "cg"),
             letter="l",
         ),
