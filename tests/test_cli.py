@@ -52,6 +52,8 @@ def database(tmp_path: Path) -> str:
         (("source", V0, "--dtype", "f8"), "expected one of f32, f64, c64, c128, bf16, f16"),
         (("--shapes", "8x8x8", "--family", "tsm9"), "unknown family 'tsm9'"),
         (("--shapes", "8x8x8", "--family", ""), "unknown family ''"),
+        (("--shapes", "8x8x8", "--family", "tsm2,gram"), "family 'gram' is called staged_symmetric_fma now"),
+        (("space", "--shapes", "8x8x8", "--family", "tsmr"), "family 'tsmr' is called stream_a_fma now"),
         (("--shapes", "8x8x8", "--guidelines", "reuse=1"), "unknown guideline 'reuse'"),
         (("--device", "cpu", "--shapes", "1e9x64x64"), "needs"),
         (("--device", "cpu", "--shapes", "3e9x1x1"), "at most 2147483647"),

@@ -114,7 +114,7 @@ def test_trials_come_back_equal_and_twice_is_as_once(form: str, tuned: Path, tmp
     again = run("import", str(file), "--db", str(new))
     assert (again.exit_code, again.stdout) == (
         0,
-        f"{new}: nothing new: {found.trials} trials were there, of 1 problems\n",
+        f"{new}: nothing new: {found.trials} trials were there, of 1 problem\n",
     )
     assert new.read_bytes()[100:] == content[100:]  # behind the header, which counts openings
     assert not tsm2_tune.import_trials(file, tuned).changed

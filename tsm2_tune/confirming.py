@@ -43,7 +43,9 @@ def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool
     with ended_by_signals(ctx, database), display.waiting("repeating finals"):
         found = tsm2_tune.confirm(database, wait=wait, on_event=show, **which)
     if not found:
-        raise InputError(f"{database} has no winner of what was asked for on this device: tsm2-tune best shows them")
+        raise InputError(
+            f"{database} has no winner of what was asked for on this device: tsm2-tune best shows what it has"
+        )
     if as_json:
         click.echo(json.dumps([facts(one) for one in found], indent=2))
     if not all(one.is_kept for one in found):

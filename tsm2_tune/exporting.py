@@ -7,11 +7,10 @@ from typing import Any
 import click
 
 import tsm2_tune
-from tsm2_tune import display
+from tsm2_tune import completion, display
 from tsm2_tune.api.results import FORMATS, contradiction
 from tsm2_tune.command_options import Choice, database_option, selection_options, wait_option, within_options
 from tsm2_tune.fewest import Choosing
-from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
 from tsm2_tune.usage import ended_by_signals, tell
 
@@ -22,8 +21,8 @@ from tsm2_tune.usage import ended_by_signals, tell
 @click.option("--format", "form", type=Choice(FORMATS), required=True, help="What to write.")
 @click.option(
     "--family",
-    type=Choice(list(FAMILIES)),
     metavar="NAME",
+    shell_complete=completion.families,
     help="Only trials of this family, in t4 and kernel-tuner-cache.",
 )
 @click.option("--output", required=True, metavar="FILE", help="The file to write; - is standard output.")

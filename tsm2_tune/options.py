@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from tsm2_tune.errors import InputError, nearest_name
-from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.former_names import FORMER_NAMES
 from tsm2_tune.generator.guidelines import NO_GUIDELINES, Guidelines, Thresholds, parse_thresholds, spelt
 from tsm2_tune.generator.problem import (
     DTYPES,
@@ -114,8 +115,15 @@ def family_names(names: Texts | None) -> tuple[str, ...]:
     names = joined("family", names)
     found = () if names is None else tuple(name.strip() for name in names.split(","))
     for name in found:
-        check_named("family", name, list(FAMILIES))
+        check_family(name)
     return found
+
+
+def check_family(name: str) -> None:
+    """InputError where no family is called so; of a family of an older version it says what it is called now."""
+    if name in FORMER_NAMES:
+        family_named(name)
+    check_named("family", name, list(FAMILIES))
 
 
 def problems_of(

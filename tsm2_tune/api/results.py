@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.options import (
     DEFAULT_DATABASE,
     MOST_WITHIN,
@@ -19,6 +18,7 @@ from tsm2_tune.options import (
     Products,
     Texts,
     check_callable,
+    check_family,
     check_named,
     file_name,
     share_of,
@@ -107,7 +107,7 @@ def export(
     """
     check_named("format", format, FORMATS)
     if family is not None:
-        check_named("family", family, list(FAMILIES))
+        check_family(family)
     check_callable("on_event", on_event)
     name, share = file_name("db", db), _share(within)
     made = _Export(format, family, binaries, launcher, between, share, measure, wait, on_event or _ignore)

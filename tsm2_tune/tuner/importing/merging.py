@@ -25,12 +25,13 @@ class Imported:
     changed: int = 0  # problems of a device each, of which anything is new
 
     def __str__(self) -> str:
-        if not self.changed:
-            return f"nothing new: {self.known} trials were there, of {self.problems} problems"
         trials, times, problems = (
             f"{number} {what}{'s' if number != 1 else ''}"
             for number, what in ((self.trials, "trial"), (self.times, "measurement"), (self.problems, "problem"))
         )
+        if not self.changed:
+            were = f"{self.known} trial{'s were' if self.known != 1 else ' was'} there"
+            return f"nothing new: {were}, of {problems}"
         return f"{trials} added, {self.known} were there; {times} added, of {problems}"
 
 

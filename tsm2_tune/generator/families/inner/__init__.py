@@ -1,7 +1,7 @@
 """The kernel of inner products, C = X^T Y with a k that is far larger than m and n, in its ways to multiply.
 
-`kernel` has what these share. `fma`, `fma_16bit` and `f64_mma` stream the operands through registers; `staged_fma`
-and `staged_dmma` copy them through shared memory.
+`kernel` has what these share. `fma`, `fma_16bit` and `dmma` stream the operands through registers; `fma_ring`
+and `mma16` copy them through shared memory.
 """
 
 from __future__ import annotations

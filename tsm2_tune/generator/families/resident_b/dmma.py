@@ -44,8 +44,8 @@ STAGES = (2, 3, 4, 5)
 THROUGH = (1, 2)
 SPLITS = (16, 40, 64, *MULTIPROCESSORS)  # a block on each multiprocessor, and few for a few rows
 BANKS_BYTES, LANES_DOWN = 128, 8
-# What won on an H200 for as many columns, where A lies along m and where along k: threads, strips, chunk, stages,
-# through. Along m, a warp's rows are best 256 bytes of a column of A.
+# What won on an H200 for as many columns, where A lies along m and where along k: threads, strips, ring_k, stages,
+# copy. Along m, a warp's rows are best 256 bytes of a column of A.
 Choices = tuple[tuple[int, int, int, int, int], ...]
 WINNERS: dict[tuple[str, int], tuple[Choices, Choices]] = {
     ("f32", 64): (((256, 2, 32, 4, 1), (256, 2, 32, 4, 2)), ((256, 2, 32, 4, 1), (256, 2, 32, 3, 2))),
@@ -95,7 +95,7 @@ class ResidentBDmmaConfig(ResidentBConfig):
     copy: Annotated[
         int,
         Tunable(
-            "what A passes on its way to shared memory: 1 the L1, 2 the L2 alone",
+            "how A gets to shared memory: by way of the L1 (ca, 1) or the L2 alone (cg, 2)",
             values=("registers", "ca", "cg"),
             letter="l",
         ),

@@ -21,15 +21,15 @@ VECTOR_BYTES = 16
 OCTET_COLUMNS, STRIP_ROWS, DEPTH = 8, 16, 8
 
 Threads = Annotated[int, Tunable("threads of a block", letter="t")]
-Sharers = Annotated[
+RingThreads = Annotated[
     int,
     Tunable("threads that share a ring in shared memory: a warp's or the block's", letter="w"),
 ]
 Stages = Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
-Through = Annotated[
+Copy = Annotated[
     int,
     Tunable(
-        "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone",
+        "how operands get to shared memory: by way of registers (0), the L1 (ca, 1) or the L2 alone (cg, 2)",
         values=("registers", "ca", "cg"),
         letter="l",
     ),
@@ -45,12 +45,12 @@ class FullConfig(KernelConfig):
     """The choices of the full schedule."""
 
     threads: Threads
-    ring_threads: Sharers
+    ring_threads: RingThreads
     block_m: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
     block_n: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
     block_k: Annotated[int, Tunable("products along k in one place of the ring", word="block", letter="d")]
     stages: Stages
-    copy: Through
+    copy: Copy
     splits: Annotated[
         int, Tunable("blocks among which all chunks of all tiles are divided", usual=1, is_launch=True, letter="k")
     ]
@@ -62,13 +62,13 @@ class SymmetricConfig(KernelConfig):
     """The choices of the symmetric schedule."""
 
     threads: Threads
-    ring_threads: Sharers
+    ring_threads: RingThreads
     tile: Annotated[
         int, Tunable("columns of X, which are rows and columns of C, of one block", word="block", letter="m")
     ]
     block_k: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
     stages: Stages
-    copy: Through
+    copy: Copy
     splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
     min_blocks: MinBlocks
 

@@ -32,7 +32,8 @@ RINGS = (
     (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 32, 32, 2, 0), (128, 32, 16, 2, 0),
     (128, 128, 64, 3, 1), (128, 128, 32, 3, 1), (128, 32, 16, 3, 1), (128, 128, 32, 4, 2),
 )  # fmt: skip
-# Rings to try first for a tile, each with blocks on a multiprocessor and warps that share the sums: as in `gram`.
+# Rings to try first for a tile, each with blocks on a multiprocessor and warps that share the sums: as in
+# `symmetric_fma`.
 FIRST: dict[int, tuple[tuple[int, int, int, int, int, int, int], ...]] = {
     16: (
         (128, 128, 128, 2, 0, 4, 1), (128, 128, 64, 3, 1, 4, 1), (128, 128, 128, 2, 0, 3, 1),

@@ -2,7 +2,7 @@
 
 A is read once and streams past B, which is in shared memory; rows of C are accumulated in registers. k is split over
 blocks where m alone does not fill the device. The ways to multiply differ in how a warp holds A: fma in vectors of
-rows, f64 and mma16 in the fragments of tensor cores, mma16_ring in shared memory first.
+rows, dmma and mma16 in the fragments of tensor cores, mma16_ring in shared memory first.
 """
 
 from tsm2_tune.generator.families.stream_a.dmma import StreamAComplexDmma, StreamADmma
