@@ -1,9 +1,10 @@
 """What two databases know of one problem on one device, put together: the same whichever of them is asked first.
 
 A trial is known by its configuration and its basis, as the store has it: of one device and problem these are one
-kernel, made by one compiler. Where two versions made two kernels of it, the one that this program makes counts. A time is known by the run that took it, the state of the L2 and the numbers themselves,
-and so is a final, by any time in it: numbers of rounds, of trials and of runs are a database's own. Nothing is lost
-but the sentences of a trial that the other database has, too.
+kernel, made by one compiler. Where two versions made two kernels of it, the one that this program makes counts. A
+time is known by the run that took it, the state of the L2 and the numbers themselves, and so is a final, by any time
+in it: numbers of rounds, of trials and of runs are a database's own. Nothing is lost but the sentences of a trial
+that the other database has, too.
 """
 
 from __future__ import annotations
