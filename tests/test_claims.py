@@ -98,6 +98,15 @@ def test_there_are_no_more_trials_than_asked_for(store: Store, ours: Claims, the
     assert take(ours, configuration(1024).text, **most) is Claimed.ENOUGH
 
 
+def test_claims_of_a_run_that_was_killed_meanwhile_are_no_trials(ours: Claims, theirs: Claims, path: Path) -> None:
+    most = {"families": ("tsm2",), "most": 2}
+    assert take(theirs, C256, **most) is Claimed.YES
+    assert take(theirs, C512, **most) is Claimed.YES
+    assert take(ours, **most) is Claimed.ENOUGH
+    plain_sql(path, f"UPDATE claim SET owner = '{dead(theirs.owner)}'")
+    assert take(ours, **most) is Claimed.YES
+
+
 def dead(owner: str) -> str:
     """The owner, had it been a process that is no more."""
     system, process, started, token = owner.split()

@@ -278,6 +278,18 @@ def test_another_kernel_of_the_same_basis_is_left_out_and_told(tmp_path: Path) -
     assert plain_sql(ours, "SELECT median_us FROM vendor_measurement ORDER BY median_us") == [(580,), (590,)]
 
 
+def test_of_two_kernels_of_a_configuration_the_one_counts_that_is_made_so(tmp_path: Path) -> None:
+    older, now = tmp_path / "older.db", tmp_path / "now.db"
+    for path, made in ((older, source(C128, text="int older;\n")), (now, None)):
+        with Store.open(path, create=True) as store:
+            store.add_trial(EARLY, trial(500, C128) if made is None else trial(400, C128, source=made))
+    ended(older, "2026-01-01T00:00:00+00:00")  # the first by all else
+    assert [row.stale for row in tsm2_tune.best(older)] == [1]
+    for path, other in ((now, older), (older, now)):
+        assert len(tsm2_tune.import_trials(other, path).left_out) == 1
+        assert [(row.stale, row.median_us) for row in tsm2_tune.best(path)] == [(0, 500.0)]
+
+
 @pytest.mark.parametrize("launch", [{"splits": 3}, {"rows_per_block": 64}])
 def test_a_text_that_is_started_otherwise_is_another_kernel(launch: dict[str, int], tmp_path: Path) -> None:
     ours, theirs, plain = tmp_path / "ours.db", tmp_path / "theirs.db", source(C128)

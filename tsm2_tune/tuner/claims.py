@@ -136,15 +136,16 @@ class Claims:
         connection.execute(added.on_conflict_do_update(index_elements=list(values), set_=ours))
 
     def _count(self, connection: Connection, problem: Problem, families: Collection[str], basis: str) -> int:
-        """Trials of these families and this basis, and claims."""
+        """Trials of these families and this basis, and claims of runs that live."""
         claim, given = schema.claim.c, of_kernels(families, basis)
         trials = select(func.count()).select_from(schema.trial.join(schema.problem))
-        claims = select(func.count()).where(
+        claims = select(claim.owner, func.max(claim.beat_at), func.count()).where(
             claim.device_name == self._device_name, claim.problem == problem.text, claim.config != FINAL
         )
-        return int(
-            connection.execute(trials.where(_of_problem(self._device_name, problem), given)).scalar_one()
-            + connection.execute(claims).scalar_one()
+        tried = connection.execute(trials.where(_of_problem(self._device_name, problem), given)).scalar_one()
+        owners = connection.execute(claims.group_by(claim.owner)).all()
+        return int(tried) + sum(
+            number for owner, beat_at, number in owners if owner == self.owner or _lives(owner, beat_at)
         )
 
     def _remove_dead(self) -> None:

@@ -174,6 +174,19 @@ def is_of_this_version(config: KernelConfig, problem: Problem) -> bool:
     return family.has(config, problem)
 
 
+def made_so(problem: Problem, values: Mapping[str, Any]) -> KernelSource | None:
+    """The kernel of these checked values of a row of `trial`; None where this program makes it otherwise."""
+    config = config_of(values["family"], values["config"], values["tunables"])
+    if not is_of_this_version(config, problem):
+        return None
+    made = render(problem, config)
+    launch = {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
+    is_same = made.digest == values["source_digest"] and all(
+        getattr(made.launch, name) == value for name, value in launch.items()
+    )
+    return made if is_same else None
+
+
 def is_unchanged(trial: Trial) -> bool:
     """Whether this program makes the very kernel that is stored: its code, entry point, launch and type.
 

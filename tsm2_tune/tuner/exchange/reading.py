@@ -10,9 +10,8 @@ from typing import Any
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner import rows, schema, stored
+from tsm2_tune.tuner import rows, stored
 from tsm2_tune.tuner.exchange import kernel_tuner, t4
 from tsm2_tune.tuner.exchange.record import NAME, Entry, entry_of
 from tsm2_tune.tuner.importing.reading import WRONG, Told, content_of, refuse_constant
@@ -79,11 +78,8 @@ def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:
     config = stored.config_of(values["family"], values["config"], values["tunables"])
     if not stored.is_of_this_version(config, problem):
         return None, "is no configuration of this tsm2-tune"
-    made = render(problem, config)
-    launch = {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
-    if made.digest != values["source_digest"] or any(
-        getattr(made.launch, name) != one for name, one in launch.items()
-    ):
+    made = stored.made_so(problem, values)
+    if made is None:
         return None, f"is made otherwise by this tsm2-tune: tune {problem.text} again"
     return made, ""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import stored
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.importing.parts import Reader, places, write
-from tsm2_tune.tuner.importing.union import Part, other_kernels, union
+from tsm2_tune.tuner.importing.union import Part, Tried, other_kernels, union
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
         for (device_name, problem), new in parts:
             with _of(database), database.transaction(writes=True) as ours, other.transaction() as theirs:
                 old = Reader(ours).part(device_name, problem)
-                found = union(old, new)
+                found = union(old, new, partial(_is_made_so, problem))
                 if found is not old:
                     changed += 1
                     write(ours, device_name, problem, found, Reader(theirs).source)
@@ -63,6 +65,11 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
                 for config, _ in other_kernels(old, new)
             )
     return Imported(trials, known, times, len(parts), tuple(sentences), changed)
+
+
+def _is_made_so(problem: Problem, tried: Tried) -> bool:
+    """Whether this program makes the trial's kernel so."""
+    return stored.made_so(problem, tried.values) is not None
 
 
 def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:

@@ -1,15 +1,16 @@
 """What two databases know of one problem on one device, put together: the same whichever of them is asked first.
 
 A trial is known by its configuration and its basis, as the store has it: of one device and problem these are one
-kernel, made by one compiler. A time is known by the run that took it, the state of the L2 and the numbers themselves,
-and so is a final, by any time in it: numbers of rounds, of trials and of runs are a database's own. Nothing is lost
-but the sentences of a trial that the other database has, too.
+kernel, made by one compiler. Where two versions made two kernels of it, the one that this program makes counts. A
+time is known by the run that took it, the state of the L2 and the numbers themselves, and so is a final, by any time
+in it: numbers of rounds, of trials and of runs are a database's own. Nothing is lost but the sentences of a trial
+that the other database has, too.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -105,11 +106,14 @@ class Part:
     rounds: Sequence[Round] = ()  # by their numbers
 
 
-def union(ours: Part, theirs: Part) -> Part:
-    """Both parts as one; `ours` itself where that has all of it. Of trials of other kernels see `other_kernels`."""
+def union(ours: Part, theirs: Part, is_made_so: Callable[[Tried], bool] = lambda tried: True) -> Part:
+    """Both parts as one; `ours` itself where that has all of it.
+
+    Of two trials of other kernels, which `other_kernels` names, the one counts whose kernel this program makes so.
+    """
     trials = dict(ours.trials)
     for key, other in theirs.trials.items():
-        trials[key] = _both(trials[key], other) if key in trials else other
+        trials[key] = _both(trials[key], other, is_made_so) if key in trials else other
     rounds = _rounds(ours, theirs, trials)
     found = Part(trials, rounds)
     return ours if _facts(found) == _facts(ours) else found
@@ -121,11 +125,11 @@ def other_kernels(ours: Part, theirs: Part) -> list[TrialKey]:
     return sorted(key for key in both if _kernel(ours.trials[key]) != _kernel(theirs.trials[key]))
 
 
-def _both(one: Tried, other: Tried) -> Tried:
+def _both(one: Tried, other: Tried, is_made_so: Callable[[Tried], bool]) -> Tried:
     """One trial of the two of one kernel: the first by its rank, with the other's times below 0."""
+    if _kernel(one) != _kernel(other):
+        return min(one, other, key=lambda tried: (not is_made_so(tried), tried.rank))
     kept, left = sorted((one, other), key=lambda tried: tried.rank)
-    if _kernel(kept) != _kernel(left):
-        return kept
     values = {**kept.values, "is_between": min(kept.values["is_between"], left.values["is_between"])}
     if values["full_verdict"] is None and values["outcome"] == Outcome.OK.value:
         values["full_verdict"] = left.values["full_verdict"]
