@@ -144,9 +144,8 @@ class Claims:
         )
         tried = connection.execute(trials.where(_of_problem(self._device_name, problem), given)).scalar_one()
         owners = connection.execute(claims.group_by(claim.owner)).all()
-        return int(tried) + sum(
-            number for owner, beat_at, number in owners if owner == self.owner or _lives(owner, beat_at)
-        )
+        taken_on = (int(number) for owner, beat_at, number in owners if owner == self.owner or _lives(owner, beat_at))
+        return int(tried) + sum(taken_on)
 
     def _remove_dead(self) -> None:
         """Remove what nobody has taken on any more, or the table would grow with every run that is killed."""
