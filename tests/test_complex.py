@@ -36,9 +36,9 @@ BUGS = (
         dtype="c64", op="cn", shape=(8, 4, 260)),
     Bug("a real beta of a complex one", ROWS, "beta * sum_t(element)", "scalar(beta.re) * element", dtype="c128"),
     *(Bug(name, ZMMA, original, planted, dtype="c128", op="cn", shape=(16, 8, 300)) for name, original, planted in (
-        ("parts of A exchanged (zmma)", "left_factor, x.re, x.im", "left_factor, x.im, x.re"),
+        ("parts of A exchanged (complex)", "left_factor, x.re, x.im", "left_factor, x.im, x.re"),
     )),
-    Bug("unaligned numbers of c64 read as vectors (zmma)", ZMMA, "bool vectors =", "bool vectors = true ||",
+    Bug("unaligned numbers of c64 read as vectors (complex)", ZMMA, "bool vectors =", "bool vectors = true ||",
         dtype="c64", op="cn", shape=(16, 8, 300)),
     *(Bug(name, ROWS_ZMMA, original, planted, dtype="c128", op="jn", shape=(64, 8, 96))
       for name, original, planted in (

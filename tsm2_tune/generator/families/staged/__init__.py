@@ -1,7 +1,7 @@
 """Operands through a ring in shared memory: `full` computes all of C, `symmetric` half of a Gram matrix.
 
-Both schedules have fused multiply-adds (fma) and f64 tensor cores (mma); the full one has f32 (smma) and complex
-numbers (zmma) on these too.
+Both schedules have fused multiply-adds (fma) and the f64 tensor cores (dmma); the full one has f32 (f32_dmma) and
+complex numbers (complex_dmma) on these too.
 """
 
 from tsm2_tune.generator.families.staged.complex_dmma import StagedComplexDmma, StagedComplexDmmaConfig
