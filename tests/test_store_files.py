@@ -12,7 +12,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, final, plain_sql, trial, tuning_run
+from tests.fabricated import (
+    BASIS,
+    GPU,
+    PROBLEM,
+    configuration,
+    downgrade,
+    final,
+    measurement,
+    plain_sql,
+    trial,
+    tuning_run,
+    vendor_measurement,
+)
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
 from tsm2_tune.generator.former_names import FORMER_NAMES
@@ -20,6 +32,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner import database, migrations
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Final
 
 RUN = tuning_run()
 TODAY = ("tsm2", "ism2"), BASIS
@@ -243,6 +256,22 @@ def test_names_of_older_versions_become_those_of_now(path: Path) -> None:
     with Store.open(path, create=True) as store:
         assert [(row.config, row.family) for row in store.best()] == [(now.text, "staged_dmma")]
         assert store.trial(1).trial.config == now
+
+
+def test_finals_of_before_counted_no_samples_at_a_dropped_clock(path: Path) -> None:
+    slowed = replace(measurement(490), slowed=2)
+    vendor = (replace(vendor_measurement(700), measurement=slowed),)
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500, C128))
+        store.add_final(RUN, Final(PROBLEM, ((C128, slowed),), vendor), *TODAY)
+        assert [one.slowed for _, one in store.trial(1).rounds] == [None, 2]
+    assert plain_sql(path, "SELECT slowed FROM vendor_measurement") == [(2,)]
+    downgrade(path, 19)
+    with Store.open(path, create=True) as store:
+        assert [one.slowed for _, one in store.trial(1).rounds] == [None, None]
+    plain_sql(path, "UPDATE measurement SET slowed = 4 WHERE round = 1")
+    with Store.open(path, create=True) as store, pytest.raises(StoreError, match="4 of 3 samples at a dropped clock"):
+        store.trial(1)
 
 
 def test_a_family_of_an_older_version_is_told_what_it_is_called_now() -> None:

@@ -133,6 +133,7 @@ measurement = Table(
     Column("floor_us", Float, nullable=False),  # of the problem, by the ceilings of this measurement's run
     Column("cache", Text, nullable=False, server_default="clean"),
     Column("summary_of", Integer),  # samples, where only their median and its interval are known; else NULL
+    Column("slowed", Integer),  # samples that were taken while the clock had dropped; NULL where nobody counted
     UniqueConstraint("trial_id", "round"),
 )
 
@@ -165,6 +166,7 @@ vendor_measurement = Table(
     Column("sm_clock_mhz", Float),
     Column("cache", Text, nullable=False, server_default="clean"),
     Column("summary_of", Integer),
+    Column("slowed", Integer),
     UniqueConstraint("run_id", "problem_id", "round", "library"),
 )
 

@@ -43,6 +43,7 @@ def add(
             "sm_clock_mhz": times.sm_clock_mhz,
             "cache": times.cache.value,
             "summary_of": times.summary_of,
+            "slowed": times.slowed,
         }
         number = connection.execute(insert(VENDOR).values(values).returning(VENDOR.c.id)).scalar_one()
         samples = [
