@@ -12,7 +12,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import stored
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.importing.parts import Reader, places, write
-from tsm2_tune.tuner.importing.union import Part, Tried, other_kernels, union
+from tsm2_tune.tuner.importing.union import Part, Tried, conflicts, union
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class Imported:
     problems: int  # of a device each, that had any of it
     left_out: tuple[str, ...] = ()  # a sentence for each configuration that was not imported
     changed: int = 0  # problems of a device each, of which anything is new
+    conflicts: tuple[str, ...] = ()  # a sentence for each configuration of which the two contradict each other
 
     def __str__(self) -> str:
         trials, times, problems = (
@@ -60,11 +61,10 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
             trials, known = trials + added, known + len(new.trials) - added
             times += _times(found) - _times(old)
             sentences += (
-                f"left out: one trial of {config} for {problem.text} on {device_name}, of which both files have"
-                " one, of different kernels, though made in the same way"
-                for config, _ in other_kernels(old, new)
+                f"conflict: {config} for {problem.text} on {device_name}: {what}"
+                for config, what in conflicts(old, new, found)
             )
-    return Imported(trials, known, times, len(parts), tuple(sentences), changed)
+    return Imported(trials, known, times, len(parts), (), changed, tuple(sentences))
 
 
 def _is_made_so(problem: Problem, tried: Tried) -> bool:

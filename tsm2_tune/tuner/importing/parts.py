@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, s
 from sqlalchemy.dialects.sqlite import insert
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import brief, forgetting, rows, schema, stored
+from tsm2_tune.tuner import brief, forgetting, rows, schema, stored, superseding
 from tsm2_tune.tuner.database import fetched
 from tsm2_tune.tuner.domains import Row, checked
 from tsm2_tune.tuner.importing.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried
@@ -142,7 +142,7 @@ def write(
     trial, kernel = schema.trial, schema.source.c
     problem_id = _added_once(connection, schema.problem, rows.problem_values(problem))
     of_part = (trial.c.device_name == device_name, trial.c.problem_id == problem_id)
-    ids = {(row.config, row.basis): row.id for row in connection.execute(select(trial).where(*of_part))}
+    ids = _ids(connection, and_(*of_part), part)
     forgetting.remove_measurements(connection, list(ids.values()))
     _remove_vendor(connection, device_name, problem_id)
     runs: dict[RunKey, int] = {}
@@ -182,6 +182,19 @@ def write(
             for timed in one.vendor.values():
                 place = {"problem_id": problem_id, "run_id": run_id(timed.run), "round": one.number}
                 _add(connection, schema.vendor_measurement, schema.vendor_sample, place, timed)
+
+
+def _ids(connection: Connection, of_part: ColumnElement[bool], part: Part) -> dict[TrialKey, int]:
+    """The numbers of the trials that the database has; those that are superseded in the part are so then."""
+    trial, found = schema.trial, dict[TrialKey, int]()
+    for row in connection.execute(select(trial).where(of_part)).mappings():
+        key = (row["config"], row["basis"])
+        then = key if row["superseded"] else (row["config"], superseding.basis_of(row))
+        if then != key and then in part.trials:
+            connection.execute(update(trial).where(trial.c.id == row["id"]).values(basis=then[1]))
+            key = then
+        found[key] = row["id"]
+    return found
 
 
 def _values(row: Row, table: Table) -> dict[str, Any]:
