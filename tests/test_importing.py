@@ -21,6 +21,7 @@ from tests.fabricated import (
     configuration,
     downgrade,
     final,
+    kernel,
     measurement,
     plain_sql,
     source,
@@ -427,7 +428,8 @@ def random_database(path: Path, rng: random.Random) -> None:
             for one in rng.sample(runs, k=1):
                 us = 500.0 + int(one.identity.uuid[-1]) + config.threads / 100
                 verdict = rng.choice((None, "right"))
-                store.add_trial(one, trial(us, config, full_verdict=verdict))
+                made = rng.choice((source(config, text="int older;\n"), kernel(config, PROBLEM)))
+                store.add_trial(one, trial(us, config, full_verdict=verdict, source=made))
         for one in sorted(rng.sample(runs, k=rng.randint(0, 3)), key=lambda run: run.started_at):
             at = int(one.identity.uuid[-1])
             store.add_final(
