@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.command import run
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -92,6 +95,7 @@ def test_a_folder_and_a_path_under_a_file(tmp_path: Path, path: Path) -> None:
 def test_a_read_only_folder_can_be_read_but_not_written(tmp_path: Path, path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
+    downgrade(path, 17)
     path.chmod(0o444)
     tmp_path.chmod(0o555)
     try:
@@ -100,6 +104,42 @@ def test_a_read_only_folder_can_be_read_but_not_written(tmp_path: Path, path: Pa
             assert len(store.best()) == 1
     finally:
         tmp_path.chmod(0o755)
+
+
+READING = (
+    "best --json", "show", "show 2", "export --format csv --output -", "export --format trials --output -",
+    f"export --format t4 --shapes {PROBLEM.text} --output -",
+    "space --audit --device h200",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [1, 18, migrations.version()])
+def test_what_cannot_be_written_can_be_read_also_of_an_older_schema(
+    version: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(path, create=True) as store:
+        for us, config in ((500, C128), (600, C256)):
+            store.add_trial(RUN, trial(us, config))
+    if version < migrations.version():
+        downgrade(path, version)
+    shutil.copy(path, path.with_name("writable.db"))
+    content, names = path.read_bytes(), set(path.parent.iterdir())
+    connect = sqlite3.connect
+
+    def read_only(name: str, **named: Any) -> sqlite3.Connection:
+        return connect(name.replace(f"{path.name}?mode=rw", f"{path.name}?mode=ro"), **named)
+
+    monkeypatch.setattr(sqlite3, "connect", read_only)
+    for command in READING:
+        said, expected = (run(*command.split(), "--db", str(one)) for one in (path, path.with_name("writable.db")))
+        assert (said.exit_code, expected.exit_code) == (0, 0), (command, said.output, expected.output)
+        assert said.stdout.replace(str(path), "") == expected.stdout.replace(str(path.with_name("writable.db")), "")
+    said = run("forget", "2", "--db", str(path))
+    assert (said.exit_code, said.stderr) == (
+        2, f"Error: {path} cannot be written: make it and its folder writable, or name another with --db\n"
+    )  # fmt: skip
+    assert path.read_bytes() == content
+    assert set(path.parent.iterdir()) == names
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may look anywhere")

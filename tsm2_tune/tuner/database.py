@@ -12,8 +12,9 @@ import sqlite3
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from itertools import chain, repeat
 from os import PathLike
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Executable, RowMapping, create_engine, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import layout, migrations
@@ -36,6 +37,7 @@ STEPS_AT_A_TIME = 10**5
 # What a query may give: more than the file has only where tables are joined, or where rows share pages, as none of
 # ours do.
 READ_BYTES, READ_PER_BYTE, ROW_BYTES = 1 << 20, 4, 100
+UNWRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL)
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: MOST_VALUE_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: MOST_VALUE_BYTES,
@@ -70,6 +72,7 @@ class Database:
     def __init__(self, path: Path, engine: Engine) -> None:
         self.path = path  # by which messages call it
         self._engine = engine
+        self._is_copy = False  # what is written would be lost
 
     @classmethod
     @contextmanager
@@ -77,12 +80,27 @@ class Database:
         """The database at `path`. With `create` it is made where it is missing, and must be writable.
 
         StoreError where it cannot be used: missing, no database, another program's, a newer version's, locked,
-        or not writable. A file of an older schema is migrated.
+        or not writable. A file of an older schema is migrated; without `create`, and where it cannot be written, a
+        copy is, which can only be read.
         """
         _refuse_others(path, create=create)
-        database = cls(path, _engine(path, create=create))
+        database = cls(path, _engine(path, partial(_connected, _absolute(path), "rwc" if create else "rw")))
         try:
             database._prepare(create=create)
+            yield database
+        finally:
+            database._engine.dispose()
+
+    @classmethod
+    @contextmanager
+    def copied(cls, path: Path) -> Iterator[Database]:
+        """A copy of the file as it is now, unchecked, which nobody else sees and which is gone at the end.
+
+        StoreError as `copy`.
+        """
+        _refuse_others(path, create=False)
+        database = cls(path, _engine_of_copy(path))
+        try:
             yield database
         finally:
             database._engine.dispose()
@@ -98,6 +116,18 @@ class Database:
             raise StoreError(f"{self.path} holds no results yet: tune first, or name another file with --db")
         if not create and found == migrations.version():
             return
+        try:
+            self.migrate()
+        except StoreError as error:
+            if create or _code(error.__cause__) not in UNWRITABLE:
+                raise
+            self._engine.dispose()
+            self._engine = _engine_of_copy(self.path)
+            self.migrate()
+            self._is_copy = True
+
+    def migrate(self) -> None:
+        """Bring the database to this program's schema. StoreError where it cannot be written."""
         with self.transaction(writes=True) as connection:
             found = migrations.found_version(connection, str(self.path))  # again: now nobody else can change it
             if found < migrations.version():
@@ -109,6 +139,8 @@ class Database:
     @contextmanager
     def transaction(self, *, writes: bool = False) -> Iterator[Connection]:
         """One transaction; what SQLite refuses becomes a StoreError."""
+        if writes and self._is_copy:
+            raise StoreError(f"{self.path} {REMEDIES[sqlite3.SQLITE_READONLY]}")
         try:
             with self._engine.execution_options(writes=writes).begin() as connection:
                 yield connection
@@ -133,16 +165,24 @@ def copy(path: Path, into: Path) -> None:
     where that cannot be made, or its disk is full.
     """
     _refuse_others(path, create=False)
-    at = path
+    _back_up(path, into, partial(sqlite3.connect, into)).close()
+
+
+def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
+    """What is opened, with a copy of the database at `path` in it; StoreError as `copy`."""
+    at, target = path, None
     try:
         with closing(_connected(path, "ro")) as source:
             source.execute("BEGIN")
             source.execute("SELECT 1 FROM sqlite_master").fetchone()  # waits for a lock, and not for ever
             at = into
-            with closing(sqlite3.connect(into)) as target:
-                source.backup(target)
+            target = opened()
+            source.backup(target)
+            return target
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if target is not None:
+            target.close()
+        code = _code(error)
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) and os.path.exists(f"{path}-journal"):
             raise StoreError(
                 f"{path} was left half written by a program that was ended:"
@@ -153,11 +193,18 @@ def copy(path: Path, into: Path) -> None:
 
 def _refused(path: Path, error: object) -> StoreError:
     """What SQLite's refusal means."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    code = _code(error)
     said = " ".join(str(error)[:DETAIL_CHARACTERS].split())
     refusal = f"was refused by SQLite ({said}): restore a copy, or name another file with --db"
     remedy = REMEDIES.get(code, refusal)
     return StoreError(f"{path} {remedy.format(full=_full_folder(path)) if code == sqlite3.SQLITE_FULL else remedy}")
+
+
+def _code(error: object) -> int:
+    """SQLite's primary result code."""
+    refusal = error.orig if isinstance(error, DBAPIError) else error
+    code: int = getattr(refusal, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code & 0xFF
 
 
 def _full_folder(path: Path) -> str:
@@ -231,12 +278,18 @@ def fetched(connection: Connection, query: Executable) -> Sequence[RowMapping]:
     return found
 
 
-def _engine(path: Path, *, create: bool) -> Engine:
+def _engine_of_copy(path: Path) -> Engine:
+    """One connection, to a copy of the file in a temporary one without a name."""
+
+    def copied() -> sqlite3.Connection:
+        return _back_up(path, Path(tempfile.gettempdir()), partial(_opened, "", uri=False))
+
+    return _engine(path, copied, StaticPool)
+
+
+def _engine(path: Path, opened: Callable[[], sqlite3.Connection], pool: type[Pool] = QueuePool) -> Engine:
     """Connections in which SQLite alone, and not Python's driver, begins and ends transactions."""
-    absolute = _absolute(path)
-    engine = create_engine(
-        "sqlite://", creator=lambda: _connected(absolute, "rwc" if create else "rw"), poolclass=QueuePool
-    )
+    engine = create_engine("sqlite://", creator=opened, poolclass=pool)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -251,9 +304,13 @@ def _engine(path: Path, *, create: bool) -> Engine:
 
 
 def _connected(path: Path, mode: str) -> sqlite3.Connection:
+    return _opened(f"{_absolute(path).as_uri()}?mode={mode}", uri=True)
+
+
+def _opened(name: str, *, uri: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"{_absolute(path).as_uri()}?mode={mode}",
-        uri=True,
+        name,
+        uri=uri,
         timeout=BUSY_TIMEOUT_SECONDS,
         isolation_level=None,
         check_same_thread=False,
