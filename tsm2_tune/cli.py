@@ -44,6 +44,7 @@ MODULES = {
     "best": "listing",
     "cache": "caching",
     "confirm": "confirming",
+    "db": "databases",
     "devices": "planning",
     "doctor": "doctor",
     "export": "exporting",

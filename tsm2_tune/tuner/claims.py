@@ -52,7 +52,7 @@ class Claims:
         self._beating = threading.Thread(target=self._beat, name="claims", daemon=True)
 
     def __enter__(self) -> Claims:
-        self._remove_dead()
+        self.remove_dead()
         self._beating.start()
         return self
 
@@ -147,7 +147,7 @@ class Claims:
         taken_on = (int(number) for owner, beat_at, number in owners if owner == self.owner or _lives(owner, beat_at))
         return int(tried) + sum(taken_on)
 
-    def _remove_dead(self) -> None:
+    def remove_dead(self) -> None:
         """Remove what nobody has taken on any more, or the table would grow with every run that is killed."""
         key = schema.claim.primary_key.columns
         with self._database.transaction(writes=True) as connection:

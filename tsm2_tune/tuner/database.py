@@ -84,7 +84,7 @@ class Database:
         copy is, which can only be read.
         """
         _refuse_others(path, create=create)
-        database = cls(path, _engine(path, partial(_connected, _absolute(path), "rwc" if create else "rw")))
+        database = cls(path, _engine(path, partial(connected, _absolute(path), "rwc" if create else "rw")))
         try:
             database._prepare(create=create)
             yield database
@@ -119,7 +119,7 @@ class Database:
         try:
             self.migrate()
         except StoreError as error:
-            if create or _code(error.__cause__) not in UNWRITABLE:
+            if create or code_of(error.__cause__) not in UNWRITABLE:
                 raise
             self._engine.dispose()
             self._engine = _engine_of_copy(self.path)
@@ -145,7 +145,7 @@ class Database:
             with self._engine.execution_options(writes=writes).begin() as connection:
                 yield connection
         except DBAPIError as error:
-            raise _refused(self.path, error.orig) from error
+            raise refused(self.path, error.orig) from error
         except (
             UnicodeDecodeError,
             MemoryError,
@@ -172,7 +172,7 @@ def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -
     """What is opened, with a copy of the database at `path` in it; StoreError as `copy`."""
     at, target = path, None
     try:
-        with closing(_connected(path, "ro")) as source:
+        with closing(connected(path, "ro")) as source:
             source.execute("BEGIN")
             source.execute("SELECT 1 FROM sqlite_master").fetchone()  # waits for a lock, and not for ever
             at = into
@@ -182,25 +182,25 @@ def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -
     except sqlite3.Error as error:
         if target is not None:
             target.close()
-        code = _code(error)
+        code = code_of(error)
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) and os.path.exists(f"{path}-journal"):
             raise StoreError(
                 f"{path} was left half written by a program that was ended:"
                 f" tsm2-tune best --db {shlex.quote(str(path))} mends it, then run this again"
             ) from error
-        raise _refused(at if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN) else path, error) from error
+        raise refused(at if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN) else path, error) from error
 
 
-def _refused(path: Path, error: object) -> StoreError:
+def refused(path: Path, error: object) -> StoreError:
     """What SQLite's refusal means."""
-    code = _code(error)
+    code = code_of(error)
     said = " ".join(str(error)[:DETAIL_CHARACTERS].split())
     refusal = f"was refused by SQLite ({said}): restore a copy, or name another file with --db"
     remedy = REMEDIES.get(code, refusal)
     return StoreError(f"{path} {remedy.format(full=_full_folder(path)) if code == sqlite3.SQLITE_FULL else remedy}")
 
 
-def _code(error: object) -> int:
+def code_of(error: object) -> int:
     """SQLite's primary result code."""
     refusal = error.orig if isinstance(error, DBAPIError) else error
     code: int = getattr(refusal, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
@@ -303,7 +303,8 @@ def _engine(path: Path, opened: Callable[[], sqlite3.Connection], pool: type[Poo
     return engine
 
 
-def _connected(path: Path, mode: str) -> sqlite3.Connection:
+def connected(path: Path, mode: str) -> sqlite3.Connection:
+    """A connection of SQLite's own, in one of its modes, that expects nothing good of the file."""
     return _opened(f"{_absolute(path).as_uri()}?mode={mode}", uri=True)
 
 

@@ -59,7 +59,7 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
                     write(ours, device_name, problem, found, Reader(theirs).source)
             added = len(found.trials) - len(old.trials)
             trials, known = trials + added, known + len(new.trials) - added
-            times += _times(found) - _times(old)
+            times += found.times - old.times
             sentences += (
                 f"conflict: {config} for {problem.text} on {device_name}: {what}"
                 for config, what in conflicts(old, new, found)
@@ -79,11 +79,6 @@ def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:
     for place in every:
         with database.transaction() as connection:
             yield place, Reader(connection).part(*place)
-
-
-def _times(part: Part) -> int:
-    own = sum(len(one.others) + (one.first is not None) for one in part.trials.values())
-    return own + sum(len(one.members) for one in part.rounds)
 
 
 @contextmanager

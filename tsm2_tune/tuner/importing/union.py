@@ -106,6 +106,12 @@ class Part:
     trials: Mapping[TrialKey, Tried] = field(default_factory=dict)
     rounds: Sequence[Round] = ()  # by their numbers
 
+    @property
+    def times(self) -> int:
+        """How many measurements it has, the vendor's included."""
+        own = sum(len(one.others) + (one.first is not None) for one in self.trials.values())
+        return own + sum(len(one.members) for one in self.rounds)
+
 
 def union(ours: Part, theirs: Part, is_made_so: Callable[[Tried], bool] = lambda tried: True) -> Part:
     """Both parts as one; `ours` itself where that has all of it. Of two kernels of one configuration and basis that
@@ -125,7 +131,7 @@ def conflicts(ours: Part, theirs: Part, found: Part) -> Iterator[tuple[str, str]
         one, other = ours.trials[key], theirs.trials[key]
         outcomes = [str(tried.values["outcome"]) for tried in (one, other, found.trials.get(key, other))]
         if _kernel(one) != _kernel(other):
-            if not {_superseded(one)[1], _superseded(other)[1]} & (ours.trials.keys() | theirs.trials.keys()):
+            if not {superseded(one)[1], superseded(other)[1]} & (ours.trials.keys() | theirs.trials.keys()):
                 yield key[0], "two kernels of one basis: the one counts that this version makes, the other is kept"
         elif outcomes[0] != outcomes[1] and {*outcomes[:2]} != {Outcome.OK, Outcome.BEHIND}:
             yield key[0], f"{outcomes[0]} here and {outcomes[1]} there: {outcomes[2]} counts"
@@ -135,7 +141,7 @@ def _apart(ours: Part, theirs: Part, is_made_so: Callable[[Tried], bool]) -> tup
     """Both parts without two kernels of one key: all but one of them are superseded."""
     known = ours.trials.keys() | theirs.trials.keys()
     one, other = (
-        _with_superseded(part, [key for key, tried in part.trials.items() if _superseded(tried)[1] in known - {key}])
+        _with_superseded(part, [key for key, tried in part.trials.items() if superseded(tried)[1] in known - {key}])
         for part in (ours, theirs)
     )
     for key in one.trials.keys() & other.trials.keys():
@@ -155,7 +161,7 @@ def _with_superseded(part: Part, keys: Collection[TrialKey]) -> Part:
         return part
     now, trials = dict[TrialKey, TrialKey](), dict(part.trials)
     for key in keys:
-        tried, now[key] = _superseded(trials.pop(key))
+        tried, now[key] = superseded(trials.pop(key))
         trials[now[key]] = _both(trials[now[key]], tried) if now[key] in trials else tried
     rounds = (
         replace(one, timed={now.get(key, key): timed for key, timed in one.timed.items()}) for one in part.rounds
@@ -163,7 +169,7 @@ def _with_superseded(part: Part, keys: Collection[TrialKey]) -> Part:
     return Part(trials, tuple(rounds))
 
 
-def _superseded(tried: Tried) -> tuple[Tried, TrialKey]:
+def superseded(tried: Tried) -> tuple[Tried, TrialKey]:
     """The trial as it is when another kernel counts, and its key then."""
     values = tried.values
     if values["superseded"]:
