@@ -82,6 +82,8 @@ FAULTS = {  # what is done to a good database, and the line that says so
         "references: 3 rows of sample of a measurement that is not there. Remedy: restore a copy",
     "DELETE FROM source": "references: 12 rows of trial of a source that is not there",
     "DELETE FROM run WHERE id = 2": "references: 3 rows of measurement of a run that is not there",
+    "UPDATE measurement SET round = 2147483647 WHERE round = 1":
+        f"row: of {SKINNY.text} on NVIDIA H200: round 2147483647 of a final: nobody has made so many",
     "CREATE TABLE extra (x)": "layout: has 'extra', unlike what tsm2-tune makes",
     "DROP VIEW best": "layout: lacks 'best'",
 }  # fmt: skip
@@ -126,7 +128,7 @@ def test_a_final_that_is_there_twice_is_told(path: Path) -> None:
     where = f"of {trial().problem.text} on NVIDIA H200 is there twice"
     assert told(path) == [
         *(f"problem  final: round {number} {where}" for number in (2, 3)),
-        "ok       database: 2 trials, 8 measurements, 1 problems",
+        "ok       database: 2 trials, 8 measurements, 1 problem",
     ]
 
 
@@ -162,11 +164,11 @@ def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:
             assert told(good) == [
                 f"note     schema: 19, older than this version's {migrations.version()}. Remedy: tsm2-tune db migrate"
                 " brings it to that, as does the next command that opens it",
-                "note     kernels: 1 trials on NVIDIA H200 compete whose kernels this version makes otherwise."
-                " Remedy: tune their problems again",
-                f"note     unused: 1 rows of source that nothing needs. {removes}",
-                f"note     unused: 1 rows of problem that nothing needs. {removes}",
-                f"note     claims: 1 of runs that have ended. {removes}, as does the next run",
+                "note     kernels: 1 trial of kernels that this version makes otherwise, on NVIDIA H200."
+                " They compete. Remedy: tune there again",
+                f"note     unused: 1 row of source. No trial has them. {removes}",
+                f"note     unused: 1 row of problem. No trial has them. {removes}",
+                f"note     claims: 1 claim of runs that have ended. {removes}, as does the next run",
             ]
     assert plain_sql(good, "PRAGMA user_version") == [(19,)]
 

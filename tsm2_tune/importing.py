@@ -7,7 +7,6 @@ import click
 import tsm2_tune
 from tsm2_tune.command_options import database_option
 from tsm2_tune.display import printable, waiting
-from tsm2_tune.tuner.importing.merging import Imported
 from tsm2_tune.usage import Command, tell
 
 MOST_TOLD = 20  # configurations of a kind
@@ -34,7 +33,7 @@ def import_(source: str, database: str) -> None:
     click.echo(printable(f"{database}: {found}"))
 
 
-def tell_imported(found: Imported) -> None:
+def tell_imported(found: tsm2_tune.Imported) -> None:
     """Say which configurations were left out, and of which the two files contradict each other."""
     for sentences in (found.left_out, found.conflicts):
         for sentence in sentences[:MOST_TOLD]:

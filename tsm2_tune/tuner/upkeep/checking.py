@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import ColumnElement, Connection, and_, distinct, exists, func, or_, select
 
-from tsm2_tune.errors import StoreError
+from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import forgetting, layout, migrations, schema, stored
 from tsm2_tune.tuner.claims import Claims
@@ -93,8 +93,8 @@ def _in_file(database: Database, version: int) -> Iterator[Finding]:
         if text != "ok":
             yield problem("integrity", in_a_line(str(text)), remedy=RESTORE)
     for (table, parent), count in sorted(dangling.items()):
-        of = f"{count} row{'s' if count > 1 else ''} of {table}"
-        yield problem("references", f"{of} of a {parent} that is not there", remedy=RESTORE)
+        found = f"{_counted(count, 'row')} of {table} of a {parent} that is not there"
+        yield problem("references", found, remedy=RESTORE)
 
 
 def _in_rows(database: Database) -> Iterator[Finding]:
@@ -109,18 +109,27 @@ def _in_rows(database: Database) -> Iterator[Finding]:
         yield from _contradictions(connection)
     otherwise, trials, times = Counter[str](), 0, 0
     for device, asked in every:
-        with database.transaction() as connection:
-            part = Reader(connection, faulty.append).part(device, asked)
+        try:
+            with database.transaction() as connection:
+                part = Reader(connection, faulty.append).part(device, asked)
+        except (InputError, StoreError) as error:
+            yield problem("row", f"of {asked.text} on {device}: {in_a_line(str(error))}")
+            continue
         yield from map(_refused, faulty)
         faulty.clear()
         yield from _in_part(device, asked, part)
         otherwise[device] += sum(_is_made_otherwise(asked, tried) for tried in part.trials.values())
         trials, times = trials + len(part.trials), times + part.times
     for device, count in sorted((+otherwise).items()):
-        found = f"{count} trials on {device} compete whose kernels this version makes otherwise"
-        yield note("kernels", found, remedy="tune their problems again")
+        found = f"{_counted(count, 'trial')} of kernels that this version makes otherwise, on {device}"
+        yield note("kernels", found, means="they compete", remedy="tune there again")
     yield from _needed_by_nothing(database)
-    yield ok("database", f"{trials} trials, {times} measurements, {len(every)} problems", trials=trials, times=times)
+    counts = (_counted(trials, "trial"), _counted(times, "measurement"), _counted(len(every), "problem"))
+    yield ok("database", ", ".join(counts), trials=trials, times=times)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def _refused(error: StoreError) -> Finding:
@@ -172,13 +181,17 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
         for table, is_unused in forgetting.UNUSED.items():
             count = connection.execute(select(func.count()).select_from(table).where(is_unused)).scalar_one()
             if count:
-                yield note("unused", f"{count} rows of {table.name} that nothing needs", remedy=remedy)
+                yield note(
+                    "unused", f"{_counted(count, 'row')} of {table.name}", means="no trial has them", remedy=remedy
+                )
         before = connection.execute(claims).scalar_one()
     Claims(database, "").remove_dead()  # of the copy
     with database.transaction() as connection:
         dead = before - connection.execute(claims).scalar_one()
     if dead:
-        yield note("claims", f"{dead} of runs that have ended", remedy=f"{remedy}, as does the next run")
+        yield note(
+            "claims", f"{_counted(dead, 'claim')} of runs that have ended", remedy=f"{remedy}, as does the next run"
+        )
 
 
 def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:
