@@ -171,7 +171,9 @@ def test_a_file_that_takes_too_long_keeps_its_gaps(path: Path, monkeypatch: pyte
     size = path.stat().st_size
     found = run("db", "vacuum", "--db", str(path))
     assert (found.exit_code, path.stat().st_size) == (0, size)
-    assert "has its gaps still: other runs would wait too long; use --alone when there are none" in found.stderr
+    assert (
+        "the file has its gaps still: other runs would wait too long; use --alone when there are none" in found.stderr
+    )
     assert plain_sql(path, "PRAGMA integrity_check") == [("ok",)]
     found = run("db", "vacuum", "--alone", "--db", str(path))
     assert (found.exit_code, found.stderr) == (0, "")

@@ -25,6 +25,7 @@ from tsm2_tune.command_options import (
     wait_option,
 )
 from tsm2_tune.options import DEFAULT_DATABASE, computable, family_names, problems_of, thresholds_of
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.tuner.target import default_spec, find_target
 from tsm2_tune.usage import Group, ended_by_signals
 
@@ -165,8 +166,8 @@ def main(
         _tell_changed(result, console)
         display.winners_table(result.winners, console)
         if result.winners:
-            display.print_line(console, _next_step(database, is_host=target.is_host))
-    _tell_unsolved(result, database)
+            display.print_line(console, _next_step(shown_name(database), is_host=target.is_host))
+    _tell_unsolved(result, shown_name(database))
     tell_interrupted(result.interrupted)
     if result.unsolved or result.interrupted:
         ctx.exit(1)

@@ -11,7 +11,7 @@ import tsm2_tune
 from tsm2_tune import display
 from tsm2_tune.command_options import database_option, json_option
 from tsm2_tune.importing import tell_imported
-from tsm2_tune.tuner.database import path_of
+from tsm2_tune.tuner.addresses import place_of, shown_name
 from tsm2_tune.tuner.doctor.finding import State
 from tsm2_tune.usage import Group, tell
 
@@ -34,12 +34,14 @@ def check(ctx: click.Context, database: str, as_json: bool) -> None:
     """
     from tsm2_tune.tuner.upkeep import checking
 
-    with display.waiting(f"checking {database}"):
-        found = checking.check(path_of(database))
+    with display.waiting(f"checking {shown_name(database)}"):
+        found = checking.check(place_of(database))
     is_sound = all(one.state is not State.PROBLEM for one in found)
     if as_json:
         findings = [asdict(one) for one in found]
-        click.echo(json.dumps({"database": database, "is_sound": is_sound, "findings": findings}, indent=2))
+        click.echo(
+            json.dumps({"database": shown_name(database), "is_sound": is_sound, "findings": findings}, indent=2)
+        )
     else:
         for one in found:
             display.print_line(display.console(), one.text)
@@ -60,10 +62,10 @@ def merge(sources: tuple[str, ...], database: str) -> None:
     sentence says where two databases contradict each other, and what counts then.
     """
     for source in sources:
-        with display.waiting(f"merging {source}"):
+        with display.waiting(f"merging {shown_name(source)}"):
             found = tsm2_tune.import_trials(source, database)
         tell_imported(found)
-        click.echo(display.printable(f"{source}: {found}"))
+        click.echo(display.printable(f"{shown_name(source)}: {found}"))
 
 
 @db.command()
@@ -77,11 +79,11 @@ def vacuum(alone: bool, database: str) -> None:
     """
     from tsm2_tune.tuner.upkeep import vacuuming
 
-    with display.waiting(f"vacuuming {database}"):
-        found = vacuuming.vacuum(path_of(database), alone=alone)
-    click.echo(display.printable(f"{database}: {found}"))
+    with display.waiting(f"vacuuming {shown_name(database)}"):
+        found = vacuuming.vacuum(place_of(database), alone=alone)
+    click.echo(display.printable(f"{shown_name(database)}: {found}"))
     if not found.is_compact:
-        tell(f"{database} has its gaps still: other runs would wait too long; use --alone when there are none")
+        tell("the file has its gaps still: other runs would wait too long; use --alone when there are none")
 
 
 @db.command()
@@ -94,8 +96,8 @@ def migrate(keep: bool, database: str) -> None:
     """
     from tsm2_tune.tuner.upkeep import migrating
 
-    with display.waiting(f"migrating {database}"):
-        found = migrating.migrate(path_of(database), keep=keep)
-    click.echo(display.printable(f"{database}: {found}"))
+    with display.waiting(f"migrating {shown_name(database)}"):
+        found = migrating.migrate(place_of(database), keep=keep)
+    click.echo(display.printable(f"{shown_name(database)}: {found}"))
     for step in found.steps:
         click.echo(display.printable(step))

@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection, and_, distinct, exists, func, 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import forgetting, layout, migrations, schema, stored
+from tsm2_tune.tuner.addresses import Address
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database, code_of
 from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
@@ -39,18 +40,22 @@ CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
 }
 
 
-def check(path: Path) -> tuple[Finding, ...]:
-    """What is found in a copy of the database at `path`: other runs go on, and nothing is changed. Last, what it has.
+def check(place: Path | Address) -> tuple[Finding, ...]:
+    """What is found in a database: of a file in a copy, so that other runs go on; of a server in its rows alone, as
+    the server itself keeps the rest. Nothing is changed. Last, what there is.
 
     StoreError where there is no database of ours that this version knows.
     """
+    if isinstance(place, Address):
+        with Database.open(place, create=False) as database:
+            return tuple(_shortened(_in_rows(database)))
     try:
-        with Database.copied(path) as database:
+        with Database.copied(place) as database:
             return tuple(_findings(database))
     except StoreError as error:
         if code_of(error.__cause__) != sqlite3.SQLITE_CORRUPT:
             raise
-        return (_refusal("integrity", path, error),)
+        return (_refusal("integrity", place, error),)
 
 
 def _findings(database: Database) -> list[Finding]:
@@ -185,6 +190,8 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
                     "unused", f"{_counted(count, 'row')} of {table.name}", means="no trial has them", remedy=remedy
                 )
         before = connection.execute(claims).scalar_one()
+    if database.is_shared:
+        return
     Claims(database, "").remove_dead()  # of the copy
     with database.transaction() as connection:
         dead = before - connection.execute(claims).scalar_one()

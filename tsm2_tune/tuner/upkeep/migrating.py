@@ -6,10 +6,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tsm2_tune.errors import StoreError
+from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner import database as databases
 from tsm2_tune.tuner import migrations
+from tsm2_tune.tuner.addresses import Address
 from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.server import schema_at
 
 HEADER_BYTES = 100  # of SQLite's, which counts changes
 
@@ -29,28 +31,37 @@ class Migrated:
         return f"schema {self.before} before, {self.now} now" + (f"; {self.kept} is as before" if self.kept else "")
 
 
-def migrate(path: Path, *, keep: bool) -> Migrated:
-    """Bring the database at `path` to this version's schema, in one transaction; if `keep`, copy it before.
+def migrate(place: Path | Address, *, keep: bool) -> Migrated:
+    """Bring a database to this version's schema, in one transaction; if `keep`, copy the file before.
 
-    StoreError where it cannot be used or written, or where the copy's name is taken.
+    InputError for a copy of a server's; StoreError where the database cannot be used or written, or where the copy's
+    name is taken.
     """
-    with Database.copied(path) as copied, copied.transaction() as connection:
-        before = migrations.found_version(connection, str(path))
-    now = migrations.version()
+    if keep and isinstance(place, Address):
+        raise InputError("--keep copies a file: leave it out, and copy a server's database with pg_dump")
+    before, now = _schema_of(place), migrations.version()
     if before == 0:
-        raise StoreError(f"{path} holds no results yet: tune first, or name another file with --db")
+        raise StoreError(f"{place} holds no results yet: tune first, or name another with --db")
     if before == now:
         return Migrated(before, now, (), None)
-    kept = _kept(path, path.with_name(f"{path.name}.schema-{before}")) if keep else None
-    with Database.open(path, create=True):  # and so it must be writable
+    kept = _kept(place, before) if keep and isinstance(place, Path) else None
+    with Database.open(place, create=True):  # and so it must be writable
         pass
     sentences = (" ".join((one.__doc__ or "").split()) for one in migrations.MIGRATIONS[before - 1 :])
     steps = tuple(f"{number} to {number + 1}: {text}" for number, text in enumerate(sentences, before))
     return Migrated(before, now, steps, kept)
 
 
-def _kept(path: Path, into: Path) -> Path:
+def _schema_of(place: Path | Address) -> int:
+    if isinstance(place, Address):
+        return schema_at(place)
+    with Database.copied(place) as copied, copied.transaction() as connection:
+        return migrations.found_version(connection, str(place))
+
+
+def _kept(path: Path, before: int) -> Path:
     """The name of a copy of the database, which is whole wherever it is. StoreError where another file has it."""
+    into = path.with_name(f"{path.name}.schema-{before}")
     part = into.with_name(f"{into.name}.part")
     part.unlink(missing_ok=True)
     try:

@@ -14,35 +14,49 @@ from sqlalchemy import func, select
 
 from tsm2_tune.tuner import database as databases
 from tsm2_tune.tuner import forgetting, schema
+from tsm2_tune.tuner.addresses import Address
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database
 
 MOST_SECONDS = 20.0  # that others are kept waiting: they give up after BUSY_TIMEOUT_SECONDS
 
 
+ROOM_OF_SERVERS = "PostgreSQL gives the room of removed rows back by itself"
+
+
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
     """What came of it."""
 
-    before_bytes: int
-    after_bytes: int
     removed: Mapping[str, int]  # rows of each table, if any
-    is_compact: bool  # else that took too long
+    before_bytes: int = 0  # of the file; 0 of a server
+    after_bytes: int = 0
+    is_compact: bool = True  # else that took too long
 
     def __str__(self) -> str:
         rows = ", ".join(f"{count} of {table}" for table, count in self.removed.items())
-        return f"{self.before_bytes} bytes before, {self.after_bytes} after; rows removed: {rows or 'none'}"
+        room = f"{self.before_bytes} bytes before, {self.after_bytes} after" if self.before_bytes else ROOM_OF_SERVERS
+        return f"{room}; rows removed: {rows or 'none'}"
 
 
-def vacuum(path: Path, *, alone: bool) -> Vacuumed:
-    """Remove rows that no trial has, and claims of runs that have ended; then write the file anew without gaps.
+def vacuum(place: Path | Address, *, alone: bool) -> Vacuumed:
+    """Remove rows that no trial has, and claims of runs that have ended; then write a file anew without gaps.
 
     Runs on the database go on: they wait for each of the two, and for the second one MOST_SECONDS at the most, or
     as long as it takes if nobody else uses the database, who is `alone`. StoreError where it cannot be written.
     """
+    if isinstance(place, Address):
+        return Vacuumed(_removed(place))
+    before = os.path.getsize(place) if place.is_file() else 0
+    removed = _removed(place)
+    is_compact = _compact(place, alone=alone)
+    return Vacuumed(removed, before, os.path.getsize(place), is_compact)
+
+
+def _removed(place: Path | Address) -> Mapping[str, int]:
+    """The rows that were removed of each table, if any."""
     claims = select(func.count()).select_from(schema.claim)
-    with Database.open(path, create=False) as database:
-        before = os.path.getsize(path)
+    with Database.open(place, create=False) as database:
         with database.transaction(writes=True) as connection:
             removed = forgetting.remove_unused(connection)
             claimed = connection.execute(claims).scalar_one()
@@ -51,8 +65,7 @@ def vacuum(path: Path, *, alone: bool) -> Vacuumed:
             dead = claimed - connection.execute(claims).scalar_one()
         if dead > 0:  # else others have claimed something meanwhile
             removed[schema.claim.name] = dead
-    is_compact = _compact(path, alone=alone)
-    return Vacuumed(before, os.path.getsize(path), removed, is_compact)
+    return removed
 
 
 def _compact(path: Path, *, alone: bool) -> bool:
