@@ -63,7 +63,7 @@ FAULTS = {  # what is done to a good database, and the line that says so
     "UPDATE vendor_sample SET us = 1": "row: vendor measurement 1 is not as this",
     "UPDATE run SET gflops = ''": "row: trial 1 is not as this",
     "UPDATE problem SET flops = 1": "row: trial 1 is not as this",
-    "UPDATE problem SET dtype = 'f8' WHERE id = 2": "row: trial 6 is not as this",
+    "UPDATE problem SET dtype = 'f8' WHERE id = 2": "row: trial 4 is not as this",
     "UPDATE trial SET verdict_correct = 0 WHERE id = 2":
         "trial: trial 2 is ok, but has no right result or no time. Remedy: tsm2-tune forget 2",
     "UPDATE trial SET verdict_correct = NULL, verdict_worst_ratio = NULL, verdict_detail = NULL WHERE id = 2":

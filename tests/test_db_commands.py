@@ -55,6 +55,8 @@ def three(tmp_path: Path) -> list[Path]:
         with Store.open(path, create=True) as store:
             store.add_trial(OTHER, trial(450, C512))
             store.add_trial(OTHER, replace(trial(500, C256), **changes))
+    for day, path in enumerate(paths, 1):  # a second is the least that tells which one ended last
+        plain_sql(path, f"UPDATE trial SET ended_at = '2026-05-0{day}T00:00:' || (10 + id) || '+00:00'")
     return paths
 
 
