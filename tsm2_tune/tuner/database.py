@@ -28,6 +28,7 @@ from sqlalchemy.pool import QueuePool
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import layout, migrations
 from tsm2_tune.tuner.addresses import Address
+from tsm2_tune.tuner.mounts import UNCHANGED, Unchanged, network_of, refusal
 from tsm2_tune.tuner.repeating import repeated
 from tsm2_tune.tuner.server import Server
 
@@ -72,9 +73,11 @@ REMEDIES = {
 class Database:
     """A database of ours, open: every use of it is one transaction."""
 
-    def __init__(self, path: Path | Address, engine: Engine, server: Server | None = None) -> None:
+    def __init__(
+        self, path: Path | Address, engine: Engine, *, server: Server | None = None, file: Unchanged | None = None
+    ) -> None:
         self.path = path  # by which messages call it
-        self._engine, self._server = engine, server
+        self._engine, self._server, self._file = engine, server, file
 
     @classmethod
     @contextmanager
@@ -86,10 +89,14 @@ class Database:
         """
         if isinstance(place, Address):
             with Server.open(place, create=create) as server:
-                yield cls(place, server.engine, server)
+                yield cls(place, server.engine, server=server)
             return
         _refuse_others(place, create=create)
-        database = cls(place, _engine(place, create=create))
+        network = network_of(place)
+        if network and create:
+            raise refusal(place, network)
+        mode = UNCHANGED if network else "rwc" if create else "rw"
+        database = cls(place, _engine(place, mode), file=Unchanged(place) if network else None)
         try:
             database._prepare(create=create)
             yield database
@@ -148,9 +155,13 @@ class Database:
             with self._server.transaction(writes=writes, about=about, durable=durable) as connection:
                 yield connection
             return
+        if writes and self._file is not None and isinstance(self.path, Path):
+            raise refusal(self.path, network_of(self.path))
         try:
             with self._engine.execution_options(writes=writes).begin() as connection:
                 yield connection
+                if self._file is not None:
+                    self._file.check()
         except DBAPIError as error:
             raise _refused(self.path, error.orig) from error
         except (
@@ -175,12 +186,15 @@ def copy(path: Path, into: Path) -> None:
     _refuse_others(path, create=False)
     at = path
     try:
-        with closing(_connected(path, "ro")) as source:
+        unchanged = Unchanged(path) if network_of(path) else None
+        with closing(_connected(path, UNCHANGED if unchanged else "ro")) as source:
             source.execute("BEGIN")
             source.execute("SELECT 1 FROM sqlite_master").fetchone()  # waits for a lock, and not for ever
             at = into
             with closing(sqlite3.connect(into)) as target:
                 source.backup(target)
+        if unchanged is not None:
+            unchanged.check()
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) and os.path.exists(f"{path}-journal"):
@@ -264,12 +278,10 @@ def fetched(connection: Connection, query: Executable) -> Sequence[RowMapping]:
     return found
 
 
-def _engine(path: Path, *, create: bool) -> Engine:
+def _engine(path: Path, mode: str) -> Engine:
     """Connections in which SQLite alone, and not Python's driver, begins and ends transactions."""
     absolute = _absolute(path)
-    engine = create_engine(
-        "sqlite://", creator=lambda: _connected(absolute, "rwc" if create else "rw"), poolclass=QueuePool
-    )
+    engine = create_engine("sqlite://", creator=lambda: _connected(absolute, mode), poolclass=QueuePool)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
