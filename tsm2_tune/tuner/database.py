@@ -29,6 +29,7 @@ from sqlalchemy.pool import Pool, QueuePool, StaticPool
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import layout, migrations
 from tsm2_tune.tuner.addresses import Address
+from tsm2_tune.tuner.mounts import UNCHANGED, Unchanged, network_of, refusal
 from tsm2_tune.tuner.repeating import repeated
 from tsm2_tune.tuner.server import Server
 
@@ -74,9 +75,11 @@ REMEDIES = {
 class Database:
     """A database of ours, open: every use of it is one transaction."""
 
-    def __init__(self, path: Path | Address, engine: Engine, server: Server | None = None) -> None:
+    def __init__(
+        self, path: Path | Address, engine: Engine, *, server: Server | None = None, file: Unchanged | None = None
+    ) -> None:
         self.path = path  # by which messages call it
-        self._engine, self._server = engine, server
+        self._engine, self._server, self._file = engine, server, file
         self._is_copy = False  # what is written would be lost
 
     @classmethod
@@ -90,10 +93,15 @@ class Database:
         """
         if isinstance(place, Address):
             with Server.open(place, create=create) as server:
-                yield cls(place, server.engine, server)
+                yield cls(place, server.engine, server=server)
             return
         _refuse_others(place, create=create)
-        database = cls(place, _engine(place, partial(connected, _absolute(place), "rwc" if create else "rw")))
+        network = network_of(place)
+        if network and create:
+            raise refusal(place, network)
+        mode = UNCHANGED if network else "rwc" if create else "rw"
+        engine = _engine(place, partial(connected, _absolute(place), mode))
+        database = cls(place, engine, file=Unchanged(place) if network else None)
         try:
             database._prepare(create=create)
             yield database
@@ -137,11 +145,11 @@ class Database:
         try:
             self.migrate()
         except StoreError as error:
-            if create or code_of(error.__cause__) not in UNWRITABLE:
+            if create or (self._file is None and code_of(error.__cause__) not in UNWRITABLE):
                 raise
             assert isinstance(self.path, Path)
             self._engine.dispose()
-            self._engine = _engine_of_copy(self.path)
+            self._engine, self._file = _engine_of_copy(self.path), None
             self.migrate()
             self._is_copy = True
 
@@ -175,21 +183,21 @@ class Database:
         One that writes excludes others; on a server those alone that are `about` the same, where it says so. What
         need not be `durable` may be gone when a server fails.
         """
-        if writes and self._is_copy:
-            raise StoreError(f"{self.path} {REMEDIES[sqlite3.SQLITE_READONLY]}")
         if self._server is not None:
             with self._server.transaction(writes=writes, about=about, durable=durable) as connection:
                 yield connection
             return
+        if writes and isinstance(self.path, Path) and (self._is_copy or self._file is not None):
+            network, remedy = network_of(self.path), REMEDIES[sqlite3.SQLITE_READONLY]
+            raise refusal(self.path, network) if network else StoreError(f"{self.path} {remedy}")
         try:
             with self._engine.execution_options(writes=writes).begin() as connection:
                 yield connection
+                if self._file is not None:
+                    self._file.check()
         except DBAPIError as error:
             raise refused(self.path, error.orig) from error
-        except (
-            UnicodeDecodeError,
-            MemoryError,
-        ) as error:  # SQLite's message quotes bytes of the file that are no text
+        except (UnicodeDecodeError, MemoryError) as error:  # SQLite's message quotes bytes that are no text
             raise StoreError(f"{self.path} {REMEDIES[sqlite3.SQLITE_CORRUPT]}") from error
 
     @repeated
@@ -213,13 +221,16 @@ def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -
     """What is opened, with a copy of the database at `path` in it; StoreError as `copy`."""
     at, target = path, None
     try:
-        with closing(connected(path, "ro")) as source:
+        unchanged = Unchanged(path) if network_of(path) else None
+        with closing(connected(path, UNCHANGED if unchanged else "ro")) as source:
             source.execute("BEGIN")
             source.execute("SELECT 1 FROM sqlite_master").fetchone()  # waits for a lock, and not for ever
             at = into
             target = opened()
             source.backup(target)
-            return target
+        if unchanged is not None:
+            unchanged.check()
+        return target
     except sqlite3.Error as error:
         if target is not None:
             target.close()
