@@ -51,6 +51,7 @@ MODULES = {
     "import": "importing",
     "ladder": "laddering",
     "model": "planning",
+    "quarantine": "quarantining",
     "record": "programs",
     "report": "reporting",
     "run": "programs",
@@ -125,7 +126,7 @@ def main(
     where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
     """
     from tsm2_tune import display
-    from tsm2_tune.progress import Progress, of_state, tell_interrupted
+    from tsm2_tune.progress import Progress, of_state, tell_interrupted, tell_quarantined
 
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if is_given(ctx, name)]
@@ -165,6 +166,7 @@ def main(
         display.winners_table(result.winners, console)
         if result.winners:
             display.print_line(console, _next_step(database, is_host=target.is_host))
+    tell_quarantined(sum(one.quarantined for one in result.ended), database)
     _tell_unsolved(result, database)
     tell_interrupted(result.interrupted)
     if result.unsolved or result.interrupted:

@@ -201,6 +201,11 @@ def _rename(connection: Connection) -> None:
             connection.exec_driver_sql("UPDATE claim SET config = ? WHERE config = ?", (config.text, text))
 
 
+def _add_quarantine(connection: Connection) -> None:
+    """Kernels that hung or faulted are left out for other problems."""
+    schema.quarantine.create(connection)
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -221,6 +226,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _spell_out,
     _end_trials_early,
     _rename,
+    _add_quarantine,
 )
 
 

@@ -30,6 +30,7 @@ from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.past import Claimed, Contender, Past, finalists, is_final_due
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.quarantine import HAZARDS, small_problems
 from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Final, LoadedResources, Outcome, Trial
@@ -377,6 +378,7 @@ class Tuner:
         binary = self._compile(source, begun=compiling)
         self.phases.enter(BETWEEN_REQUESTS)
         result, compiled = self._tried(candidate, source, binary, fastest_us)
+        is_late = result.outcome is Outcome.TIMED_OUT and compiled is not None
         return Trial(
             problem=candidate.problem,
             config=candidate.config,
@@ -394,7 +396,14 @@ class Tuner:
             total_seconds=self.clock.seconds() - since,
             limits=self.options.limits,
             cache=self.cache,
+            hung=is_late and compiled is not None and self._hangs(candidate, source, compiled),
         )
+
+    def _hangs(self, candidate: Candidate, source: KernelSource, binary: Binary) -> bool:
+        """Whether the kernel, which timed out, does not end on small problems either, or faults there."""
+        entry = Entry(binary.path, source.kernel, source.launch)
+        request = small_problems(candidate.problem, candidate.config, entry, seed=self.options.seed)
+        return self.worker.verify_in_full(request).outcome in HAZARDS
 
 
 def _file(path: str) -> tuple[int, int, int] | None:
