@@ -42,7 +42,7 @@ class Target:
 
     @property
     def tools(self) -> str:
-        """Digest of compiler, flags and driver, on which it rests, besides its code, whether a kernel hangs or faults."""
+        """Digest of compiler, flags and driver: of what a kernel may hang or fault by, besides its code."""
         found = self.identity
         return tools(found.toolkit, found.flags, found.driver, self.toolchain.extra_digest)
 
