@@ -21,6 +21,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.progress import tell_quarantined
 from tsm2_tune.tuner import job, quarantine
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.quarantine import entries, forgive, hazards, kernel_digest, quarantined, refuted
@@ -282,3 +283,12 @@ def test_forgiving_all_of_nothing_is_no_error(store: Store, path: Path) -> None:
         forgive(store.database, "0" * 8, None)
     store.add_trials(RUN, failed_and_right())
     assert run("quarantine", "--db", str(path), "--forgive", "all").output == "forgiven: 0 quarantined kernels\n"
+
+
+def test_a_run_says_how_many_were_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    for count, database in ((0, "results.db"), (3, "results.db"), (1, "my results.db")):
+        tell_quarantined(count, database)
+    assert capsys.readouterr().err.splitlines() == [
+        "3 quarantined: `tsm2-tune quarantine` lists them",
+        "1 quarantined: `tsm2-tune quarantine --db 'my results.db'` lists them",
+    ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -129,14 +128,19 @@ class Quarantine:
     """The kernels that a run on a device leaves out."""
 
     def __init__(self, found: Iterable[Quarantined]) -> None:
-        self._digests = defaultdict[str, set[str]](set)  # by family: only its candidates are rendered for this
-        for one in found:
-            self._digests[one.config.partition(":")[0]].add(one.digest)
+        self._found = frozenset((one.config, one.digest) for one in found)
+        self._configs = frozenset(config for config, _ in self._found)
 
     def holds(self, candidate: Candidate) -> bool:
-        """Whether the candidate's kernel is one of them."""
-        digests = self._digests.get(candidate.config.family, ())
-        return bool(digests) and kernel_digest(render(candidate.problem, candidate.config)) in digests
+        """Whether the candidate's kernel is one of them.
+
+        Rendering takes milliseconds, and few are rendered for this: each tunable is a part of the text or of the
+        launch, so no other configuration has the same kernel.
+        """
+        text = candidate.config.text
+        if text not in self._configs:
+            return False
+        return (text, kernel_digest(render(candidate.problem, candidate.config))) in self._found
 
 
 def in_force(database: Database, target: Target, limits: TimeLimits, retried: Collection[Outcome]) -> Quarantine:
