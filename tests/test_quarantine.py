@@ -138,15 +138,12 @@ def test_a_fault_in_the_full_verification_counts_alone(outcome: Outcome) -> None
 def test_a_winner_that_faults_in_the_full_verification_is_left_out(store: Store) -> None:
     times = BOTH | {(BAD.text, FIRST): 50.0}
 
-    class Faulting(Simulated):
-        def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-            found = super().verify_in_full(problem, config)
-            return AttemptResult(Outcome.CRASHED, "misaligned address") if config == BAD else found
-
+    device = Simulated(store, times)
+    device.faulting = {BAD.text}
     space = SearchSpace(
         FIRST, PROFILES["h200"], ("tsm2",), [candidate_of(c, FIRST, PROFILES["h200"]) for c in (BAD, GOOD)], (), ()
     )
-    *_, ended = job.run([space], Faulting(store, times), store, families=("tsm2",))
+    *_, ended = job.run([space], device, store, families=("tsm2",))
     assert isinstance(ended, job.ProblemEnded)
     assert ended.winner is not None
     assert ended.winner.config == GOOD.text
