@@ -10,7 +10,7 @@ import multiprocessing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -55,6 +55,8 @@ def test_a_run_goes_on_past_kernels_that_hang_or_fault(quick: Toolchain, path: P
     target = replace(find_target("cpu"), toolchain=planted(quick, PLANTED))
     found = tuned_twice(target, PROBLEMS, CONFIGS, path, Options(run_limit_seconds=5.0))
     check(found, PLANTED, RIGHT, PROBLEMS)
+    ((seconds,),) = plain_sql(path, "SELECT total_seconds FROM trial WHERE outcome = 'timed-out'")
+    assert cast(float, seconds) > 9.0, "a budget is to know of both limits, of the problem and of small ones"
     assert [one for one in multiprocessing.active_children() if one.name == "tsm2-tune worker"] == []
 
 

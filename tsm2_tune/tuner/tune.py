@@ -378,7 +378,8 @@ class Tuner:
         binary = self._compile(source, begun=compiling)
         self.phases.enter(BETWEEN_REQUESTS)
         result, compiled = self._tried(candidate, source, binary, fastest_us)
-        is_late = result.outcome is Outcome.TIMED_OUT and compiled is not None
+        is_late = result.outcome is Outcome.TIMED_OUT
+        hung = is_late and compiled is not None and self._hangs(candidate, source, compiled)
         return Trial(
             problem=candidate.problem,
             config=candidate.config,
@@ -396,7 +397,7 @@ class Tuner:
             total_seconds=self.clock.seconds() - since,
             limits=self.options.limits,
             cache=self.cache,
-            hung=is_late and compiled is not None and self._hangs(candidate, source, compiled),
+            hung=hung,
         )
 
     def _hangs(self, candidate: Candidate, source: KernelSource, binary: Binary) -> bool:
