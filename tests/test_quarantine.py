@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -10,10 +11,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from tests.command import run
 from tests.fabricated import downgrade, plain_sql
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, stored_trial
+from tsm2_tune import live
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
@@ -21,9 +24,10 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.progress import tell_quarantined
+from tsm2_tune.quarantining import tell_quarantined
 from tsm2_tune.tuner import job, quarantine
 from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.quarantine import entries, forgive, hazards, kernel_digest, quarantined, refuted
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.suggested import candidate_of
@@ -289,3 +293,12 @@ def test_a_run_says_how_many_were_left_out(capsys: pytest.CaptureFixture[str]) -
         "3 quarantined: `tsm2-tune quarantine` lists them",
         "1 quarantined: `tsm2-tune quarantine --db 'my results.db'` lists them",
     ]
+
+
+def test_the_line_of_a_problem_says_how_many_were_left_out() -> None:
+    text = io.StringIO()
+    space: Any = SimpleNamespace(problem=SECOND, kept=range(128))
+    with live.Display(Console(file=text, width=200), Options(), 1, Phases()) as shown:
+        shown.show(job.ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
+        shown.show(job.ProblemEnded(SECOND, 2, 2, 0, 0, 0, 0, None, quarantined=3))
+    assert text.getvalue().endswith("; 3 quarantined)\n")

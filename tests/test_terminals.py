@@ -162,12 +162,11 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
         shown.show(TrialStored(trial(500.0), 1))
         monkeypatch.setattr(live, "SILENCE_SECONDS", 0.0)
         shown.show(TrialStored(trial(400.0), 2))
-        shown.show(ProblemEnded(problem, 2, 2, 0, 126, 0, 0, None, quarantined=3))
+        shown.show(ProblemEnded(problem, 2, 2, 0, 126, 0, 0, None))
     assert isinstance(console.file, io.StringIO)
     counted, ended = console.file.getvalue().splitlines()
     assert re.fullmatch(rf"1/12 {problem.text}: 2 of 128 trials, \d+ s left; best 400.0 us, .* of the floor", counted)
     assert ended.startswith(f"1/12 {problem.text}: no configuration gave a right result (2 new trials; 126 untried")
-    assert ended.endswith("; 3 quarantined)")
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -126,7 +126,8 @@ def main(
     where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
     """
     from tsm2_tune import display
-    from tsm2_tune.progress import Progress, of_state, tell_interrupted, tell_quarantined
+    from tsm2_tune.progress import Progress, of_state, tell_interrupted
+    from tsm2_tune.quarantining import tell_quarantined
 
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if is_given(ctx, name)]

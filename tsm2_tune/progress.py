@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from types import TracebackType
@@ -12,7 +11,6 @@ from rich.console import Console
 from tsm2_tune.crossed import Pairs
 from tsm2_tune.display import print_line
 from tsm2_tune.live import Display
-from tsm2_tune.options import DEFAULT_DATABASE
 from tsm2_tune.tuner.events import Event, Noted, PairsStarted, RunStarted
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.tune import Options
@@ -65,13 +63,6 @@ def of_state(target: Target, options: Options, *, is_asked: bool) -> str:
     if is_asked and options.cache is not cache:
         return f"; --cache {options.cache} has no effect here: it is of a GPU's L2, which the host does not emulate"
     return ""
-
-
-def tell_quarantined(count: int, database: str) -> None:
-    """Say how often a search left a kernel out that hung or faulted for another problem, if one did."""
-    if count:
-        of_database = "" if database == DEFAULT_DATABASE else f" --db {shlex.quote(database)}"
-        tell(f"{count} quarantined: `tsm2-tune quarantine{of_database}` lists them")
 
 
 def tell_interrupted(count: int) -> None:

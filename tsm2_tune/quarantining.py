@@ -1,18 +1,21 @@
-"""The command that shows which kernels hung or faulted, and forgives them."""
+"""The command that shows which kernels hung or faulted, and forgives them; and what a run says of these."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import asdict
 
 import click
 
 from tsm2_tune import display
 from tsm2_tune.command_options import database_option, json_option, stored_device_option
+from tsm2_tune.options import DEFAULT_DATABASE
 from tsm2_tune.selection import selected
 from tsm2_tune.tuner.quarantine import ALL, Quarantined, entries, forgive
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.usage import tell
 
 DIGITS = 12  # of a digest, that a table has
 LEAST_DIGITS = 8  # that tell which one is meant
@@ -61,6 +64,13 @@ def quarantine(digest: str | None, device: str | None, database: str, as_json: b
         _table(found)
     else:
         click.echo("no kernel is quarantined")
+
+
+def tell_quarantined(count: int, database: str) -> None:
+    """Say how often a search left a kernel out that hung or faulted for another problem, if one did."""
+    if count:
+        of_database = "" if database == DEFAULT_DATABASE else f" --db {shlex.quote(database)}"
+        tell(f"{count} quarantined: `tsm2-tune quarantine{of_database}` lists them")
 
 
 def _table(found: list[Quarantined]) -> None:
