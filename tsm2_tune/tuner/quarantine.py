@@ -173,11 +173,12 @@ def entries(database: Database, which: ColumnElement[bool] | None = None) -> lis
 def add(connection: Connection, found: Iterable[Quarantined]) -> None:
     """Add these, or count them once more."""
     table = schema.quarantine
+    key = table.primary_key.columns.keys()
     for one in found:
         values: dict[str, Any] = {**asdict(one), "outcome": one.outcome.value}
-        key = list(table.primary_key.columns.keys())
-        again = {name: value for name, value in values.items() if name not in key} | {"times": table.c.times + 1}
-        connection.execute(insert(table).values(values).on_conflict_do_update(index_elements=key, set_=again))
+        again = select(table.c.times + 1).where(*(table.c[name] == values[name] for name in key))
+        values["times"] = connection.execute(again).scalar() or 1
+        connection.execute(insert(table).values(values).on_conflict_do_update(index_elements=key, set_=values))
 
 
 def forgive(database: Database, digest: str, device_name: str | None) -> int:
