@@ -58,6 +58,8 @@ READS: tuple[tuple[str, ...], ...] = (
     ("best", "--device", GPU),
     ("show",),
     ("show", "--json"),
+    ("quarantine",),
+    ("quarantine", "--json"),
     *(("show", number) for number in "1235"),
     *(("show", number, "--json") for number in "147"),
     *(("export", "--output", "-", "--format", form) for form in ("csv", "json", "markdown", "latex")),

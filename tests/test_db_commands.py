@@ -252,3 +252,27 @@ def test_what_is_no_database_of_ours_is_refused(
     found = run("db", command, "--db", str(path))
     assert (found.exit_code, found.stdout, found.stderr.count("\n")) == (2, "", 1)
     assert sentence in found.stderr
+
+
+# Quarantine
+
+
+def test_what_is_quarantined_in_any_is_so_in_all(tmp_path: Path) -> None:
+    paths, merged = [tmp_path / f"{name}.db" for name in "ab"], list[Any]()
+    for at, path in enumerate(paths):
+        good_database(path)
+        plain_sql(path, f"UPDATE quarantine SET times = {3 - at}, last_at = '2026-01-0{1 + at}T00:00:00+00:00',"
+                        f" detail = 'of {path.name}'")  # fmt: skip
+    plain_sql(paths[0], "DELETE FROM quarantine WHERE outcome = 'timed-out'")
+    plain_sql(paths[1], "DELETE FROM quarantine WHERE outcome = 'crashed' AND device_name <> 'NVIDIA H200'")
+    for order in (paths, paths[::-1]):
+        into = tmp_path / f"{len(merged)}.db"
+        for path in order:
+            assert "in quarantine" in run("db", "merge", str(path), "--db", str(into)).stdout
+        rows = plain_sql(into, "SELECT * FROM quarantine ORDER BY device_name, digest, tools")
+        assert "in quarantine" not in run("db", "merge", *map(str, paths), "--db", str(into)).stdout
+        assert plain_sql(into, "SELECT * FROM quarantine ORDER BY device_name, digest, tools") == rows
+        merged.append(rows)
+        both = "SELECT times, detail FROM quarantine WHERE outcome = 'crashed' AND device_name = 'NVIDIA H200'"
+        assert plain_sql(into, both) == [(3, "of b.db")]
+    assert merged[0] == merged[1]

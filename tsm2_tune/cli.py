@@ -53,6 +53,7 @@ MODULES = {
     "import": "importing",
     "ladder": "laddering",
     "model": "planning",
+    "quarantine": "quarantining",
     "record": "programs",
     "report": "reporting",
     "run": "programs",
@@ -128,6 +129,7 @@ def main(
     """
     from tsm2_tune import display
     from tsm2_tune.progress import Progress, of_state, tell_interrupted
+    from tsm2_tune.quarantining import tell_quarantined
 
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if is_given(ctx, name)]
@@ -167,6 +169,7 @@ def main(
         display.winners_table(result.winners, console)
         if result.winners:
             display.print_line(console, _next_step(shown_name(database), is_host=target.is_host))
+    tell_quarantined(sum(one.quarantined for one in result.ended), shown_name(database))
     _tell_unsolved(result, shown_name(database))
     tell_interrupted(result.interrupted)
     if result.unsolved or result.interrupted:

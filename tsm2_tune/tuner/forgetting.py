@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, or_, select
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner import schema
+from tsm2_tune.tuner import quarantine, schema
 from tsm2_tune.tuner.trial import Outcome
 
 MOST_PARAMETERS = 500  # of a statement: SQLite takes 999 and more
@@ -61,6 +61,7 @@ def remove(connection: Connection, trials: Sequence[int]) -> None:
     """Remove the trials, and the kernels, problems and runs that no other one has."""
     remove_measurements(connection, trials)
     for part in _parts(trials):
+        quarantine.forgive_trials(connection, part)
         connection.execute(delete(schema.trial).where(schema.trial.c.id.in_(part)))
     remove_unused(connection)
 

@@ -209,6 +209,17 @@ def _add_slowed(connection: Connection) -> None:
             connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN slowed INTEGER")
 
 
+def _add_quarantine(connection: Connection) -> None:
+    """Kernels that hung or faulted are left out for other problems."""
+    schema.quarantine.create(connection)
+
+
+def _to_20(connection: Connection) -> None:
+    """A final's samples at a dropped clock are counted, and kernels that hung or faulted are left out elsewhere."""
+    _add_slowed(connection)
+    _add_quarantine(connection)
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -229,7 +240,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _spell_out,
     _end_trials_early,
     _rename,
-    _add_slowed,
+    _to_20,
 )
 FIRST_ON_SERVERS = 20  # migrations from it on are of servers too
 

@@ -209,3 +209,22 @@ claim = Table(
     Column("beat_at", Float, nullable=False),  # when the owner last said that it lives; seconds since 1970, UTC
     sqlite_with_rowid=False,
 )
+
+# Kernels that hung or faulted on a device, which leaves them out: see quarantine.py.
+quarantine = Table(
+    "quarantine",
+    metadata,
+    Column("device_name", Text, primary_key=True),
+    Column("digest", Text, primary_key=True),  # SHA-256 of the kernel's code, its definitions and its launch
+    Column("tools", Text, primary_key=True),  # SHA-256 of compiler, flags and driver
+    Column("toolkit", Text, nullable=False),
+    Column("driver", Text, nullable=False),
+    Column("config", Text, nullable=False),  # of the last time, and so are the following
+    Column("problem", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("run_limit_seconds", Float),  # NULL where it faulted
+    Column("times", Integer, nullable=False),
+    Column("last_at", Text, nullable=False),
+    sqlite_with_rowid=False,
+)

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, and_, distinct, exists, func, 
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import forgetting, layout, migrations, schema, stored
+from tsm2_tune.tuner import forgetting, layout, migrations, quarantine, schema, stored
 from tsm2_tune.tuner.addresses import Address
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database, code_of
@@ -128,6 +128,10 @@ def _in_rows(database: Database) -> Iterator[Finding]:
     for device, count in sorted((+otherwise).items()):
         found = f"{_counted(count, 'trial')} of kernels that this version makes otherwise, on {device}"
         yield note("kernels", found, means="they compete", remedy="tune there again")
+    try:
+        quarantine.entries(database)
+    except StoreError as error:
+        yield _refused(error)
     yield from _needed_by_nothing(database)
     counts = (_counted(trials, "trial"), _counted(times, "measurement"), _counted(len(every), "problem"))
     yield ok("database", ", ".join(counts), trials=trials, times=times)
