@@ -25,6 +25,7 @@ from tsm2_tune.command_options import (
     wait_option,
 )
 from tsm2_tune.options import DEFAULT_DATABASE, computable, family_names, problems_of, thresholds_of
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.tuner.target import default_spec, find_target
 from tsm2_tune.usage import Group, ended_by_signals
 
@@ -44,6 +45,7 @@ MODULES = {
     "best": "listing",
     "cache": "caching",
     "confirm": "confirming",
+    "db": "databases",
     "devices": "planning",
     "doctor": "doctor",
     "export": "exporting",
@@ -51,6 +53,7 @@ MODULES = {
     "import": "importing",
     "ladder": "laddering",
     "model": "planning",
+    "quarantine": "quarantining",
     "record": "programs",
     "report": "reporting",
     "run": "programs",
@@ -126,6 +129,7 @@ def main(
     """
     from tsm2_tune import display
     from tsm2_tune.progress import Progress, of_state, tell_interrupted
+    from tsm2_tune.quarantining import tell_quarantined
 
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if is_given(ctx, name)]
@@ -164,8 +168,9 @@ def main(
         _tell_changed(result, console)
         display.winners_table(result.winners, console)
         if result.winners:
-            display.print_line(console, _next_step(database, is_host=target.is_host))
-    _tell_unsolved(result, database)
+            display.print_line(console, _next_step(shown_name(database), is_host=target.is_host))
+    tell_quarantined(sum(one.quarantined for one in result.ended), shown_name(database))
+    _tell_unsolved(result, shown_name(database))
     tell_interrupted(result.interrupted)
     if result.unsolved or result.interrupted:
         ctx.exit(1)
