@@ -82,7 +82,9 @@ def test_nothing_is_written_there(remote: Path) -> None:
     ):
         said = run(*command.split())
         assert said.exit_code == 2
-        assert "is on a network file system (nfs4), where two machines that write a SQLite file destroy" in said.stderr
+        assert (
+            "is on a network file system (nfs4), where two machines that write a SQLite file destroy" in said.stderr
+        )
         assert "for several machines a PostgreSQL database, postgresql+psycopg://user@host/name" in said.stderr
     assert os.listdir(remote.parent) == [remote.name]
     assert remote.read_bytes() == before
@@ -104,8 +106,9 @@ def test_what_is_written_meanwhile_is_told(remote: Path) -> None:
         with pytest.raises(StoreError, match="was written to while it was read: run this again when nobody tunes"):
             store.listing()
     Path(f"{remote}-journal").write_bytes(b"")
-    with pytest.raises(StoreError, match=r"-journal says that .* is being written: wait"), Store.open(
-        remote, create=False
+    with (
+        pytest.raises(StoreError, match=r"-journal says that .* is being written: wait"),
+        Store.open(remote, create=False),
     ):
         pass
 
@@ -128,7 +131,8 @@ def test_a_place_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
     text = "import sys, tsm2_tune; print(len(tsm2_tune.best(sys.argv[1])))"
     nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
     done = subprocess.run(
-        [*nobody, sys.executable, "-c", text, str(path)], capture_output=True, text=True, cwd=Path(__file__).parents[1],
+        [*nobody, sys.executable, "-c", text, str(path)],
+        capture_output=True, text=True, cwd=Path(__file__).parents[1],
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     if "No module named" in done.stderr or "Permission denied" in done.stderr:
