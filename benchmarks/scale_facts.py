@@ -20,12 +20,13 @@ from unittest.mock import patch
 from sqlalchemy import create_engine
 
 import tsm2_tune
+from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.store import Store
 
 RECORDED = Path(__file__).parent / "results/h100-pack.db.xz"
 CACHED_SECONDS = 0.2  # a binary from the cache takes less
-HOST_SHAPES, FEW = ("64x2x64", "64x3x64", "64x4x64"), 6  # what a run on the host tunes, and trials of each
+HOST_SHAPES, HOST_TRIALS = ("64x2x64", "64x3x64", "64x4x64"), 6  # what a run on the host tunes
 PARENT, USED = 1, slice(11, 15)  # where in the fields of proc(5)'s `stat`, from the third on, these are
 IN_FILE = "SELECT tbl_name, sum(pgsize) FROM dbstat JOIN sqlite_master USING (name) GROUP BY tbl_name"
 ON_SERVER = "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r' AND relnamespace = {here}"
@@ -116,28 +117,28 @@ def recorded() -> dict[str, Any]:
 
 
 def asked_of_a_problem() -> dict[str, float]:
-    """What a run asks of its database for a problem, beside claims of configurations, trials and beats."""
-    few, many = (_asked(trials) for trials in (FEW, 2 * FEW))
-    return {name: (2 * few[name] - many[name]) / len(HOST_SHAPES) for name in ("writes", "winners")}
+    """What a run on the host asks of its database for a problem, beside claims, trials and beats."""
+    asked = Counter[str]()
 
+    def counted(of: type, method: str) -> Any:
+        """A patch that counts calls in this thread: another one beats."""
+        own = getattr(of, method)
 
-def _asked(trials: int) -> Counter[str]:
-    """How often a run on the host writes and looks for winners, with so many trials of each problem."""
-    asked, transaction, best = Counter[str](), Database.transaction, Store.best
+        def counting(self: Any, *arguments: Any, **named: Any) -> Any:
+            is_asked = method != "transaction" or named.get("writes", False)
+            asked[method] += is_asked and threading.current_thread() is threading.main_thread()
+            return own(self, *arguments, **named)
 
-    def counting_transaction(self: Database, *, writes: bool = False) -> Any:
-        asked["writes"] += writes and threading.current_thread() is threading.main_thread()  # another one beats
-        return transaction(self, writes=writes)
-
-    def counting_best(self: Store, **asked_for: Any) -> Any:
-        asked["winners"] += 1
-        return best(self, **asked_for)
+        return patch.object(of, method, counting)
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch.object(Database, "transaction", counting_transaction),
-        patch.object(Store, "best", counting_best),
+        counted(Database, "transaction"),
+        counted(Claims, "together"),
+        counted(Store, "add_trials"),
+        counted(Store, "best"),
     ):
         path = Path(folder) / "results.db"
-        tsm2_tune.tune(HOST_SHAPES, device="cpu", db=path, family="tsm2", max_trials=trials, pairs=False)
-    return asked
+        tsm2_tune.tune(HOST_SHAPES, device="cpu", db=path, family="tsm2", max_trials=HOST_TRIALS, pairs=False)
+    writes = asked["transaction"] - asked["together"] - asked["add_trials"]
+    return {"writes": writes / len(HOST_SHAPES), "winners": asked["best"] / len(HOST_SHAPES)}

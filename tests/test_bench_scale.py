@@ -112,7 +112,7 @@ def test_a_new_file_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name, value in (("FILLED", 2), ("READS", 1), ("ROUNDS", 1), ("OF_PROBLEM", 20)):
         monkeypatch.setattr(scale_rates, name, value)
     monkeypatch.setattr(scale_facts, "HOST_SHAPES", ("16x1x16",))
-    monkeypatch.setattr(scale_facts, "FEW", 1)
+    monkeypatch.setattr(scale_facts, "HOST_TRIALS", 1)
     output = tmp_path / "rates.json"
     ended = CliRunner().invoke(scale_rates.main, ["--tuners", "2", "--seconds", "1", "--output", str(output)])
     assert ended.exit_code == 0, ended.output
