@@ -104,6 +104,7 @@ class Recorded:
     postgresql: Rates
     texts: Mapping[str, float]  # how texts become more with trials, and what they take to compile
     asked: Mapping[str, float]  # of the database for a problem
+    cores: int  # of the machine that searched: of configurations one more is claimed at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,14 @@ def recorded() -> Recorded:
     searched, sqlite, postgresql = (
         json.loads(path.read_text(encoding="utf-8")) for path in (SEARCHES, SQLITE, POSTGRESQL)
     )
-    return Recorded(searches(searched["rows"]), Rates(sqlite), Rates(postgresql), sqlite["recorded"], sqlite["asked"])
+    return Recorded(
+        searches(searched["rows"]),
+        Rates(sqlite),
+        Rates(postgresql),
+        sqlite["recorded"],
+        sqlite["asked"],
+        searched["cores"],
+    )
 
 
 def searches(rows: Sequence[Mapping[str, Any]]) -> tuple[Search, ...]:
@@ -207,7 +215,7 @@ def writes_per_second(search: Search, found: Recorded) -> dict[str, float]:
     trials = search.trials / search.seconds
     return {
         "trials": trials / together,
-        "claims": trials / found.sqlite.found["claimed"],
+        "claims": trials / (found.cores + 1),
         "finals": found.asked["writes"] / search.seconds,
         "beats": 1 / BEAT_SECONDS,
     }

@@ -23,7 +23,7 @@ def rates(**row: float) -> Rates:
     reads = [{"trials": 1000, "winner_seconds": 0.001}, {"trials": 3000, "winner_seconds": 0.005}]
     tables = dict.fromkeys(("trial", "measurement", "sample", "source"), TEN)
     rows = [{"trials_per_second": 1, "server_seconds_per_trial": 9.0}, {"trials_per_second": 50, **row}]
-    return Rates({"claimed": 10, "reads": reads, "rows": rows, "tables": tables})
+    return Rates({"reads": reads, "rows": rows, "tables": tables})
 
 
 FOUND = Recorded(
@@ -32,6 +32,7 @@ FOUND = Recorded(
     rates(server_seconds_per_trial=0.01),
     {"trials": 3000, "texts": 100, "texts_grow_by": 0.5, "samples_of_final": 10, "compile_seconds": 2.0},
     {"writes": 8, "winners": 2},
+    cores=9,
 )
 
 
