@@ -37,6 +37,8 @@ LAYERS = {
 COMPILING = {"toolchain", "device", "fakes", "plain", "there"}  # fixtures
 PARTS = 3  # of the planted bugs
 SLOW_FILES = """
+    contending_vendor cli_planning api_errors importing_refused foreign_values shapes_between vendor_tables cache_size
+    launcher_kernels
     order contending bacugen tampered trial_texts space cli guidelines api importing pretuned terminals inner_fma_ring
     exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
     exported_orders exported_module exported_workspace bench_run bench_first_choices faults vendor_finals forget gate
