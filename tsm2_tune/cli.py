@@ -127,15 +127,15 @@ def main(
     compiles CUDA for the rest, verifies and times each, and stores every trial. The same command again goes on
     where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
     """
-    from tsm2_tune import display
-    from tsm2_tune.progress import Progress, of_state, tell_interrupted
-    from tsm2_tune.quarantining import tell_quarantined
-
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if is_given(ctx, name)]
         if given:
             raise click.UsageError(f"options of tuning before {ctx.invoked_subcommand!r}: put them behind it")
         return
+    from tsm2_tune import display  # other commands do not wait for what tuning needs
+    from tsm2_tune.progress import Progress, of_state, tell_interrupted
+    from tsm2_tune.quarantining import tell_quarantined
+
     if shapes is None:
         raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480; --help says more")
     names = family_names(families)
