@@ -14,7 +14,8 @@
 #include <vector_functions.h>
 #include <crt/device_functions.h>
 #include <device_launch_parameters.h>
-// Of mathematical functions these.
+// Of the mathematical constants and functions these.
+#define INFINITY (__builtin_inff())
 extern "C" {
 extern __host__ __device__ __device_builtin__ double fabs(double x) noexcept;
 extern __host__ __device__ __device_builtin__ float fabsf(float x) noexcept;
