@@ -286,9 +286,9 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (("measurement", "summary_of"), ("vendor_measurement", "summary_of")),
     (("trial", "superseded"),),
     (),  # spellings alone
-    (),  # an outcome
+    (),  # another outcome
     (),  # names alone
-    (("quarantine", ""),),
+    (("measurement", "slowed"), ("vendor_measurement", "slowed"), ("quarantine", "")),
 )
 
 

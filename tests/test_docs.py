@@ -17,8 +17,8 @@ from tsm2_tune.cli import main
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-PAGES = (README, *sorted(DOCS.rglob("*.md")))
-GUIDE = (README, *sorted(DOCS.glob("*.md")))  # all but decisions, which stay as they were written
+PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
+GUIDE = (*PAGES[:2], *sorted(DOCS.glob("*.md")))  # all but decisions, which stay as they were written
 MOST_WORDS = 1300  # of the README, code and tables included, but for what is drawn
 MOST_CHARACTERS = 120  # of a line outside of tables and of what is drawn
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)

@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, select, tuple_
-from sqlalchemy.dialects.sqlite import insert
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.candidate import Candidate
@@ -26,8 +25,9 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner import schema, stored
 from tsm2_tune.tuner.checks import probe_checks
-from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.domains import MOST_DETAIL, checked
+from tsm2_tune.tuner.database import Database, fetched
+from tsm2_tune.tuner.domains import MOST_DETAIL, Row, checked
+from tsm2_tune.tuner.inserting import add_or_change
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.requests import AttemptResult, Call, FullVerification, Run
 from tsm2_tune.tuner.target import Target
@@ -159,8 +159,12 @@ def entries(database: Database, which: ColumnElement[bool] | None = None) -> lis
     """The rows of the table, the last one first. StoreError where one is not as this program stores it."""
     table = schema.quarantine
     query = select(table) if which is None else select(table).where(which)
-    found = []
-    for number, row in enumerate(database.rows(query.order_by(table.c.last_at.desc(), table.c.digest)), start=1):
+    return _as_stored(database.rows(query.order_by(table.c.last_at.desc(), table.c.digest)))
+
+
+def _as_stored(rows: Iterable[Row]) -> list[Quarantined]:
+    table, found = schema.quarantine, list[Quarantined]()
+    for number, row in enumerate(rows, start=1):
         with stored.reading(number, "quarantined kernel"):
             values = checked(row, table.columns)
             outcome = Outcome(values["outcome"])
@@ -178,7 +182,25 @@ def add(connection: Connection, found: Iterable[Quarantined]) -> None:
         values: dict[str, Any] = {**asdict(one), "outcome": one.outcome.value}
         again = select(table.c.times + 1).where(*(table.c[name] == values[name] for name in key))
         values["times"] = connection.execute(again).scalar() or 1
-        connection.execute(insert(table).values(values).on_conflict_do_update(index_elements=key, set_=values))
+        add_or_change(connection, table, key, values)
+
+
+def unite(connection: Connection, theirs: Iterable[Quarantined]) -> int:
+    """Add what is theirs alone; of what both have, how it ended last and the larger count stay, so that twice is as
+    once. How many were changed.
+    """
+    table, changed = schema.quarantine, 0
+    key = table.primary_key.columns.keys()
+    ours = _as_stored(fetched(connection, select(table)))
+    known = {tuple(getattr(one, name) for name in key): one for one in ours}
+    for other in theirs:
+        one = known.get(tuple(getattr(other, name) for name in key), other)
+        last = max(one, other, key=lambda each: (each.last_at, json.dumps(asdict(each))))
+        found = replace(last, times=max(one.times, other.times))
+        if other is one or found != one:
+            changed += 1
+            add_or_change(connection, table, key, {**asdict(found), "outcome": found.outcome.value})
+    return changed
 
 
 def forgive(database: Database, digest: str, device_name: str | None) -> int:
