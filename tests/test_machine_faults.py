@@ -39,7 +39,7 @@ def stored(path: Path) -> list[tuple[object, ...]]:
 
 
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "TOGETHER_SECONDS", 0.0)
+    monkeypatch.setattr(job, "LATEST_SECONDS", 0.0)
 
 
 def told_until_it_ends(events: Iterator[job.Event], at: int, fail: Callable[[], object]) -> tuple[list[str], str]:
