@@ -113,10 +113,14 @@ def test_what_is_written_meanwhile_is_told(remote: Path) -> None:
         pass
 
 
-def test_one_of_an_older_version_is_not_migrated_there(remote: Path) -> None:
+def test_one_of_an_older_version_is_not_migrated_there_but_read(remote: Path) -> None:
     downgrade(remote, 18)
-    said = run("best", "--db", str(remote))
+    content = remote.read_bytes()
+    assert run("best", "--db", str(remote)).exit_code == 0
+    said = run("forget", "1", "--db", str(remote))
     assert (said.exit_code, "is on a network file system (nfs4)" in said.stderr) == (2, True)
+    assert remote.read_bytes() == content
+    assert os.listdir(remote.parent) == [remote.name]
 
 
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to become somebody else")

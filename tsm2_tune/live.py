@@ -178,6 +178,7 @@ class Display:
         most = self._options.max_trials
         reason = "--max-trials" if most is not None and event.tried + event.interrupted >= most else "--budget"
         text = f"; {event.untried} untried, stopped by {reason}" if event.untried else ""
+        text += f"; {event.quarantined} quarantined" if event.quarantined else ""
         return text + (f"; {event.elsewhere} with another run" if event.elsewhere else "")
 
     def _line(self, text: str) -> None:

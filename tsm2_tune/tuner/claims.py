@@ -53,7 +53,7 @@ class Claims:
         self._beating = threading.Thread(target=self._beat, name="claims", daemon=True)
 
     def __enter__(self) -> Claims:
-        self._remove_dead()
+        self.remove_dead()
         self._beating.start()
         return self
 
@@ -168,7 +168,7 @@ class Claims:
         return int(tried) + sum(lives)
 
     @repeated
-    def _remove_dead(self) -> None:
+    def remove_dead(self) -> None:
         """Remove what nobody has taken on any more, or the table would grow with every run that is killed."""
         key = schema.claim.primary_key.columns
         with self._database.transaction(writes=True) as connection:

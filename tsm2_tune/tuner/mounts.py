@@ -27,9 +27,10 @@ def network_of(path: Path) -> str:
     """The type of the network's file system that the path is on; "" where it is on none, or nobody tells."""
     try:
         lines = MOUNTS.read_text(errors="surrogateescape").splitlines()
+        place = Path(os.path.realpath(path))  # not where the working folder is gone
     except OSError:
         return ""
-    place, longest, kind = Path(os.path.realpath(path)), -1, ""
+    longest, kind = -1, ""
     for line in lines:  # a later mount hides an earlier one of the same place
         fields, _, of_source = line.partition(" - ")
         at = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields.split()[4])
