@@ -155,7 +155,7 @@ def database_option_of(default: str) -> Callable[[F], F]:
         default=default,
         show_default=True,
         type=click.Path(dir_okay=False),
-        help="The tuning database.",
+        help="The tuning database: a file, or postgresql+psycopg://user@host/name.",
     )
 
 
