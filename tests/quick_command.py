@@ -27,6 +27,12 @@ CALLS = replace(
 )
 
 
+def compile_quickly(setattr: Callable[[object, str, object], None]) -> None:
+    """Have the command compile kernels for the host so from now on."""
+    for module in (toolchain, run):
+        setattr(module, "host_toolchain", quick_host_toolchain)
+
+
 def make_quick(setattr: Callable[[object, str, object], None]) -> None:
     """Have the command tune so from now on."""
     connected = database.connected
@@ -38,8 +44,7 @@ def make_quick(setattr: Callable[[object, str, object], None]) -> None:
 
     setattr(database, "connected", connected_quickly)
     setattr(tune, "EMULATED", CALLS)
-    for module in (toolchain, run):
-        setattr(module, "host_toolchain", quick_host_toolchain)
+    compile_quickly(setattr)
     for module in (tuning, results):
         setattr(module, "Options", partial(tune.Options, effort=SAMPLES, final_effort=SAMPLES))
 
