@@ -7,7 +7,7 @@ formula propose these, and the nearest problems say only how their times are to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from math import exp
 from typing import Any
@@ -33,15 +33,20 @@ LATER = 0.2  # of the time, that each further division or proposal counts more: 
 UNKNOWN = 2.0  # distance of what was measured nowhere near
 # What was fastest in a type needs tensor cores for f64. A card that has none asks what was fastest in another type.
 WITHOUT_TENSOR_CORES = {"f64": "f32", "c128": "c64"}
-MEASURED_ARCHITECTURES = {(9, 0)}  # elsewhere the model alone compares families
 
 
 def first_choices(
-    families: Iterable[Family[Any]], problem: Problem, limits: DeviceLimits, *, without: Problem | None = None
+    families: Iterable[Family[Any]],
+    problem: Problem,
+    limits: DeviceLimits,
+    *,
+    known: Sequence[Measured] = (),
+    without: Problem | None = None,
 ) -> tuple[KernelConfig, ...]:
     """Configurations of these families, best first, that their rules and the hardware's keep.
 
-    Those come first that were measured for the problem itself. What was measured for `without` is not asked.
+    Those come first that were measured for the problem itself. Asked are the problems of the file, without one where
+    that is named, and those that are `known` besides, which come first of those as near.
     """
     supporting = {family.name: family for family in families if family.supports(problem)}
     own = {name: _proposed(family, problem, limits) for name, family in supporting.items() if family.proposes}
@@ -50,10 +55,10 @@ def first_choices(
     dtype_name = problem.dtype_name
     if not has_f64_tensor_cores(limits, problem):
         dtype_name = WITHOUT_TENSOR_CORES.get(dtype_name, dtype_name)
-    near = _neighbours(supporting, problem, dtype_name, without)
+    near = _neighbours(supporting, problem, (*known, *_in_the_file(dtype_name, without)))
     for away, one, choice in near:
         factor = 1.0
-        if limits.compute_capability in MEASURED_ARCHITECTURES:
+        if limits.compute_capability == one.limits.compute_capability:
             factor = times_the_model(one, choice) * exp(UNCERTAIN * away)
         config = choice.config
         if config.family not in own and config not in made:
@@ -79,16 +84,20 @@ def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, 
 
 
 def _neighbours(
-    families: dict[str, Family[Any]], problem: Problem, dtype_name: str, without: Problem | None
+    families: dict[str, Family[Any]], problem: Problem, those: Iterable[Measured]
 ) -> list[tuple[float, Measured, Choice]]:
-    """The choices of these families for the nearest problems of this element type, by distance."""
+    """The choices of these families for the nearest of those problems, by distance."""
     near = (
         (distance(problem, one.problem), place, one, choices)
-        for place, one in enumerate(measured(dtype_name))
-        if one.problem.is_gram == problem.is_gram and not _is_same(one.problem, without)
+        for place, one in enumerate(those)
+        if one.problem.is_gram == problem.is_gram
         if (choices := [choice for choice in one.choices if choice.config.family in families])
     )
     return [(away, one, choice) for away, _, one, choices in nsmallest(NEIGHBOURS, near) for choice in choices]
+
+
+def _in_the_file(dtype_name: str, without: Problem | None) -> Iterator[Measured]:
+    return (one for one in measured(dtype_name) if not _is_same(one.problem, without))
 
 
 def _is_same(one: Problem, other: Problem | None) -> bool:

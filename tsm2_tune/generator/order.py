@@ -12,6 +12,8 @@ from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.first_choices import first_choices
+from tsm2_tune.generator.measured import Measured
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import Chosen, Joined, Rows, parts_of, places
 
@@ -19,12 +21,18 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 FAR_BEHIND = 2.0  # times as long as the fastest candidate of all: no first choice; winners on an H200 are below 1.6
 
 
-def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
+def ordered(
+    space: SearchSpace, seed: int, *, known: Sequence[Measured] = (), without: Problem | None = None
+) -> Sequence[Candidate]:
     """The kept candidates: first choices, then the others by expected time; ties by the seed.
+
+    First choices know what is measured in the package, but for the problem `without`, and what is `known` besides.
 
     A first choice that is far behind what any candidate is expected to take stands among the others.
     """
-    preferred = first_choices(map(family_named, space.families), space.problem, space.limits)
+    preferred = first_choices(
+        map(family_named, space.families), space.problem, space.limits, known=known, without=without
+    )
     at = places(space.kept, frozenset(preferred))
     times_us = expected_times_us(space.kept)
     alone = len(space.families) == 1  # whatever it prefers is all that is asked for

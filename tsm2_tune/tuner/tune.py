@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -25,16 +25,17 @@ from tsm2_tune.tuner.compiler import Toolchain, compile_text, kill_running, remo
 from tsm2_tune.tuner.events import FinalFailure
 from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, full_verification
 from tsm2_tune.tuner.host.toolchain import WATCHED_SAMPLE
-from tsm2_tune.tuner.leading import Claim, Leading
 from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.past import Claimed, Contender, Past, finalists, is_final_due
+from tsm2_tune.tuner.past import Contender, Past, finalists, is_final_due
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Search, Why
 from tsm2_tune.tuner.stopping import held
+from tsm2_tune.tuner.strategies.strategy import told_of
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Final, LoadedResources, Outcome, Trial
 from tsm2_tune.tuner.vendor.turn import VendorTurn
-from tsm2_tune.tuner.waiting import Compiled, Line, Pending
+from tsm2_tune.tuner.waiting import Compiled, Pending
 from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rematch, Worker
 
 CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
@@ -47,7 +48,7 @@ REMEDIES = {  # where the tuner's own kernels are not compiled
 }
 KILL_AGAIN_SECONDS = 0.05  # at the end, until no compiler runs: one may have started just before
 Text = tuple[KernelSource, Toolchain | None]  # and what compiles it: None stands for the target's toolchain
-__all__ = ["Claim", "FinalFailure", "Options", "Tuner", "cores"]
+__all__ = ["FinalFailure", "Options", "Tuner", "cores"]
 
 
 class Tuner:
@@ -132,45 +133,36 @@ class Tuner:
         return support.path
 
     def tune(
-        self,
-        candidates: Iterable[Candidate],
-        past: Past,
-        claim: Claim = lambda _: Claimed.YES,
-        together: Callable[[], AbstractContextManager[object]] = nullcontext,
+        self, search: Search, together: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> Iterator[Trial]:
-        """Try the candidates of one problem that the past has not tried, in their order, until the options end it.
+        """Try the candidates of one problem that its search gives, until that or the budget ends it.
 
-        Those of a family that proves far behind wait. Each is claimed before it is compiled, several `together`. What
-        families have tried late is made of the fastest few. A trial that the machine interrupted twice says nothing
-        of its kernel.
+        Each is claimed before it is compiled, several `together`. A trial that the machine interrupted twice says
+        nothing of its kernel.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
-        line = Line(candidates, past.contenders)
-        most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
-        makes_late = options.late and not self.target.is_host  # there is one way to load on a host
-        remaining = Leading(line, past, claim, most, late=makes_late)
-        first = next(remaining, None)
+        first = next(search, None)
         if first is not None:
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
-            remaining.put_back(first)
+            search.put_back(first)
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
-        pending = Pending(remaining, line, self._begun, cores() + 1, together)
-        fastest_us = min((one.median_us for one in past.contenders), default=None)
+        pending = Pending(search, search, self._begun, cores() + 1, together)
+        fastest_us = min((one.median_us for one in search.past.contenders), default=None)
         try:
             for trials in count():
                 budget = options.budget_seconds
-                is_spent = budget is not None and past.seconds + seconds() - start >= budget
-                if (is_spent and trials >= options.least_trials) or (begun := pending.take()) is None:
+                is_spent = budget is not None and search.past.seconds + seconds() - start >= budget
+                if is_spent and trials >= options.least_trials:
+                    search.end(Why.BUDGET)
+                if search.is_over or (begun := pending.take()) is None:
                     return
                 if self.target.is_host:
                     wait([begun[2], *pending.compiling])  # a compiler beside it would disturb its times
                 trial = self._trial(*begun, since=since, fastest_us=fastest_us)
                 since = seconds()
-                remaining.tell(trial)
-                if trial.measurement is not None:
-                    line.tell(trial.config.family, trial.measurement.median_us)
+                search.tell(told_of(trial))
                 if trial.outcome is Outcome.OK and trial.measurement is not None:
                     fastest_us = min(trial.measurement.median_us, fastest_us or trial.measurement.median_us)
                 yield trial
