@@ -24,7 +24,7 @@ from benchmarks.result_file import program_facts, require_new
 from tsm2_tune.command_options import Seconds
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.order import ordered
+from tsm2_tune.generator.order import first_and_rest
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.shapes import parse_shapes
@@ -66,8 +66,8 @@ def tuned(problem: Problem, target: Target, seconds: float) -> dict[str, KernelC
         for version, belongs in VERSIONS.items():
             kept = tuple(candidate for candidate in space.kept if belongs(candidate.config.tunables))
             medians: list[tuple[float, KernelConfig]] = []
-            candidates = ordered(replace(space, kept=kept), tuner.options.seed)
-            for trial in tuner.tune(Search(Model(candidates))):
+            candidates = first_and_rest(replace(space, kept=kept), tuner.options.seed)
+            for trial in tuner.tune(Search(Model(*candidates))):
                 if trial.outcome is Outcome.OK and trial.measurement is not None:
                     medians.append((trial.measurement.median_us, trial.config))
             if medians:

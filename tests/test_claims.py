@@ -25,6 +25,7 @@ from tsm2_tune.tuner import claims, job
 from tsm2_tune.tuner.claims import STALE_SECONDS, Claims
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.past import Again, Claimed
+from tsm2_tune.tuner.search import Search
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.strategies import exhaustive
 from tsm2_tune.tuner.trial import Cache, Final, Outcome, TimeLimits, Trial
@@ -238,10 +239,10 @@ class Fabricating(Replay):
         self.options = Options(seed=seed, **options)
         self.meanwhile: Callable[[], object] | None = None
 
-    def tune(self, candidates: Any, past: Any, claim: Claim, *_: Any) -> Iterator[Trial]:
-        for candidate in candidates:
-            if candidate.config.text not in past.tried and claim(candidate) is Claimed.YES:
-                yield fabricated(candidate, 100.0 + candidate.config.threads / 1000 + candidate.config.columns)
+    def tune(self, search: Search, *_: Any) -> Iterator[Trial]:
+        for one in search:
+            threads, columns = (int(one.config.tunables[name]) for name in ("threads", "columns"))
+            yield fabricated(one, 100.0 + threads / 1000 + columns)
 
     def final(self, *arguments: Any) -> Any:
         found = super().final(*arguments)

@@ -15,7 +15,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.dividing import adapted, divided
 from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
-from tsm2_tune.generator.first_choices import first_choices
+from tsm2_tune.generator.first_choices import first_choices, packaged
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.measured import FILE, Choice, Measured, distance, lines_of, measured, read_line
 from tsm2_tune.generator.problem import DTYPES, Problem
@@ -120,8 +120,8 @@ def test_a_product_that_is_left_out_is_not_asked(table: list[Measured]) -> None:
     table.append(read_line(LINE))
     family = [family_named("staged_f32_dmma")]
     assert first_choices(family, R, H200)
-    assert not first_choices(family, R, H200, without=R)
-    assert first_choices(family, R, H200, without=replace(R, k=10240))
+    assert not first_choices(family, R, H200, packaged(R, H200, without=R))
+    assert first_choices(family, R, H200, packaged(R, H200, without=replace(R, k=10240)))
 
 
 def test_the_nearest_counts_most(table: list[Measured]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.tuner.past import NOTHING_PAST
 from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.strategies.model import FAR_BEHIND, LOOK_AHEAD, Model
+from tsm2_tune.tuner.strategies.model import FAR_BEHIND, Model
 from tsm2_tune.tuner.strategies.strategy import Told
 from tsm2_tune.tuner.waiting import Pending
 
@@ -72,14 +72,6 @@ def test_what_is_many_times_is_told() -> None:
 def test_earlier_trials_count() -> None:
     earlier = (told("slow", 900.0), told("fast", 100.0), told("slow", 800.0))
     assert next(Search(model(EIGHT), replace(NOTHING_PAST, told=earlier))) is EIGHT[1]
-
-
-def test_a_long_row_of_who_waits_ends_the_waiting() -> None:
-    line = model([EIGHT[0]] * (LOOK_AHEAD + 5) + EIGHT[1:2])
-    line.tell(told("slow", 900.0))
-    line.tell(told("fast", 100.0))
-    assert list(islice(asked(line), 2)) == ["slow0", "fast0"]  # the others are looked at for the second
-    assert len(list(asked(line))) == LOOK_AHEAD + 4
 
 
 def test_what_was_compiled_ahead_waits_too() -> None:

@@ -7,7 +7,7 @@ formula propose these, and the nearest problems say only how their times are to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import nsmallest
 from math import exp
 from typing import Any
@@ -39,24 +39,19 @@ def first_choices(
     families: Iterable[Family[Any]],
     problem: Problem,
     limits: DeviceLimits,
-    *,
-    known: Sequence[Measured] = (),
-    without: Problem | None = None,
+    near: Iterable[Measured] | None = None,
 ) -> tuple[KernelConfig, ...]:
     """Configurations of these families, best first, that their rules and the hardware's keep.
 
-    Those come first that were measured for the problem itself. Asked are the problems of the file, without one where
-    that is named, and those that are `known` besides, which come first of those as near.
+    Those come first that were measured for the problem itself. `near` are the measured problems that are asked;
+    without it, those that the package brings.
     """
     supporting = {family.name: family for family in families if family.supports(problem)}
     own = {name: _proposed(family, problem, limits) for name, family in supporting.items() if family.proposes}
     times: dict[KernelConfig, float] = {}
     made: dict[KernelConfig, list[tuple[KernelConfig, float]]] = {}
-    dtype_name = problem.dtype_name
-    if not has_f64_tensor_cores(limits, problem):
-        dtype_name = WITHOUT_TENSOR_CORES.get(dtype_name, dtype_name)
-    near = _neighbours(supporting, problem, (*known, *_in_the_file(dtype_name, without)))
-    for away, one, choice in near:
+    nearest = _neighbours(supporting, problem, packaged(problem, limits) if near is None else near)
+    for away, one, choice in nearest:
         factor = 1.0
         if limits.compute_capability == one.limits.compute_capability:
             factor = times_the_model(one, choice) * exp(UNCERTAIN * away)
@@ -68,8 +63,16 @@ def first_choices(
         _count(times, own.get(config.family) or made.get(config, []), factor)
     for proposed in own.values():
         _count(times, proposed, exp(UNCERTAIN * UNKNOWN))
-    here = [choice.config for _, one, choice in near if one.problem == problem and choice.config in times]
+    here = [choice.config for _, one, choice in nearest if one.problem == problem and choice.config in times]
     return tuple(dict.fromkeys((*here, *sorted(times, key=times.__getitem__))))[:MOST_CHOICES]
+
+
+def packaged(problem: Problem, limits: DeviceLimits, *, without: Problem | None = None) -> tuple[Measured, ...]:
+    """What the package brings of the problem's element type, but for one product."""
+    dtype_name = problem.dtype_name
+    if not has_f64_tensor_cores(limits, problem):
+        dtype_name = WITHOUT_TENSOR_CORES.get(dtype_name, dtype_name)
+    return tuple(one for one in measured(dtype_name) if not _is_same(one.problem, without))
 
 
 def _proposed(family: Family[Any], problem: Problem, limits: DeviceLimits) -> list[tuple[KernelConfig, float]]:
@@ -94,10 +97,6 @@ def _neighbours(
         if (choices := [choice for choice in one.choices if choice.config.family in families])
     )
     return [(away, one, choice) for away, _, one, choices in nsmallest(NEIGHBOURS, near) for choice in choices]
-
-
-def _in_the_file(dtype_name: str, without: Problem | None) -> Iterator[Measured]:
-    return (one for one in measured(dtype_name) if not _is_same(one.problem, without))
 
 
 def _is_same(one: Problem, other: Problem | None) -> bool:

@@ -31,6 +31,7 @@ from tsm2_tune.tuner.events import (
     VendorLeftOut,
     WinnerVerified,
 )
+from tsm2_tune.tuner.nearby import nearby
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.past import Again, Claimed, Contender, Past
 from tsm2_tune.tuner.search import Claim, Search
@@ -190,7 +191,8 @@ class Turn:
 
         new_trials = interrupted = 0
         older = store.history(device, problem, self.own, tuner.basis).fastest_of_older()
-        strategy = (make or strategy_named(tuner.options.strategy))(space, tuner.options.seed)
+        known = nearby(store, problem, tuner.target.limits, device)
+        strategy = (make or strategy_named(tuner.options.strategy))(space, tuner.options.seed, known)
         search = self.search(strategy, past, again, first=spelt(older, space))
         for event in self.tried(search, again):
             interrupted += isinstance(event, TrialInterrupted)

@@ -15,6 +15,7 @@ from tsm2_tune.generator.space import OWN, SearchSpace
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import TrialRecord
+from tsm2_tune.tuner.strategies import Known
 from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Cache, Outcome
@@ -80,7 +81,7 @@ def spaces(problems: Sequence[Problem], target: Target) -> job.Spaces:
     return job.spaces(problems, target, guidelines=OWN, families=(LADDER.name,))
 
 
-def in_turns(space: SearchSpace, seed: int) -> InOrder:
+def in_turns(space: SearchSpace, seed: int, known: Known = ()) -> InOrder:
     """The kept candidates in the order of a search, the steps in turns: a budget that is spent leaves no step out."""
     candidates = ordered(space, seed)
     steps = ([one for one in candidates if one.config.tunables["step"] == name] for name in STEPS)

@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tsm2_tune.generator.order import ordered
+from tsm2_tune.generator.first_choices import packaged
+from tsm2_tune.generator.measured import Measured
+from tsm2_tune.generator.order import first_and_rest
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import Chosen
 from tsm2_tune.tuner.strategies.model import Model
 from tsm2_tune.tuner.strategies.sampled import SAMPLERS, Sampled, require_optuna
 from tsm2_tune.tuner.strategies.strategy import InOrder, Strategy
 
-Make = Callable[[SearchSpace, int], Strategy]  # of a space and the run's seed
+Known = Sequence[Measured]  # what the database knows of problems nearby
+Make = Callable[[SearchSpace, int, Known], Strategy]  # of a space and the run's seed
 
 
-def exhaustive(space: SearchSpace, seed: int) -> Strategy:
+def exhaustive(space: SearchSpace, seed: int = 0, known: Known = ()) -> Strategy:
     """The candidates in the order of the space: a family after the other."""
     return InOrder(space.kept)
 
 
-def shuffled(space: SearchSpace, seed: int) -> Strategy:
+def shuffled(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
     """The candidates in an order that only the seed decides."""
     places = list(range(len(space.kept)))
     random.Random(seed).shuffle(places)
     return InOrder(Chosen(space.kept, np.array(places, int)))
 
 
-def by_model(space: SearchSpace, seed: int) -> Strategy:
-    """First choices, the model's order, late variants of the fastest; a host has none, as it loads in one way."""
-    return Model(ordered(space, seed), late=space.limits.compute_capability > (0, 0))
+def by_model(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
+    """First choices of what was measured nearby, and then whoever is expected to be the fastest.
+
+    On a host nothing is made of the fastest, as there is one way to load.
+    """
+    first, others = first_and_rest(space, seed, (*known, *packaged(space.problem, space.limits)))
+    return Model(first, others, late=space.limits.compute_capability > (0, 0))
 
 
 OWN: dict[str, Make] = {"model": by_model, "exhaustive": exhaustive, "random": shuffled}
@@ -48,4 +55,4 @@ def strategy_named(name: str) -> Make:
 def by_optuna(sampler: str) -> Make:
     """The candidates that a sampler of Optuna's asks for."""
     require_optuna()
-    return lambda space, seed: Sampled(sampler, space.kept, seed)
+    return lambda space, seed, known: Sampled(sampler, space.kept, seed)

@@ -1,4 +1,4 @@
-"""The default strategy: first choices and the model's order; families that are far behind wait; late variants."""
+"""The default strategy: first choices, then whoever is expected to be the fastest by the model and by trials."""
 
 from __future__ import annotations
 
@@ -6,30 +6,36 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from heapq import nsmallest
-from itertools import islice
+from itertools import chain, islice
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.tuner.strategies.expectation import Expectation
 from tsm2_tune.tuner.strategies.strategy import Strategy, Told
 
 FAR_BEHIND = 4.0  # times as long as the fastest of all: the fastest of a family whose others wait
-LOOK_AHEAD = 10_000  # candidates that are passed over for one that need not wait
 # A judgement, which nothing was measured for: by then the first choices of the families were tried once.
-FIRST = 8  # candidates are right and timed before anything is made of them
+FIRST = 8  # candidates are right and timed before anything is made of them, and tried before any is expected
 LEADING = 3  # the fastest of them, of which others are made
+MOST = 20_000  # candidates whose times are expected by trials; those after them keep their order
 
 
 class Model(Strategy):
-    """Candidates in their order, which is the model's, but for those of a family that is far behind: these wait.
+    """First choices, and the first others up to FIRST, in their order; then whoever is expected to be the fastest.
 
-    What families have tried late is made of the fastest candidates: once FIRST have a time, or no other is left, and
-    again whenever one becomes as fast. Without `late` nothing is made of any.
+    Those of a family that is far behind wait. What families have tried late is made of the fastest candidates: once
+    FIRST have a time, or no other is left, and again whenever one becomes as fast. Without `late` nothing is made of
+    any.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], *, late: bool = True) -> None:
-        self._coming, self._waiting = iter(candidates), deque[Candidate]()
-        self._like = candidates[0] if late and len(candidates) else None  # of the problem, device and guidelines
+    def __init__(self, first: Sequence[Candidate], others: Sequence[Candidate] = (), *, late: bool = True) -> None:
+        more = max(0, FIRST - len(first))
+        self._coming = chain(first, islice(others, more))
+        self._expected = Expectation(others[more:MOST])
+        self._last = islice(others, MOST, None)
+        self._waiting = deque[Candidate]()
+        self._like = next(chain(first, others), None) if late else None  # any: of the problem, device and guidelines
         self._made = set[KernelConfig]()  # of leaders, or tried before
         self._times_us = dict[KernelConfig, float]()  # of those that are right
         self._least_us = dict[str, float]()  # of each family, of those that were timed
@@ -39,6 +45,7 @@ class Model(Strategy):
         return late or self._in_line() or self._late()
 
     def tell(self, told: Told) -> None:
+        self._expected.tell(told)
         self._made.add(told.config)
         if told.us is not None:
             family = told.config.family
@@ -52,11 +59,12 @@ class Model(Strategy):
 
     def _in_line(self) -> Candidate | None:
         """The next that need not wait, or the first that waits."""
-        for candidate in islice(self._coming, LOOK_AHEAD):
+        for candidate in self._coming:
             if not self.is_behind(candidate):
                 return candidate
             self._waiting.append(candidate)
-        return self._waiting.popleft() if self._waiting else None
+        found = self._expected.fastest() or next(self._last, None)
+        return found or (self._waiting.popleft() if self._waiting else None)
 
     def _late(self) -> Candidate | None:
         """What is made of a leading candidate, and was not given yet."""
