@@ -26,10 +26,11 @@ class Expectation:
     more is hoped for: that it is exp(HOPE * sqrt(PRIOR / (PRIOR + weights))) times as fast.
     """
 
-    def __init__(self, candidates: Sequence[Candidate]) -> None:
-        self.candidates = candidates
+    def __init__(self, first: Sequence[Candidate], others: Sequence[Candidate]) -> None:
+        """Of the first ones trials say something, too, but only the others are left to be given."""
+        self.candidates = candidates = [*first, *others]
         self._place = {one.config: place for place, one in enumerate(candidates)}
-        self._is_left = np.ones(len(candidates), bool)
+        self._is_left = np.arange(len(candidates)) >= len(first)
         self._model: Floats = np.log(expected_times_us(candidates))
         self._weights, self._sums = np.zeros(len(candidates)), np.zeros(len(candidates))
         self._grids = Grid.of_families(candidates)

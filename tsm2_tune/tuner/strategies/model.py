@@ -31,8 +31,9 @@ class Model(Strategy):
 
     def __init__(self, first: Sequence[Candidate], others: Sequence[Candidate] = (), *, late: bool = True) -> None:
         more = max(0, FIRST - len(first))
-        self._coming = chain(first, islice(others, more))
-        self._expected = Expectation(others[more:MOST])
+        first = [*first, *others[:more]]
+        self._coming = iter(first)
+        self._expected = Expectation(first, others[more:MOST])
         self._last = islice(others, MOST, None)
         self._waiting = deque[Candidate]()
         self._like = next(chain(first, others), None) if late else None  # any: of the problem, device and guidelines
