@@ -27,6 +27,7 @@ from tsm2_tune.command_options import (
     wait_option,
 )
 from tsm2_tune.options import DEFAULT_DATABASE, computable, family_names, problems_of, thresholds_of
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.tuner.target import default_spec, find_target
 from tsm2_tune.usage import Group, ended_by_signals
 
@@ -46,6 +47,7 @@ MODULES = {
     "best": "listing",
     "cache": "caching",
     "confirm": "confirming",
+    "db": "databases",
     "devices": "planning",
     "doctor": "doctor",
     "export": "exporting",
@@ -53,6 +55,7 @@ MODULES = {
     "import": "importing",
     "ladder": "laddering",
     "model": "planning",
+    "quarantine": "quarantining",
     "record": "programs",
     "report": "reporting",
     "run": "programs",
@@ -128,14 +131,15 @@ def main(
     compiles CUDA for the rest, verifies and times each, and stores every trial. The same command again goes on
     where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
     """
-    from tsm2_tune import display
-    from tsm2_tune.progress import Progress, of_state, tell_interrupted
-
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if is_given(ctx, name)]
         if given:
             raise click.UsageError(f"options of tuning before {ctx.invoked_subcommand!r}: put them behind it")
         return
+    from tsm2_tune import display  # other commands do not wait for what tuning needs
+    from tsm2_tune.progress import Progress, of_state, tell_interrupted
+    from tsm2_tune.quarantining import tell_quarantined
+
     if shapes is None:
         raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480; --help says more")
     names = family_names(families)
@@ -168,8 +172,9 @@ def main(
         _tell_changed(result, console)
         display.winners_table(result.winners, console)
         if result.winners:
-            display.print_line(console, _next_step(database, is_host=target.is_host))
-    _tell_unsolved(result, database)
+            display.print_line(console, _next_step(shown_name(database), is_host=target.is_host))
+    tell_quarantined(sum(one.quarantined for one in result.ended), shown_name(database))
+    _tell_unsolved(result, shown_name(database))
     tell_interrupted(result.interrupted)
     if result.unsolved or result.interrupted:
         ctx.exit(1)

@@ -178,6 +178,7 @@ class Display:
         """Why kept configurations were left out, where some were."""
         stopped = "" if event.why is Why.ALL_TRIED else f", stopped by --{event.why}"
         text = f"; {event.untried} untried{stopped}" if event.untried else ""
+        text += f"; {event.quarantined} quarantined" if event.quarantined else ""
         return text + (f"; {event.elsewhere} with another run" if event.elsewhere else "")
 
     def _line(self, text: str) -> None:

@@ -132,6 +132,7 @@ class ProblemEnded:
     elsewhere: int  # that another run is trying
     winner: BestRow | None  # the fastest that is right
     why: Why  # it ended
+    quarantined: int = 0  # left out, as their kernels hung or faulted for other problems
 
     def __str__(self) -> str:
         won = self.winner
