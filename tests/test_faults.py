@@ -28,7 +28,8 @@ from tsm2_tune.tuner import worker as workers
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import DeviceLost, Kernel
 from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.past import NOTHING_PAST
+from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.suggested import candidate_of
 from tsm2_tune.tuner.target import find_target
 from tsm2_tune.tuner.trial import Outcome
@@ -70,7 +71,7 @@ def test_what_is_endless_at_a_large_shape_alone_is_tried_at_others(quick: Toolch
     endless = Fault("endless at one shape", statement, Outcome.TIMED_OUT, "")
     target = replace(find_target("cpu"), toolchain=planted(quick, {config: endless}))
     with Tuner(target, Options(effort=ONCE, run_limit_seconds=3.0)) as tuner:
-        (trial,) = tuner.tune([candidate_of(config, problem, PROFILES["h200"])], NOTHING_PAST)
+        (trial,) = tuner.tune(Search(InOrder([candidate_of(config, problem, PROFILES["h200"])])))
     assert trial.outcome is Outcome.TIMED_OUT
     assert trial.detail == "verification took more than 3 s"
     assert not trial.hung

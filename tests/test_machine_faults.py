@@ -20,6 +20,7 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import claims, database, job
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies import exhaustive
 from tsm2_tune.tuner.suggested import candidate_of
 
 PROBLEM = SHAPES[0]
@@ -31,7 +32,7 @@ def searching(store: Store) -> Iterator[job.Event]:
     """A run that tries all of KERNELS, each of which is stored before it is told."""
     kept = [candidate_of(config, PROBLEM, PROFILES["h200"]) for config in KERNELS]
     space = SearchSpace(PROBLEM, PROFILES["h200"], ("tsm2",), kept, (), ())
-    return job.run([space], Simulated(store, TIMES), store, order=lambda space, _: space.kept, families=("tsm2",))
+    return job.run([space], Simulated(store, TIMES), store, make=exhaustive, families=("tsm2",))
 
 
 def stored(path: Path) -> list[tuple[object, ...]]:

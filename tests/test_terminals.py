@@ -32,6 +32,7 @@ from tsm2_tune.tuner.export.tables import csv_cell
 from tsm2_tune.tuner.job import ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.ladder import Rung
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.tune import Options
@@ -162,11 +163,12 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
         shown.show(TrialStored(trial(500.0), 1))
         monkeypatch.setattr(live, "SILENCE_SECONDS", 0.0)
         shown.show(TrialStored(trial(400.0), 2))
-        shown.show(ProblemEnded(problem, 2, 2, 0, 126, 0, 0, None))
+        shown.show(ProblemEnded(problem, 2, 2, 0, 126, 0, 0, None, Why.MAX_TRIALS))
     assert isinstance(console.file, io.StringIO)
     counted, ended = console.file.getvalue().splitlines()
     assert re.fullmatch(rf"1/12 {problem.text}: 2 of 128 trials, \d+ s left; best 400.0 us, .* of the floor", counted)
-    assert ended.startswith(f"1/12 {problem.text}: no configuration gave a right result (2 new trials; 126 untried")
+    end = "no configuration gave a right result (2 new trials; 126 untried, stopped by --max-trials"
+    assert ended.startswith(f"1/12 {problem.text}: {end}")
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -186,7 +188,7 @@ def test_a_long_trial_is_not_silent(monkeypatch: pytest.MonkeyPatch, terminal: b
         phases.enter("timing")
         shown.show(TrialStored(trial(500.0), 1))
         wait_until(lambda: "at timing" in console.file.getvalue())
-        shown.show(ProblemEnded(Problem(20480, 16, 20480, "f32"), 1, 1, 0, 127, 0, 0, None))
+        shown.show(ProblemEnded(Problem(20480, 16, 20480, "f32"), 1, 1, 0, 127, 0, 0, None, Why.BUDGET))
         ended = console.file.getvalue()
         time.sleep(0.5)
         assert "no news" not in console.file.getvalue()[len(ended) :], "the problem has ended"

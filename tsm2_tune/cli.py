@@ -16,10 +16,12 @@ from tsm2_tune.command_options import (
     device_option,
     family_options,
     full_trials_option,
+    gain_option,
     is_given,
     pairs_option,
     retry_option,
     shapes_options,
+    strategy_option,
     tuning_options,
     vendor_option,
     wait_option,
@@ -93,6 +95,8 @@ class Commands(UserDict[str, click.Command]):
 @shapes_options(required=False)
 @family_options
 @tuning_options
+@strategy_option
+@gain_option
 @full_trials_option
 @vendor_option
 @pairs_option

@@ -23,6 +23,7 @@ from tsm2_tune.tuner.events import (
     WinnerVerified,
 )
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.trial import Outcome, Trial
 from tsm2_tune.tuner.tune import Options
 from tsm2_tune.winners import rate_text, winner_text
@@ -175,9 +176,8 @@ class Display:
 
     def _untried_text(self, event: ProblemEnded) -> str:
         """Why kept configurations were left out, where some were."""
-        most = self._options.max_trials
-        reason = "--max-trials" if most is not None and event.tried + event.interrupted >= most else "--budget"
-        text = f"; {event.untried} untried, stopped by {reason}" if event.untried else ""
+        stopped = "" if event.why is Why.ALL_TRIED else f", stopped by --{event.why}"
+        text = f"; {event.untried} untried{stopped}" if event.untried else ""
         text += f"; {event.quarantined} quarantined" if event.quarantined else ""
         return text + (f"; {event.elsewhere} with another run" if event.elsewhere else "")
 
