@@ -14,8 +14,7 @@ import click
 
 from tsm2_tune import __version__
 from tsm2_tune.api.tuning import TuningResult
-from tsm2_tune.live import LONG_SECONDS
-from tsm2_tune.liveness import Liveness
+from tsm2_tune.liveness import LONG_SECONDS, Liveness
 from tsm2_tune.tally import Tally, why_stopped
 from tsm2_tune.tuner.events import (
     Crossed,

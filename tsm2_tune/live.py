@@ -14,7 +14,7 @@ from rich.table import Column
 from rich.text import Text
 
 from tsm2_tune.display import one_line, print_line
-from tsm2_tune.liveness import Liveness
+from tsm2_tune.liveness import LONG_SECONDS, Liveness
 from tsm2_tune.tally import ALL_TRIED, Tally, Turn, left_text, why_stopped
 from tsm2_tune.tuner.events import (
     Event,
@@ -33,7 +33,6 @@ from tsm2_tune.tuner.tune import Options
 from tsm2_tune.winners import rate_text, winner_text
 
 SILENCE_SECONDS = 15.0  # after which trials are counted in a line, where no bar does so
-LONG_SECONDS = 10.0  # without an event, after which its phase is shown; again after twice as long, and so on
 LEAST_BAR_WIDTH = 100  # of a terminal beside whose line of progress there is room for a bar
 GAP = "  "  # between what a line of progress says
 

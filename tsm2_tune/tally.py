@@ -22,7 +22,7 @@ from tsm2_tune.tuner.tune import Options
 
 LEAST_TRIALS = 3  # of a run, before a time left is told
 PRIOR_TRIALS = 5  # at the pace of the run's problems before, that count beside a problem's own
-LEAST_LAG_SECONDS = 2.0  # in which what is told nears a new estimate by two thirds; or a part of the time left
+LEAST_LAG_SECONDS = 5.0  # in which what is told nears a new estimate by two thirds; or a part of the time left
 LAG_PARTS = 5
 ALL_TRIED = "all tried"
 
