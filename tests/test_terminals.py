@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
+import termios
 import time
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -21,7 +24,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.command import run
+from tests.command import TUNE, run
 from tests.fabricated import GPU, PROBLEM, configuration, exported, host_run, trial, tuning_run
 from tsm2_tune import display, live, reports
 from tsm2_tune.__main__ import main as command
@@ -278,6 +281,48 @@ def test_a_long_trial_is_not_silent(monkeypatch: pytest.MonkeyPatch, terminal: b
         assert "no news" not in console.file.getvalue()[len(ended) :], "the problem has ended"
     pattern = rf"{'' if terminal else '1/2 '}20480x16x20480:f32: no news for \d+ s, at compilers"
     assert len(re.findall(pattern, ended)) >= 2
+
+
+def in_a_terminal(columns: int, *arguments: str, **environment: str) -> str:
+    """What the command, in a process of its own, writes to a terminal of so many columns."""
+    controlled, screen = os.openpty()
+    fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    clean = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    command = [sys.executable, "-m", "tsm2_tune", *arguments]
+    with subprocess.Popen(
+        command, stdin=screen, stdout=screen, stderr=screen, env=clean | {"TERM": "xterm"} | environment
+    ):
+        os.close(screen)
+        written = b""
+        while part := read(controlled):
+            written += part
+    os.close(controlled)
+    return written.decode()
+
+
+def read(controlled: int) -> bytes:
+    """What a terminal was written; nothing where all who have it open have ended."""
+    try:
+        return os.read(controlled, 65536)
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.usefixtures("toolchain", "session_cache")
+def test_a_run_in_a_narrow_terminal(path: Path, plain: bool) -> None:
+    """Its progress folds at the width, and has no colours where nobody wants them."""
+    arguments = ("--shapes", "64x2x64,33x3x17", "--no-pairs", "--db", str(path))
+    written = in_a_terminal(30, *TUNE, *arguments, **({"NO_COLOR": "1"} if plain else {}))
+    colours = re.findall(r"\x1b\[[0-9;]*m", written)
+    assert not [one for one in colours if plain and re.search(r"[34]\d|9\d", one)]
+    drawn = re.findall(r"^(\d/2 problems.*?)(?=\x1b\[2K|\x1b\[\?25h)", written, re.DOTALL | re.MULTILINE)
+    assert drawn
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip() for one in drawn for line in one.splitlines()]
+    assert max(map(cell_len, lines)) <= 30
+    assert {"0/2 problems", "1/2 problems"} <= {line.partition("  ")[0] for line in lines}
+    assert "64x2x64:f32  1/1" in " ".join(lines)
+    assert "(1 new trial; stopped by --max-trials, 37 untried)" in written
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
