@@ -146,8 +146,8 @@ class Display:
             self._count_failed(run, trial.outcome)
         if trial.outcome not in (Outcome.OK, Outcome.BEHIND):
             self._line(f"{trial.problem.text} {trial.config.text}: {trial.outcome}: {one_line(trial.detail)}")
-        if not self._live and time.monotonic() - self._told >= SILENCE_SECONDS:
-            turn = self._tally.turns[run]
+        turn = self._tally.turns.get(run)
+        if turn is not None and not self._live and time.monotonic() - self._told >= SILENCE_SECONDS:
             so_far = ", ".join(filter(None, (f"{turn.tried} of {turn.total} trials", self._left())))
             best = best_text(turn)
             self._line(f"{self._of_problems(run)}{trial.problem.text}: {so_far}{best and f'; best {best}'}")
@@ -215,9 +215,9 @@ class Display:
     def _of_problems(self, run: str) -> str:
         """The run's name, and where no bar tells and there are several, which problem it is at of how many."""
         name = f"{run}: " if run else ""
-        if self._live or self._tally.problems == 1:
+        if (shown := self._shown.get(run)) is None or self._live or self._tally.problems == 1:
             return name
-        return f"{name}{self._shown[run].number}/{self._tally.problems} "
+        return f"{name}{shown.number}/{self._tally.problems} "
 
     def _line(self, text: str) -> None:
         """A line above the progress bar; brackets in it are no markup."""
