@@ -19,7 +19,7 @@ ALLOWED = {
     "liveness": set[str](),
     "display": {"errors", "generator", "tuner", "winners", "display"},
     "tally": {"generator", "tuner"},
-    "live": {"liveness", "tally", "tuner", "winners", "display"},
+    "live": {"generator", "liveness", "tally", "tuner", "winners", "display"},
     "json_lines": {"api", "liveness", "tally", "tuner"},
     "options": {"errors", "generator", "tuner"},
     "selection": {"errors", "generator", "tuner", "options"},

@@ -98,6 +98,14 @@ def test_trials_of_no_search_change_nothing() -> None:
     assert (tally.turns, list(tally.ended), tally.seconds_left) == ({}, [PROBLEM], 0.0)
 
 
+def test_a_share_is_of_the_configurations_or_of_the_budget() -> None:
+    for options, share in ((Options(), 0.25), (Options(budget_seconds=6.0), 0.5), (Options(budget_seconds=2.0), 1.0)):
+        tally = Tally(options, 2)
+        tally.hear(started(configurations=4))
+        tally.hear(TrialStored(trial(total_seconds=3.0), 1))
+        assert (tally.share_of(tally.turns[""]), tally.share) == (share, share / 2)
+
+
 # The time left
 
 

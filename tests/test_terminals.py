@@ -250,12 +250,14 @@ def test_runs_that_share_problems_have_a_line_each() -> None:
     plain = on_screen(200, terminal=False)
     with live.Display(plain, Options(), 3, Phases()) as shown:
         shown.show(started(0, PROBLEM), "GPU 0")
-        shown.show(started(0, other), "GPU 1")
-        for run, problem in (("GPU 0", PROBLEM), ("GPU 1", other)):
+        for run, problem in (("GPU 1", other), ("GPU 2", PROBLEM)):
+            shown.show(started(0, problem), run)
+        for run, problem in (("GPU 0", PROBLEM), ("GPU 1", other), ("GPU 2", PROBLEM)):
             shown.show(ProblemEnded(problem, 0, 0, 0, 0, 0, 0, None), run)
     assert [line.partition(" (")[0] for line in printed(plain).splitlines()] == [
         f"GPU 0: 1/3 {PROBLEM.text}: nothing tried",
         f"GPU 1: 2/3 {other.text}: nothing tried",
+        f"GPU 2: 1/3 {PROBLEM.text}: nothing tried",
     ]
 
 

@@ -8,12 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID
 from rich.table import Column
 from rich.text import Text
 
 from tsm2_tune.display import one_line, print_line
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.liveness import LONG_SECONDS, Liveness
 from tsm2_tune.tally import ALL_TRIED, Tally, Turn, left_text, why_stopped
 from tsm2_tune.tuner.events import (
@@ -33,7 +34,8 @@ from tsm2_tune.tuner.tune import Options
 from tsm2_tune.winners import rate_text, winner_text
 
 SILENCE_SECONDS = 15.0  # after which trials are counted in a line, where no bar does so
-LEAST_BAR_WIDTH = 100  # of a terminal beside whose line of progress there is room for a bar
+BAR_WIDTH = 20
+LEAST_WIDTH = 100  # of a terminal that has room for a bar beside its lines of progress
 GAP = "  "  # between what a line of progress says
 
 
@@ -41,7 +43,7 @@ GAP = "  "  # between what a line of progress says
 class _Shown:
     """What is shown of a run: of the problem that it is at."""
 
-    number: int  # of the problem
+    number: int  # of the problem, in the order in which they began
     task: TaskID  # its line of progress
     note: str = ""  # in place of the best time
     failed: dict[str, int] = field(default_factory=dict)  # outcome -> trials, all that are not ok
@@ -61,21 +63,28 @@ class Display:
     Runs that share the problems have a name each, and a line each.
     """
 
-    def __init__(self, console: Console, options: Options, problems: int, phases: Phases) -> None:
+    def __init__(
+        self,
+        console: Console,
+        options: Options,
+        problems: int,
+        phases: Phases,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._options = options
-        self._tally = Tally(options, problems)
+        self._tally = Tally(options, problems, clock)
         self._phases, self._liveness = phases, Liveness(self._goes_on, LONG_SECONDS)
         self._live = console.is_terminal
         self._progress = Progress(
-            _Line(table_column=Column()),
-            *([BarColumn(bar_width=None)] if console.width >= LEAST_BAR_WIDTH else []),
+            _Line(table_column=Column(ratio=1)),
+            *([BarColumn(bar_width=BAR_WIDTH)] if console.width >= LEAST_WIDTH else []),
             expand=True,
             console=console,
             disable=not self._live,
         )
         self._all: TaskID | None = None  # the line of all problems, where there are several
         self._shown: dict[str, _Shown] = {}  # by the run's name
-        self._started = 0  # problems
+        self._numbers: dict[Problem, int] = {}  # of those that have begun; several runs may be at one
         self._told = time.monotonic()
         self._vendor_told = False  # that it is measured nowhere
 
@@ -93,13 +102,17 @@ class Display:
             with suppress(OSError):  # the terminal may be what is gone
                 self._tell_interrupted()
 
+    def __rich__(self) -> RenderableType:
+        """The lines of progress as they are now."""
+        return self._progress.get_renderable()
+
     def show(self, event: Event, run: str = "") -> None:
         """Bring the screen up to date with the event of the run."""
         self._liveness.event()
         turn = self._tally.turns.get(run)
         self._tally.hear(event, run)
         if isinstance(event, ProblemStarted):
-            self._problem_started(run)
+            self._problem_started(event.space.problem, run)
         elif isinstance(event, TrialStored | TrialInterrupted):
             self._trial_ended(event.trial, run)
         elif isinstance(event, FinalStored):
@@ -120,12 +133,12 @@ class Display:
             text = f"no news for {seconds:.0f} s, at {self._phases.now}"
             self._line(f"{self._of_problems(run)}{turn.problem.text}: {text}")
 
-    def _problem_started(self, run: str) -> None:
-        self._started += 1
+    def _problem_started(self, problem: Problem, run: str) -> None:
+        number = self._numbers.setdefault(problem, len(self._numbers) + 1)
         if self._all is None and self._tally.problems > 1:
             self._all = self._progress.add_task("", total=1.0, text=self._all_text)
         task = self._progress.add_task("", total=1.0, text=lambda: self._run_text(run))
-        self._shown[run] = _Shown(self._started, task)
+        self._shown[run] = _Shown(number, task)
 
     def _winner_verified(self, event: WinnerVerified, run: str) -> None:
         if event.outcome is Outcome.OK:
@@ -191,7 +204,7 @@ class Display:
         if self._all is not None:
             self._progress.update(self._all, completed=self._tally.share)
         for run, turn in self._tally.turns.items():
-            self._progress.update(self._shown[run].task, completed=turn.tried / max(1, turn.total))
+            self._progress.update(self._shown[run].task, completed=self._tally.share_of(turn))
 
     def _all_text(self) -> str:
         tally = self._tally

@@ -116,8 +116,14 @@ class Tally:
     @property
     def share(self) -> float:
         """Of the problems, those that are being tuned in part."""
-        parts = sum(turn.tried / turn.total for turn in self.turns.values() if turn.total)
+        parts = sum(map(self.share_of, self.turns.values()))
         return min(1.0, (len(self.ended) + parts) / max(1, self.problems))
+
+    def share_of(self, turn: Turn) -> float:
+        """Of a problem's configurations or of its budget, whichever is nearer to its end."""
+        budget = self.options.budget_seconds
+        spent = 0.0 if budget is None else turn.spent_seconds / budget
+        return min(1.0, max(turn.tried / max(1, turn.total), spent))
 
     @property
     def mean_x_vendor(self) -> float | None:
