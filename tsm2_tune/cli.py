@@ -24,6 +24,7 @@ from tsm2_tune.command_options import (
     wait_option,
 )
 from tsm2_tune.options import computable, family_names, problems_of, thresholds_of
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.tuner.target import Target, default_spec, find_target
 from tsm2_tune.usage import Group, ended_by_signals, tell
 
@@ -42,6 +43,7 @@ MODULES = {
     "best": "listing",
     "cache": "caching",
     "confirm": "confirming",
+    "db": "databases",
     "devices": "planning",
     "doctor": "doctor",
     "export": "exporting",
@@ -49,6 +51,7 @@ MODULES = {
     "import": "importing",
     "ladder": "laddering",
     "model": "planning",
+    "quarantine": "quarantining",
     "record": "programs",
     "report": "reporting",
     "run": "programs",
@@ -124,13 +127,14 @@ def main(
     compiles CUDA for the rest, verifies and times each, and stores every trial. The same command again goes on
     where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
     """
-    from tsm2_tune.progress import tell_interrupted
-
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if is_given(ctx, name)]
         if given:
             raise click.UsageError(f"options of tuning before {ctx.invoked_subcommand!r}: put them behind it")
         return
+    from tsm2_tune.progress import tell_interrupted  # other commands do not wait for what tuning needs
+    from tsm2_tune.quarantining import tell_quarantined
+
     if shapes is None:
         raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480; --help says more")
     names = family_names(families)
@@ -138,10 +142,7 @@ def main(
     with ended_by_signals(ctx, database, stderr=as_json):
         thresholds = thresholds_of(guidelines)
         target = find_target(default_spec() if spec is None else spec)
-        shown = _shown(
-            database, target, is_chosen=spec is None, is_cache_asked=is_given(ctx, "cache"), as_json=as_json
-        )
-        with shown:
+        with _shown(ctx, shown_name(database), target, as_json=as_json) as shown:
             result = tsm2_tune.tune(
                 problems,
                 device=target,
@@ -156,28 +157,28 @@ def main(
                 **patience,
             )
         shown.end(result)
-    _tell_unsolved(result, database)
+    tell_quarantined(sum(one.quarantined for one in result.ended), shown_name(database))
+    _tell_unsolved(result, shown_name(database))
     tell_interrupted(result.interrupted)
     if not result.is_complete:
         ctx.exit(1)
 
 
-def _shown(
-    database: str, target: Target, *, is_chosen: bool, is_cache_asked: bool, as_json: bool
-) -> EventLines | Progress:
-    """What shows the run's events; `is_chosen`: nobody named the device."""
+def _shown(ctx: click.Context, database: str, target: Target, *, as_json: bool) -> EventLines | Progress:
+    """What shows the events of a run into the database of this name."""
     from tsm2_tune.display import console
     from tsm2_tune.json_lines import EventLines
     from tsm2_tune.progress import Progress, of_state
 
-    no_gpu = NO_GPU if is_chosen and target.is_host else ""
+    no_gpu = NO_GPU if target.is_host and not is_given(ctx, "spec") else ""
     if as_json:
         if no_gpu:
             tell(no_gpu)
         return EventLines(database)
 
     def said(run: RunStarted) -> Iterator[str]:
-        yield f"device: {target.identity.name}{of_state(target, run.options, is_asked=is_cache_asked)}"
+        state = of_state(target, run.options, is_asked=is_given(ctx, "cache"))
+        yield f"device: {target.identity.name}{state}"
         if no_gpu:
             yield no_gpu
 

@@ -133,6 +133,7 @@ class ProblemEnded:
     interrupted: int  # by the machine, and left untried
     elsewhere: int  # that another run is trying
     winner: BestRow | None  # the fastest that is right
+    quarantined: int = 0  # left out, as their kernels hung or faulted for other problems
 
     def __str__(self) -> str:
         won = self.winner

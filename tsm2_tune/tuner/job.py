@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
 from typing import overload
@@ -20,6 +20,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace, has_configurations, search_space
 from tsm2_tune.generator.tables import places
 from tsm2_tune.generator.transposed import transposed
+from tsm2_tune.tuner import quarantine
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.events import (
     FinalFailure,
@@ -167,6 +168,7 @@ class Turn:
     started_at: str  # of the run
     cache: Cache  # in which trials are timed
     is_between: bool = False  # whether the problem is no search's, but between those of searches
+    skipped: set[str] = field(default_factory=set)  # configurations whose kernels are quarantined
 
     @property
     def own(self) -> tuple[str, ...]:
@@ -197,15 +199,16 @@ class Turn:
         past = past_of(store, tuner, problem, self.own, again)
         winners = store.best(device=device, problem=problem, cache=self.cache)
         configs = frozenset(filter(None, map(config_spelt, past.tried)))
-        elsewhere = self.claims.others(problem)
+        elsewhere, skipped = self.claims.others(problem), len(self.skipped)
         yield ProblemEnded(
             problem,
             new_trials=new_trials,
             tried=len(past.tried),
             timed_out=past.timed_out,
-            untried=max(0, len(space.kept) - len(places(space.kept, configs)) - interrupted - elsewhere),
+            untried=max(0, len(space.kept) - len(places(space.kept, configs)) - interrupted - elsewhere - skipped),
             interrupted=interrupted,
             elsewhere=elsewhere,
+            quarantined=skipped,
             winner=winners[0] if winners else None,
         )
 
@@ -243,7 +246,8 @@ class Turn:
         """What tells of these trials, which are in the store now, and in the list no more."""
         if not ended:
             return []
-        ids = self.store.add_trials(tuning_run(self.tuner, self.started_at), ended, again)
+        hazards = quarantine.hazards(ended, self.tuner.target)
+        ids = self.store.add_trials(tuning_run(self.tuner, self.started_at), ended, again, hazards)
         events = [TrialStored(trial, trial_id) for trial, trial_id in zip(ended, ids, strict=True)]
         ended.clear()
         return events
@@ -263,9 +267,13 @@ class Turn:
         tried = self.store.history(self.tuner.target.identity.name, self.space.problem, own, basis).tried()
         replaced = sum(again.includes(one.id, one.outcome, one.limits, one.total_seconds) for one in tried)
         most = None if options.max_trials is None else options.max_trials + replaced
+        quarantined = quarantine.in_force(self.store.database, self.tuner.target, options.limits, options.retried)
 
         def claim(candidate: Candidate) -> Claimed:
             config = candidate.config
+            if quarantined.holds(candidate):
+                self.skipped.add(config.text)
+                return Claimed.QUARANTINED
             return self.claims.take(candidate.problem, config.text, basis=basis, again=again, families=own, most=most)
 
         return claim
@@ -319,7 +327,8 @@ def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
     if result.outcome is Outcome.OK:
         store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "")
     elif result.outcome is not Outcome.INTERRUPTED:
-        store.refute(row.trial_id, result.outcome, f"in the full verification: {result.detail}")
+        hazards = quarantine.refuted(tuner.target, row.problem, config, result)
+        store.refute(row.trial_id, result.outcome, f"in the full verification: {result.detail}", hazards)
     return WinnerVerified(row.problem, row.trial_id, row.config, result.outcome, result.detail)
 
 
