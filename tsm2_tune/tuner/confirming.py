@@ -115,7 +115,7 @@ class _Confirming:
             elif result.outcome is not Outcome.INTERRUPTED:
                 hazards = refuted(tuner.target, problem, config, result)
                 store.refute(trial_id, result.outcome, f"when it was confirmed: {result.detail}", hazards)
-            yield WinnerVerified(config.text, result.outcome, result.detail)
+            yield WinnerVerified(problem, trial_id, config.text, result.outcome, result.detail)
             if result.outcome is Outcome.INTERRUPTED:
                 return
 
