@@ -285,6 +285,9 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (("measurement", "summary_of"), ("vendor_measurement", "summary_of")),
     (("trial", "superseded"),),
     (),  # spellings alone
+    (),  # outcomes alone
+    (),  # names alone
+    (("claim", "attempts"),),
 )
 
 

@@ -178,7 +178,8 @@ class Display:
         most = self._options.max_trials
         reason = "--max-trials" if most is not None and event.tried + event.interrupted >= most else "--budget"
         text = f"; {event.untried} untried, stopped by {reason}" if event.untried else ""
-        return text + (f"; {event.elsewhere} with another run" if event.elsewhere else "")
+        text += f"; {event.elsewhere} with another run" if event.elsewhere else ""
+        return text + (f"; {event.given_up} given up, as runs died of them" if event.given_up else "")
 
     def _line(self, text: str) -> None:
         """A line above the progress bar; brackets in it are no markup."""

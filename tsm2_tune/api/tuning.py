@@ -35,6 +35,7 @@ from tsm2_tune.tuner import job
 from tsm2_tune.tuner.crossing import Crossing
 from tsm2_tune.tuner.events import Event, Noted, PairsStarted, ProblemEnded, RunStarted, is_interruption
 from tsm2_tune.tuner.locks import device_lock
+from tsm2_tune.tuner.spaces import Spaces, spaces
 from tsm2_tune.tuner.stopping import interruptible
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
@@ -100,10 +101,10 @@ def tune(
     )  # fmt: skip
     thresholds = thresholds_of(guidelines)
     target = device if isinstance(device, Target) else find_target(spec_of(device))
-    spaces = job.spaces(asked, target, guidelines=thresholds, families=names)
+    planned = spaces(asked, target, guidelines=thresholds, families=names)
     run = _Run(target, options, names, pairs=pairs, wait=wait, tell=on_event)
     with interruptible():
-        return run.result(spaces, name)
+        return run.result(planned, name)
 
 
 def options_of(
@@ -136,17 +137,17 @@ class _Run:
     tell: Callable[[Event], object] | None
     interrupted: int = 0
 
-    def result(self, spaces: job.Spaces, db: str) -> TuningResult:
+    def result(self, planned: Spaces, db: str) -> TuningResult:
         """Search these, and then measure pairs; what came of it."""
-        target, asked = self.target, frozenset(spaces.problems)
+        target, asked = self.target, frozenset(planned.problems)
         ended = []
         with (
             device_lock(target, self._note if self.wait else None),
             Tuner(target, self.options) as tuner,
             Store.open(db, create=True) as store,
         ):
-            self._told(RunStarted(target, spaces.problems, self.options, tuner.phases))
-            for event in job.run(spaces, tuner, store):
+            self._told(RunStarted(target, planned.problems, self.options, tuner.phases))
+            for event in job.run(planned, tuner, store):
                 if isinstance(event, ProblemEnded):
                     ended.append(event)
                 self._told(event)

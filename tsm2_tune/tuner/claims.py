@@ -2,6 +2,9 @@
 
 A claim whose owner died, or has not said for a minute that it lives, is anybody's. No claim is needed for the
 database to stay whole, as a configuration has one trial whoever tries it: claims keep two runs from doing it twice.
+
+What kills its run each time would kill one run after another: a configuration is given up whose run died three times
+while it was tried, and not merely claimed ahead.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, update
 from sqlalchemy.dialects.sqlite import insert
@@ -36,9 +39,23 @@ from tsm2_tune.tuner.trial import Outcome
 BEAT_SECONDS = 5.0
 STALE_SECONDS = 60.0  # without a beat: a machine that swaps is late, but not by that much
 WAIT_SECONDS = 0.2  # between two looks at whether another's final has ended
-FINAL = "final"  # in place of a configuration: the problem's finals
+LOOK_SECONDS = 1.0  # between two looks at what is being tried: what ends within one is not written down
+MOST_ATTEMPTS = 3  # times that a run died while it tried a configuration, which is given up then
+# In place of a configuration: the problem's finals; its search as a whole; and that its search has ended, which is no
+# claim, but stays when its run has ended.
+FINAL, SEARCH, SEARCHED = "final", "search", "searched"
+NO_CONFIGURATIONS = (FINAL, SEARCH, SEARCHED)
+NOBODY = ""  # in place of the owner of what nobody has taken on, but somebody had
 STARTED = 19  # where in the fields of proc(5)'s `stat` from the third on is when a process started
 _OWNER = re.compile(r"(?P<system>[-\w]+:\d+) (?P<process>\d{1,9}) (?P<started>\d{1,20}) [0-9a-f]{32}", re.ASCII)
+
+
+class _Key(NamedTuple):
+    """Of a claim on a device."""
+
+    problem: Problem
+    config: str
+    basis: str
 
 
 class Claims:
@@ -48,6 +65,9 @@ class Claims:
         self._database, self._device_name = database, device_name
         self.owner = f"{_system()} {os.getpid()} {_started(os.getpid())} {uuid.uuid4().hex}"
         self._open: Connection | None = None  # of claims that are taken together
+        self._at_hand: _Key | None = None  # what is being tried
+        self._marked: _Key | None = None  # what the database says of that
+        self._marking = threading.Lock()
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="claims", daemon=True)
 
@@ -62,7 +82,8 @@ class Claims:
         self._ended.set()
         self._beating.join()
         with suppress(StoreError):  # they are nobody's soon
-            self.give_back()
+            self._leave(searches=True)
+            self._remove_dead()
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -82,8 +103,9 @@ class Claims:
         again: Again,
         families: Collection[str] = (),
         most: int | None = None,
+        given_up: bool = False,
     ) -> Claimed:
-        """Claim a configuration that nobody has tried, or has claimed and lives.
+        """Claim a configuration that nobody has tried, or has claimed and lives; what is given up only if `given_up`.
 
         `most` is how many trials of these families and this basis there may be, with all claims.
         """
@@ -93,6 +115,8 @@ class Claims:
                 return Claimed.ELSEWHERE
             if self._owned_by_other(connection, problem, config, basis):
                 return Claimed.ELSEWHERE
+            if not given_up and self._attempts(connection, problem, config, basis) >= MOST_ATTEMPTS:
+                return Claimed.GIVEN_UP
             if most is not None and self._count(connection, problem, families, basis) >= most:
                 return Claimed.ENOUGH
             self._add(connection, problem, config, basis)
@@ -107,10 +131,58 @@ class Claims:
                     return
             time.sleep(WAIT_SECONDS)
 
-    def give_back(self) -> None:
-        """Claim nothing any more."""
+    def take_search(self, problem: Problem, basis: str, search: str, before: str = "") -> Claimed:
+        """Claim the search of a problem: ENDED where another run than `before` has ended the same one, ELSEWHERE
+        where another one that lives is at it.
+
+        `search` says all that tells one search of a problem from another.
+        """
         with self._database.transaction(writes=True) as connection:
-            connection.execute(delete(schema.claim).where(schema.claim.c.owner == self.owner))
+            ended = self._claim(connection, problem, SEARCHED, search)
+            if ended is not None and ended.owner not in (before, self.owner):
+                return Claimed.ENDED
+            if self._owned_by_other(connection, problem, SEARCH, basis):
+                return Claimed.ELSEWHERE
+            self._add(connection, problem, SEARCH, basis)
+            return Claimed.YES
+
+    def end_search(self, problem: Problem, search: str) -> None:
+        """Say that the search of a problem has ended. The claim of it stays until the next one has ended: so others
+        see this run live also in between.
+        """
+        column = schema.claim.c
+        older = and_(column.owner == self.owner, column.config == SEARCH, column.problem != problem.text)
+        with self._database.transaction(writes=True) as connection:
+            self._add(connection, problem, SEARCHED, search)
+            connection.execute(delete(schema.claim).where(older))
+
+    def ended_searches(self, search: str) -> dict[str, str]:
+        """The problems, by their texts, of which such a search has ended, and by which run."""
+        column = schema.claim.c
+        ended = select(column.problem, column.owner).where(
+            column.device_name == self._device_name, column.config == SEARCHED, column.basis == search
+        )
+        with self._database.transaction() as connection:
+            return {str(problem): str(owner) for problem, owner in connection.execute(ended).all()}
+
+    def give_back(self) -> None:
+        """Claim no configurations and no finals any more."""
+        self._leave(searches=False)
+
+    def trying(self, problem: Problem, config: str, basis: str) -> None:
+        """Whoever finds this run dead from now on knows that it died while it tried the configuration."""
+        self._at_hand = _Key(problem, config, basis)
+
+    def given_up(self, problem: Problem) -> tuple[str, ...]:
+        """The configurations that are given up, as their runs died."""
+        column = schema.claim.c
+        found = select(column.config).where(
+            column.device_name == self._device_name,
+            column.problem == problem.text,
+            column.attempts >= MOST_ATTEMPTS,
+        )
+        with self._database.transaction() as connection:
+            return tuple(connection.execute(found.order_by(column.config)).scalars())
 
     def others(self, problem: Problem) -> int:
         """How many configurations other runs that live have taken on."""
@@ -118,16 +190,35 @@ class Claims:
         theirs = select(column.owner, column.beat_at).where(
             column.device_name == self._device_name,
             column.problem == problem.text,
-            column.config != FINAL,
+            column.config.not_in(NO_CONFIGURATIONS),
             column.owner != self.owner,
         )
         with self._database.transaction() as connection:
             return sum(_lives(*row) for row in connection.execute(theirs).all())
 
+    def _claim(self, connection: Connection, problem: Problem, config: str, basis: str) -> Any:
+        query = select(schema.claim.c.owner, schema.claim.c.beat_at, schema.claim.c.attempts)
+        return connection.execute(query.where(_is_claim(self._device_name, problem, config, basis))).first()
+
     def _owned_by_other(self, connection: Connection, problem: Problem, config: str, basis: str) -> bool:
-        query = select(schema.claim.c.owner, schema.claim.c.beat_at)
-        row = connection.execute(query.where(_is_claim(self._device_name, problem, config, basis))).first()
-        return row is not None and row.owner != self.owner and _lives(*row)
+        row = self._claim(connection, problem, config, basis)
+        return row is not None and row.owner != self.owner and _lives(row.owner, row.beat_at)
+
+    def _attempts(self, connection: Connection, problem: Problem, config: str, basis: str) -> int:
+        row = self._claim(connection, problem, config, basis)
+        return row.attempts if row is not None and isinstance(row.attempts, int) else 0
+
+    def _leave(self, *, searches: bool) -> None:
+        """Claim nothing any more, or no more than searches. What runs died of before is kept."""
+        column = schema.claim.c
+        ours = and_(column.owner == self.owner, column.config != SEARCHED)
+        if not searches:
+            ours = and_(ours, column.config != SEARCH)
+        self._at_hand = None
+        with self._marking, self._database.transaction(writes=True) as connection:
+            self._survived(connection)
+            connection.execute(delete(schema.claim).where(ours, column.attempts == 0))
+            connection.execute(update(schema.claim).where(ours).values(owner=NOBODY))
 
     def _add(self, connection: Connection, problem: Problem, config: str, basis: str) -> None:
         values = {"device_name": self._device_name, "problem": problem.text, "config": config, "basis": basis}
@@ -140,7 +231,9 @@ class Claims:
         claim, given = schema.claim.c, of_kernels(families, basis)
         trials = select(func.count()).select_from(schema.trial.join(schema.problem))
         claims = select(claim.owner, func.max(claim.beat_at), func.count()).where(
-            claim.device_name == self._device_name, claim.problem == problem.text, claim.config != FINAL
+            claim.device_name == self._device_name,
+            claim.problem == problem.text,
+            claim.config.not_in(NO_CONFIGURATIONS),
         )
         tried = connection.execute(trials.where(_of_problem(self._device_name, problem), given)).scalar_one()
         owners = connection.execute(claims.group_by(claim.owner)).all()
@@ -148,24 +241,58 @@ class Claims:
         return int(tried) + sum(taken_on)
 
     def _remove_dead(self) -> None:
-        """Remove what nobody has taken on any more, or the table would grow with every run that is killed."""
-        key = schema.claim.primary_key.columns
+        """Remove what nobody has taken on any more, or the table would grow with every run that is killed.
+
+        What runs died of is kept; and so is which searches have ended, while any run lives.
+        """
+        key, columns = schema.claim.primary_key.columns, schema.claim.c
         with self._database.transaction(writes=True) as connection:
-            rows = connection.execute(select(*key, schema.claim.c.owner, schema.claim.c.beat_at)).all()
+            rows = connection.execute(select(*key, columns.owner, columns.beat_at, columns.attempts)).all()
             newest = defaultdict[Any, float](float)
-            for *_, owner, beat_at in rows:
-                newest[owner] = max(newest[owner], beat_at if isinstance(beat_at, float) else 0.0)
-            dead = {owner for owner, beat_at in newest.items() if not _lives(owner, beat_at)}
-            found = [dict(zip(key.keys(), row, strict=False)) for row in rows if row.owner in dead]
+            for row in (row for row in rows if row.config != SEARCHED):
+                newest[row.owner] = max(newest[row.owner], row.beat_at if isinstance(row.beat_at, float) else 0.0)
+            living = {owner for owner, beat_at in newest.items() if _lives(owner, beat_at)}
+            found = [
+                dict(zip(key.keys(), row, strict=False))
+                for row in rows
+                if not (living if row.config == SEARCHED else row.owner in living or row.attempts)
+            ]
             if found:  # one row each, however many owners there are
                 this = and_(*(column == bindparam(column.name) for column in key))
                 connection.execute(delete(schema.claim).where(this), found)
 
     def _beat(self) -> None:
-        while not self._ended.wait(BEAT_SECONDS):
-            with suppress(StoreError), self._database.transaction(writes=True) as connection:
-                ours = update(schema.claim).where(schema.claim.c.owner == self.owner)
-                connection.execute(ours.values(beat_at=time.time()))
+        beaten_at, seen = time.monotonic(), None
+        while not self._ended.wait(min(LOOK_SECONDS, BEAT_SECONDS)):
+            at_hand = self._at_hand
+            with suppress(StoreError):
+                if at_hand is not self._marked and at_hand is seen:
+                    self._mark(at_hand)
+                if time.monotonic() - beaten_at >= BEAT_SECONDS:
+                    beaten_at = time.monotonic()
+                    with self._database.transaction(writes=True) as connection:
+                        column = schema.claim.c
+                        ours = and_(column.owner == self.owner, column.config != SEARCHED)
+                        connection.execute(update(schema.claim).where(ours).values(beat_at=time.time()))
+            seen = at_hand
+
+    def _mark(self, at_hand: _Key | None) -> None:
+        """Write down what has been tried for a while: who dies now dies of that. It survived what was before."""
+        with self._marking, self._database.transaction(writes=True) as connection:
+            self._survived(connection)
+            if at_hand is not None and self._count_attempt(connection, at_hand, 1):
+                self._marked = at_hand
+
+    def _survived(self, connection: Connection) -> None:
+        if self._marked is not None:
+            self._count_attempt(connection, self._marked, -1)
+            self._marked = None
+
+    def _count_attempt(self, connection: Connection, key: _Key, change: int) -> bool:
+        """Whether there is such a claim of ours, as there is until the trial is stored."""
+        ours = and_(_is_claim(self._device_name, *key), schema.claim.c.owner == self.owner)
+        counted = update(schema.claim).where(ours).values(attempts=schema.claim.c.attempts + change)
+        return connection.execute(counted).rowcount > 0
 
 
 def settle(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> None:

@@ -130,6 +130,7 @@ class ProblemEnded:
     interrupted: int  # by the machine, and left untried
     elsewhere: int  # that another run is trying
     winner: BestRow | None  # the fastest that is right
+    given_up: int = 0  # configurations, as run after run died while it tried them
 
     def __str__(self) -> str:
         won = self.winner

@@ -201,6 +201,13 @@ def _rename(connection: Connection) -> None:
             connection.exec_driver_sql("UPDATE claim SET config = ? WHERE config = ?", (config.text, text))
 
 
+def _add_attempts(connection: Connection) -> None:
+    """A configuration is given up where run after run dies of it; before, nobody counted."""
+    columns = connection.exec_driver_sql("PRAGMA table_info(claim)")
+    if "attempts" not in [column.name for column in columns]:  # as in a table that was made just now
+        connection.exec_driver_sql("ALTER TABLE claim ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0")
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -221,6 +228,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _spell_out,
     _end_trials_early,
     _rename,
+    _add_attempts,
 )
 
 

@@ -46,6 +46,8 @@ class Claimed(Enum):
     YES = "ours"
     ELSEWHERE = "another run has it, or has done it"
     ENOUGH = "with the claims of all runs there are as many trials as asked for"
+    ENDED = "another run has ended the search of the problem"
+    GIVEN_UP = "several runs died while they tried it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,12 +137,13 @@ class Tuner:
         past: Past,
         claim: Claim = lambda _: Claimed.YES,
         together: Callable[[], AbstractContextManager[object]] = nullcontext,
+        trying: Callable[[Candidate], object] = lambda _: None,
     ) -> Iterator[Trial]:
         """Try the candidates of one problem that the past has not tried, in their order, until the options end it.
 
-        Those of a family that proves far behind wait. Each is claimed before it is compiled, several `together`. What
-        families have tried late is made of the fastest few. A trial that the machine interrupted twice says nothing
-        of its kernel.
+        Those of a family that proves far behind wait. Each is claimed before it is compiled, several `together`, and
+        `trying` is told of it when its trial begins. What families have tried late is made of the fastest few. A
+        trial that the machine interrupted twice says nothing of its kernel.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
@@ -166,6 +167,7 @@ class Tuner:
                     return
                 if self.target.is_host:
                     wait([begun[2], *pending.compiling])  # a compiler beside it would disturb its times
+                trying(begun[0])
                 trial = self._trial(*begun, since=since, fastest_us=fastest_us)
                 since = seconds()
                 remaining.tell(trial)
