@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.fabricated import GPU, PROBLEM, plain_sql
 from tests.test_claims import dead
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import spreading
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.spreading import Spread, search_key
@@ -33,7 +35,19 @@ def runs(path: Path, store: Store) -> Iterator[list[Claims]]:
 
 
 def spread(claims: Claims, problems: Sequence[Problem] = PROBLEMS, search: str = "s") -> Spread:
-    return Spread(claims, problems, "basis", search)
+    return Spread(claims, problems, search)
+
+
+class Waits(Exception):
+    """In place of the time that a run waits for another one, which in a test is in the same thread."""
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(_: float) -> None:
+        raise Waits
+
+    monkeypatch.setattr(spreading, "time", SimpleNamespace(sleep=sleep))
 
 
 def test_a_run_on_its_own_takes_problems_in_their_order(runs: list[Claims]) -> None:
@@ -53,18 +67,36 @@ def test_each_takes_the_first_that_no_other_is_at(runs: list[Claims]) -> None:
 def test_what_a_run_that_died_was_at_is_the_next(runs: list[Claims], path: Path) -> None:
     first, second = iter(spread(runs[0])), iter(spread(runs[1]))
     assert [next(first), next(second)] == [0, 1]
-    plain_sql(path, f"UPDATE claim SET owner = '{dead(runs[0].owner)}' WHERE owner = '{runs[0].owner}'")
+    die(path, runs[0])
     assert list(second) == [0, 2, 3]
 
 
-def test_what_another_has_joined_and_left_is_not_ended(runs: list[Claims], path: Path) -> None:
-    one, two = [iter(spread(claims, PROBLEMS[:1])) for claims in runs[:2]]
-    third = spread(runs[2], PROBLEMS[:1])
-    assert list(zip(one, two, strict=False)) == [(0, 0)]  # the second has joined
-    assert list(two) == []
-    ended = "SELECT owner FROM claim WHERE config = 'searched'"
-    assert plain_sql(path, ended) == [(runs[0].owner,)]
-    assert list(third) == []
+def die(path: Path, claims: Claims) -> None:
+    plain_sql(path, f"UPDATE claim SET owner = '{dead(claims.owner)}' WHERE owner = '{claims.owner}'")
+
+
+def test_who_has_joined_waits_and_takes_over_what_is_left(runs: list[Claims], path: Path) -> None:
+    first, second = [iter(spread(claims, PROBLEMS[:1])) for claims in runs[:2]]
+    assert (next(first), next(second)) == (0, 0)
+    with pytest.raises(Waits):
+        next(second)
+    third = iter(spread(runs[1], PROBLEMS[:1]))
+    assert next(third) == 0
+    die(path, runs[0])
+    assert list(third) == [0]
+
+
+def test_who_searches_otherwise_is_not_waited_for(runs: list[Claims]) -> None:
+    first, second = iter(spread(runs[0])), iter(spread(runs[1], PROBLEMS[:1], search="with another budget"))
+    assert (next(first), next(second)) == (0, 0)
+    assert list(second) == []
+
+
+def test_what_has_ended_is_nobodys_though_its_run_lives(runs: list[Claims]) -> None:
+    first = iter(spread(runs[0]))
+    assert (next(first), next(first)) == (0, 1)
+    other = spread(runs[1], PROBLEMS[:2], search="with another budget")
+    assert list(other) == [0, 1]  # of which it has joined the second
 
 
 def test_another_search_of_a_problem_has_its_own_end(runs: list[Claims]) -> None:

@@ -41,10 +41,10 @@ STALE_SECONDS = 60.0  # without a beat: a machine that swaps is late, but not by
 WAIT_SECONDS = 0.2  # between two looks at whether another's final has ended
 LOOK_SECONDS = 1.0  # between two looks at what is being tried: what ends within one is not written down
 MOST_ATTEMPTS = 3  # times that a run died while it tried a configuration, which is given up then
-# In place of a configuration: the problem's finals; its search as a whole; and that its search has ended, which is no
-# claim, but stays when its run has ended.
-FINAL, SEARCH, SEARCHED = "final", "search", "searched"
-NO_CONFIGURATIONS = (FINAL, SEARCH, SEARCHED)
+# In place of a configuration: the problem's finals; its search as a whole; that its search has ended, which is no
+# claim, but stays as long as any run lives; and, of no problem, that a run lives.
+FINAL, SEARCH, SEARCHED, RUN = "final", "search", "searched", "run"
+NO_CONFIGURATIONS = (FINAL, SEARCH, SEARCHED, RUN)
 NOBODY = ""  # in place of the owner of what nobody has taken on, but somebody had
 STARTED = 19  # where in the fields of proc(5)'s `stat` from the third on is when a process started
 _OWNER = re.compile(r"(?P<system>[-\w]+:\d+) (?P<process>\d{1,9}) (?P<started>\d{1,20}) [0-9a-f]{32}", re.ASCII)
@@ -131,38 +131,45 @@ class Claims:
                     return
             time.sleep(WAIT_SECONDS)
 
-    def take_search(self, problem: Problem, basis: str, search: str, before: str = "") -> Claimed:
+    def take_search(self, problem: Problem, search: str, before: str = "") -> Claimed:
         """Claim the search of a problem: ENDED where another run than `before` has ended the same one, ELSEWHERE
-        where another one that lives is at it.
+        where another one that lives is at it, and OTHERWISE where that is another search.
 
         `search` says all that tells one search of a problem from another.
         """
+        column = schema.claim.c
+        query = select(column.config, column.basis, column.owner, column.beat_at).where(
+            column.device_name == self._device_name,
+            column.problem == problem.text,
+            column.config.in_((SEARCH, SEARCHED)),
+        )
         with self._database.transaction(writes=True) as connection:
-            ended = self._claim(connection, problem, SEARCHED, search)
-            if ended is not None and ended.owner not in (before, self.owner):
+            found = [row for row in connection.execute(query).all() if row.owner != self.owner]
+            if any((row.config, row.basis) == (SEARCHED, search) and row.owner != before for row in found):
                 return Claimed.ENDED
-            if self._owned_by_other(connection, problem, SEARCH, basis):
-                return Claimed.ELSEWHERE
-            self._add(connection, problem, SEARCH, basis)
+            others = {row.basis for row in found if row.config == SEARCH and _lives(row.owner, row.beat_at)}
+            if others:
+                return Claimed.ELSEWHERE if search in others else Claimed.OTHERWISE
+            self._add(connection, problem, SEARCH, search)
             return Claimed.YES
 
     def end_search(self, problem: Problem, search: str) -> None:
-        """Say that the search of a problem has ended. The claim of it stays until the next one has ended: so others
-        see this run live also in between.
-        """
-        column = schema.claim.c
-        older = and_(column.owner == self.owner, column.config == SEARCH, column.problem != problem.text)
+        """Give the search of a problem back, and say that it has ended."""
         with self._database.transaction(writes=True) as connection:
             self._add(connection, problem, SEARCHED, search)
-            connection.execute(delete(schema.claim).where(older))
+            ours = and_(_is_claim(self._device_name, problem, SEARCH, search), schema.claim.c.owner == self.owner)
+            connection.execute(delete(schema.claim).where(ours))
 
-    def ended_searches(self, search: str) -> dict[str, str]:
-        """The problems, by their texts, of which such a search has ended, and by which run."""
+    def begin_searches(self, search: str) -> dict[str, str]:
+        """Say that this run lives, also where it has claimed nothing; the problems, by their texts, of which such a
+        search has ended, and by which run.
+        """
         column = schema.claim.c
         ended = select(column.problem, column.owner).where(
             column.device_name == self._device_name, column.config == SEARCHED, column.basis == search
         )
-        with self._database.transaction() as connection:
+        with self._database.transaction(writes=True) as connection:
+            self._add(connection, None, RUN, self.owner)
             return {str(problem): str(owner) for problem, owner in connection.execute(ended).all()}
 
     def give_back(self) -> None:
@@ -213,15 +220,16 @@ class Claims:
         column = schema.claim.c
         ours = and_(column.owner == self.owner, column.config != SEARCHED)
         if not searches:
-            ours = and_(ours, column.config != SEARCH)
+            ours = and_(ours, column.config.not_in((SEARCH, RUN)))
         self._at_hand = None
         with self._marking, self._database.transaction(writes=True) as connection:
             self._survived(connection)
             connection.execute(delete(schema.claim).where(ours, column.attempts == 0))
             connection.execute(update(schema.claim).where(ours).values(owner=NOBODY))
 
-    def _add(self, connection: Connection, problem: Problem, config: str, basis: str) -> None:
-        values = {"device_name": self._device_name, "problem": problem.text, "config": config, "basis": basis}
+    def _add(self, connection: Connection, problem: Problem | None, config: str, basis: str) -> None:
+        text = "" if problem is None else problem.text
+        values = {"device_name": self._device_name, "problem": text, "config": config, "basis": basis}
         ours = {"owner": self.owner, "beat_at": time.time()}
         added = insert(schema.claim).values(**values, **ours)
         connection.execute(added.on_conflict_do_update(index_elements=list(values), set_=ours))

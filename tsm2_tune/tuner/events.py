@@ -203,6 +203,39 @@ class Crossed:
         return f"{self.done} of {_counted(self.total, 'pair')} measured"
 
 
+@dataclass(frozen=True, slots=True)
+class FleetStarted:
+    """Several runs begin on one database, each on a device of its own. What happens in them follows as `OfRun`."""
+
+    runs: tuple[str, ...]  # their names, such as "GPU 0", or a worker's of a cluster; others may join them
+    problems: tuple[Problem, ...]  # that they spread among them
+
+    def __str__(self) -> str:
+        return f"tuning {_counted(len(self.problems), 'problem')} by {_counted(len(self.runs), 'run')}"
+
+
+@dataclass(frozen=True, slots=True)
+class OfRun:
+    """Something that happened in one of several runs."""
+
+    run: str  # its name
+    event: Event
+
+    def __str__(self) -> str:
+        return f"{in_a_line(self.run)}: {self.event}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """One of several runs is over. The others take over what one that failed was at."""
+
+    run: str  # its name
+    trouble: str  # a sentence; empty where it did its part
+
+    def __str__(self) -> str:
+        return f"{in_a_line(self.run)}: {f'ended early: {in_a_line(self.trouble)}' if self.trouble else 'ended'}"
+
+
 Event = (
     Noted
     | RunStarted
@@ -217,6 +250,9 @@ Event = (
     | Confirmed
     | PairsStarted
     | Crossed
+    | FleetStarted
+    | OfRun
+    | RunEnded
 )
 
 

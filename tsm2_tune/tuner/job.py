@@ -77,7 +77,7 @@ def run(
         problems, asked = tuple(space.problem for space in searched), ()
     key = search_key(tuner.basis, tuner.options, tuple(families), asked)
     with store.claims(tuner.target.identity.name) as claims:
-        spread = Spread(claims, problems, tuner.basis, key)
+        spread = Spread(claims, problems, key)
         for space in (searched[place] for place in spread):
             names = tuple(name for name in counted(families, space) if family_named(name).supports(space.problem))
             yield from Turn(space, tuner, store, claims, names, started_at, cache).events(order)

@@ -46,6 +46,7 @@ class Claimed(Enum):
     YES = "ours"
     ELSEWHERE = "another run has it, or has done it"
     ENOUGH = "with the claims of all runs there are as many trials as asked for"
+    OTHERWISE = "another run is at the problem, with other options"
     ENDED = "another run has ended the search of the problem"
     GIVEN_UP = "several runs died while they tried it"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import random
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.claims import WAIT_SECONDS, Claims
 from tsm2_tune.tuner.past import Claimed
 from tsm2_tune.tuner.patience import Options
 
@@ -26,38 +27,42 @@ class Spread:
     """Gives the place of each problem that this run has a part in, in their order but for those others are at.
 
     A problem is left out whose search another run has ended since this was made. When only problems are left that
-    others are at, the run joins one of them: a claim of each configuration divides its search.
+    others are at, the run joins them: a claim of each configuration divides a search. What it has joined it waits
+    for, and takes over where the other run dies.
     """
 
-    def __init__(self, claims: Claims, problems: Sequence[Problem], basis: str, search: str) -> None:
-        self._claims, self._problems, self._basis, self._search = claims, problems, basis, search
-        self._before = claims.ended_searches(search)
+    def __init__(self, claims: Claims, problems: Sequence[Problem], search: str) -> None:
+        self._claims, self._problems, self._search = claims, problems, search
+        self._before = claims.begin_searches(search)
         self._chance = random.Random(claims.owner)  # else all that have no problem left would join the same one
+        self._left, self._joined = list(range(len(problems))), set[int]()
         self.ended_elsewhere = 0  # problems that were left out
 
     def __iter__(self) -> Iterator[int]:
-        left = list(range(len(self._problems)))
-        while left:
-            place, is_ours = self._next(left)
-            if place is None:
-                return
-            left.remove(place)
-            yield place
-            if is_ours:
-                self._claims.end_search(self._problems[place], self._search)
+        while self._left:
+            taken, others = self._taken()
+            if taken is not None:
+                self._left.remove(taken)
+                yield taken
+                self._claims.end_search(self._problems[taken], self._search)
+            elif others:
+                joined = self._chance.choice(others)
+                self._joined.add(joined)
+                yield joined
+            elif self._left:
+                time.sleep(WAIT_SECONDS)
 
-    def _next(self, left: list[int]) -> tuple[int | None, bool]:
-        """One of those left, and whether it is claimed; None where other runs have ended them all.
-
-        What others have ended is left no more.
-        """
-        for place in list(left):
-            problem = self._problems[place]
-            before = self._before.get(problem.text, "")
-            answer = self._claims.take_search(problem, self._basis, self._search, before)
+    def _taken(self) -> tuple[int | None, list[int]]:
+        """The first problem that no other run is at, claimed; else those to join. What is done is left no more."""
+        others: list[int] = []
+        for place in list(self._left):
+            problem, is_joined = self._problems[place], place in self._joined
+            answer = self._claims.take_search(problem, self._search, self._before.get(problem.text, ""))
             if answer is Claimed.YES:
-                return place, True
-            if answer is Claimed.ENDED:
-                left.remove(place)
-                self.ended_elsewhere += 1
-        return (self._chance.choice(left), False) if left else (None, False)
+                return place, []
+            if answer is Claimed.ENDED or (answer is Claimed.OTHERWISE and is_joined):
+                self._left.remove(place)
+                self.ended_elsewhere += not is_joined
+            elif not is_joined:
+                others.append(place)
+        return None, others

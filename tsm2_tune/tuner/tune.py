@@ -65,7 +65,8 @@ class Tuner:
         self._ceilings: Ceilings | None = None
         self._compiling: dict[str, Compiled] = {}
         self._submitted: list[Compiled] = []
-        compilers = cores() - cores() // CORES_A_SPARE
+        own = cores(options.sharing)
+        compilers = own - own // CORES_A_SPARE
         self._pool = ThreadPoolExecutor(max_workers=compilers, thread_name_prefix="compile")
         try:
             remove_leftovers()
@@ -157,7 +158,7 @@ class Tuner:
             remaining.put_back(first)
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
-        pending = Pending(remaining, line, self._begun, cores() + 1, together)
+        pending = Pending(remaining, line, self._begun, cores(options.sharing) + 1, together)
         fastest_us = min((one.median_us for one in past.contenders), default=None)
         try:
             for trials in count():
@@ -408,9 +409,10 @@ def _file(path: str) -> tuple[int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores(sharing: int = 1) -> int:
+    """Processors that this process may use, or the share of one of so many processes."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable // sharing)
 
 
 def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:
