@@ -70,8 +70,8 @@ class Refusal(click.UsageError):
 
 
 @contextmanager
-def ended_by_signals(ctx: click.Context, database: str) -> Iterator[None]:
-    """Ctrl-C, SIGTERM or SIGHUP ends what tunes into the database with a sentence."""
+def ended_by_signals(ctx: click.Context, database: str, *, stderr: bool = False) -> Iterator[None]:
+    """Ctrl-C, SIGTERM or SIGHUP ends what tunes into the database with a sentence, on standard error if `stderr`."""
     try:
         with stoppable():
             yield
@@ -83,7 +83,7 @@ def ended_by_signals(ctx: click.Context, database: str) -> Iterator[None]:
         from tsm2_tune.display import console, print_line  # completion in a shell waits for what is imported above
 
         with suppress(OSError):  # the terminal may be what is gone
-            print_line(console(), text)
+            print_line(console(stderr=stderr), text)
         ctx.exit(OF_A_SIGNAL + getattr(stop, "number", signal.SIGINT))
 
 

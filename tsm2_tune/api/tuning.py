@@ -64,6 +64,17 @@ class TuningResult:
         """The problems of which no configuration gave a right result."""
         return tuple(one.problem for one in self.ended if one.winner is None)
 
+    @property
+    def changed(self) -> tuple[Problem, ...]:
+        """The problems for which a kernel of another one has won since their searches ended."""
+        before = {one.problem: one.winner.config for one in self.ended if one.winner is not None}
+        return tuple(row.problem for row in self.winners if before.get(row.problem, row.config) != row.config)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all problems have a winner, and nothing was kept from being judged."""
+        return not (self.unsolved or self.interrupted)
+
 
 def tune(
     products: Products, *, dtype: ElementTypes = "f32", op: Texts = "nn", layout: str = "column", math: str = "full",

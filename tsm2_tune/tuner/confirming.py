@@ -113,7 +113,7 @@ class _Confirming:
                     store.add_full_verdict(trial_id, result.verdict.detail if result.verdict else "")
             elif result.outcome is not Outcome.INTERRUPTED:
                 store.refute(trial_id, result.outcome, f"when it was confirmed: {result.detail}")
-            yield WinnerVerified(config.text, result.outcome, result.detail)
+            yield WinnerVerified(problem, trial_id, config.text, result.outcome, result.detail)
             if result.outcome is Outcome.INTERRUPTED:
                 return
 

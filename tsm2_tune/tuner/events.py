@@ -44,6 +44,7 @@ class ProblemStarted:
     tried_before: int  # configurations, by earlier runs
     seconds_before: float  # that earlier runs spent on it
     best_before_us: float | None  # the least median of earlier runs
+    vendor_us: float | None = None  # the vendor's newest right median, of a final of earlier runs
 
     def __str__(self) -> str:
         kept = _counted(len(self.space.kept), "configuration")
@@ -98,6 +99,8 @@ class FinalFailure:
 class WinnerVerified:
     """What was about to win was verified in full. Where it was not right, another one wins."""
 
+    problem: Problem  # that it was about to win
+    trial_id: int  # the number of its trial, as `tsm2-tune show` has it
     config: str  # its text, such as tsm2:version=v3,threads=128,columns=16,prefetch=4
     outcome: Outcome  # OK where every call was right
     detail: str  # what was tried, or what went wrong

@@ -118,7 +118,8 @@ class Turn:
         past = past_of(store, tuner, problem, self.own, again)
         contenders = past_of(store, tuner, problem, self.families, again).contenders
         best_before_us = min((one.median_us for one in contenders), default=None)
-        yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)
+        vendor_us = store.vendor_us(device, problem, self.cache)
+        yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us, vendor_us)
 
         new_trials = interrupted = 0
         older = store.history(device, problem, self.own, tuner.basis).fastest_of_older()
@@ -251,7 +252,7 @@ def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
         store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "")
     elif result.outcome is not Outcome.INTERRUPTED:
         store.refute(row.trial_id, result.outcome, f"in the full verification: {result.detail}")
-    return WinnerVerified(row.config, result.outcome, result.detail)
+    return WinnerVerified(row.problem, row.trial_id, row.config, result.outcome, result.detail)
 
 
 def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:

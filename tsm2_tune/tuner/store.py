@@ -242,6 +242,14 @@ class Store:
             records.refuse_marks(connection)
             return tuple(records.as_known(connection, row) for row in found)
 
+    def vendor_us(self, device: str, problem: Problem, cache: Cache) -> float | None:
+        """The vendor's median in the newest final of the problem where it was right, by its fastest routine there.
+
+        In this state of the L2. None where no final has measured it. StoreError where a row is not as it was stored.
+        """
+        rows = self._database.rows(storing.newest_right(device, conditions.problem_id(problem), cache))
+        return storing.median_us(rows[0]) if rows else None
+
     def row(self, trial_id: int) -> BestRow:
         """The row of a trial that is ok, as `best` has it, though it may have won nothing: by its newest measurement.
 

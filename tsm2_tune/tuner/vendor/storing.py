@@ -128,6 +128,24 @@ def of_finals(device_name: str, problem_id: ColumnElement[int], finals: Select[t
     )
 
 
+def newest_right(device_name: str, problem_id: ColumnElement[int], cache: Cache) -> Select[Row]:
+    """The query of `median_us`: of the problem's newest final with a right routine in this state, the fastest one."""
+    is_right = and_(VENDOR.c.problem_id == problem_id, VENDOR.c.cache == cache.value, VENDOR.c.verdict_correct == 1)
+    return (
+        select(VENDOR.c.id, VENDOR.c.median_us)
+        .join(schema.run, schema.run.c.id == VENDOR.c.run_id)
+        .where(is_right, schema.run.c.device_name == device_name)
+        .order_by(VENDOR.c.round.desc(), VENDOR.c.median_us)
+        .limit(1)
+    )
+
+
+def median_us(row: Row) -> float:
+    """Of a row of `newest_right`."""
+    with stored.reading(row["id"], KIND):
+        return float(checked(row, (VENDOR.c.median_us,))["median_us"])
+
+
 def versions(rows: Collection[Row]) -> frozenset[tuple[str, str, int]]:
     """The driver, library and version of each."""
     found = set()
