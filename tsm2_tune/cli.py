@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import tsm2_tune
+from tsm2_tune.api.devices import targets_of
 from tsm2_tune.command_options import (
     database_option,
-    device_option,
+    devices_option,
     family_options,
     full_trials_option,
     is_given,
@@ -24,7 +25,6 @@ from tsm2_tune.command_options import (
     wait_option,
 )
 from tsm2_tune.options import computable, family_names, problems_of, thresholds_of
-from tsm2_tune.tuner.target import Target, default_spec, find_target
 from tsm2_tune.usage import Group, ended_by_signals, tell
 
 if TYPE_CHECKING:  # completion in a shell waits for what is imported here
@@ -84,7 +84,7 @@ class Commands(UserDict[str, click.Command]):
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(tsm2_tune.__version__, prog_name="tsm2-tune")
-@device_option
+@devices_option
 @shapes_options(required=False)
 @family_options
 @tuning_options
@@ -137,14 +137,15 @@ def main(
     problems = computable(problems_of(shapes, dtypes, ops, layout, math), names)
     with ended_by_signals(ctx, database, stderr=as_json):
         thresholds = thresholds_of(guidelines)
-        target = find_target(default_spec() if spec is None else spec)
+        targets = targets_of(spec)
+        is_unasked_host = spec is None and targets[0].is_host
         shown = _shown(
-            database, target, is_chosen=spec is None, is_cache_asked=is_given(ctx, "cache"), as_json=as_json
+            database, is_unasked_host=is_unasked_host, is_cache_asked=is_given(ctx, "cache"), as_json=as_json
         )
         with shown:
             result = tsm2_tune.tune(
                 problems,
-                device=target,
+                device=targets,
                 db=database,
                 family=names,
                 guidelines=thresholds,
@@ -158,28 +159,28 @@ def main(
         shown.end(result)
     _tell_unsolved(result, database)
     tell_interrupted(result.interrupted)
+    if result.left:
+        tell(f"{len(result.left)} problems not tuned to their end, as runs ended early: the same command goes on")
     if not result.is_complete:
         ctx.exit(1)
 
 
-def _shown(
-    database: str, target: Target, *, is_chosen: bool, is_cache_asked: bool, as_json: bool
-) -> EventLines | Progress:
-    """What shows the run's events; `is_chosen`: nobody named the device."""
+def _shown(database: str, *, is_unasked_host: bool, is_cache_asked: bool, as_json: bool) -> EventLines | Progress:
+    """What shows the run's events."""
     from tsm2_tune.display import console
     from tsm2_tune.json_lines import EventLines
     from tsm2_tune.progress import Progress, of_state
 
-    no_gpu = NO_GPU if is_chosen and target.is_host else ""
     if as_json:
-        if no_gpu:
-            tell(no_gpu)
+        if is_unasked_host:
+            tell(NO_GPU)
         return EventLines(database)
 
-    def said(run: RunStarted) -> Iterator[str]:
-        yield f"device: {target.identity.name}{of_state(target, run.options, is_asked=is_cache_asked)}"
-        if no_gpu:
-            yield no_gpu
+    def said(run: RunStarted, name: str) -> Iterator[str]:
+        target = run.target
+        yield f"{name or 'device'}: {target.identity.name}{of_state(target, run.options, is_asked=is_cache_asked)}"
+        if is_unasked_host:
+            yield NO_GPU
 
     return Progress(console(), database, said)
 

@@ -166,6 +166,13 @@ device_option = click.option(
     shell_complete=completion.devices_here,
     help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]",
 )
+devices_option = click.option(
+    "--device",
+    "spec",
+    shell_complete=completion.several_devices,
+    help="CUDA ordinal, cpu, or several GPUs that divide the work: 0,1, or all. [default: GPU 0 if there is one,"
+    " else cpu]",
+)
 stored_device_option = click.option(
     "--device",
     shell_complete=completion.devices_here,

@@ -22,6 +22,8 @@ from tsm2_tune.tuner.events import (
     FinalStored,
     ProblemEnded,
     ProblemStarted,
+    RunEnded,
+    RunStarted,
     TrialInterrupted,
     TrialStored,
     VendorLeftOut,
@@ -64,7 +66,8 @@ class Display:
     def __init__(self, console: Console, options: Options, problems: int, phases: Phases) -> None:
         self._options = options
         self._tally = Tally(options, problems)
-        self._phases, self._liveness = phases, Liveness(self._goes_on, LONG_SECONDS)
+        self._phases = {"": phases}  # by the run's name
+        self._liveness = Liveness(self._goes_on, LONG_SECONDS)
         self._live = console.is_terminal
         self._progress = Progress(
             _Line(table_column=Column()),
@@ -98,7 +101,11 @@ class Display:
         self._liveness.event()
         turn = self._tally.turns.get(run)
         self._tally.hear(event, run)
-        if isinstance(event, ProblemStarted):
+        if isinstance(event, RunStarted):
+            self._phases[run] = event.phases
+        elif isinstance(event, RunEnded):
+            self._run_ended(run)
+        elif isinstance(event, ProblemStarted):
             self._problem_started(run)
         elif isinstance(event, TrialStored | TrialInterrupted):
             self._trial_ended(event.trial, run)
@@ -117,7 +124,7 @@ class Display:
     def _goes_on(self, seconds: float) -> None:
         """Say what takes so long."""
         for run, turn in tuple(self._tally.turns.items()):
-            text = f"no news for {seconds:.0f} s, at {self._phases.now}"
+            text = f"no news for {seconds:.0f} s, at {self._phases[run].now}"
             self._line(f"{self._of_problems(run)}{turn.problem.text}: {text}")
 
     def _problem_started(self, run: str) -> None:
@@ -126,6 +133,11 @@ class Display:
             self._all = self._progress.add_task("", total=1.0, text=self._all_text)
         task = self._progress.add_task("", total=1.0, text=lambda: self._run_text(run))
         self._shown[run] = _Shown(self._started, task)
+
+    def _run_ended(self, run: str) -> None:
+        """It is at no problem any more."""
+        if (shown := self._shown.pop(run, None)) is not None:
+            self._progress.remove_task(shown.task)
 
     def _winner_verified(self, event: WinnerVerified, run: str) -> None:
         if event.outcome is Outcome.OK:

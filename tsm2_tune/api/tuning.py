@@ -73,7 +73,7 @@ class TuningResult:
     @property
     def is_complete(self) -> bool:
         """Whether all problems have a winner, and nothing was kept from being judged."""
-        return not (self.unsolved or self.interrupted)
+        return not (self.unsolved or self.interrupted or self.left)
 
 
 def tune(
