@@ -17,8 +17,8 @@ import pytest
 
 import tsm2_tune
 from tests.fabricated import plain_sql
+from tests.quick_members import quick_members
 from tsm2_tune.errors import ToolMissing, WorkerError
-from tsm2_tune.tuner import member
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.events import Event, FleetStarted, OfRun, ProblemEnded, ProblemStarted, RunEnded, TrialStored
 from tsm2_tune.tuner.store import Store
@@ -26,18 +26,11 @@ from tsm2_tune.tuner.target import Target, find_target
 
 pytestmark = [pytest.mark.usefixtures("session_cache"), pytest.mark.host]
 SHAPES, TRIALS = "64x2x64,32x2x64,64x4x64", 2
-QUICK = "from tests.quick_command import make_quick; make_quick(setattr)"
 
 
 @pytest.fixture(autouse=True)
-def quick_members(monkeypatch: pytest.MonkeyPatch, toolchain: Toolchain) -> None:
-    quick(monkeypatch.setattr)
-
-
-def quick(setattr: Callable[[object, str, object], None]) -> None:
-    """Have runs in other processes take few samples."""
-    paths, _, serving = member.START.partition("from ")
-    setattr(member, "START", f"{paths}{QUICK}; from {serving}")
+def quick(monkeypatch: pytest.MonkeyPatch, toolchain: Toolchain) -> None:
+    quick_members(monkeypatch.setattr)
 
 
 def pretended(*names: str) -> list[Target]:
@@ -162,8 +155,9 @@ def test_no_run_outlives_who_asked_for_it(path: Path, raised: type[BaseException
 
 PROGRAM = """
 import sys
-from tests.test_fleet import pretended, quick, tuned
-quick(setattr)
+from tests.quick_members import quick_members
+from tests.test_fleet import pretended, tuned
+quick_members(setattr)
 tuned(sys.argv[1], pretended("card", "card"), max_trials=None)
 """
 

@@ -12,6 +12,7 @@ import click
 import tsm2_tune
 from tsm2_tune.api.devices import targets_of
 from tsm2_tune.command_options import (
+    cluster_option,
     database_option,
     devices_option,
     family_options,
@@ -85,6 +86,7 @@ class Commands(UserDict[str, click.Command]):
 )
 @click.version_option(tsm2_tune.__version__, prog_name="tsm2-tune")
 @devices_option
+@cluster_option
 @shapes_options(required=False)
 @family_options
 @tuning_options
@@ -100,6 +102,7 @@ def main(
     ctx: click.Context,
     /,
     spec: str | None,
+    cluster: str | None,
     shapes: str | None,
     dtypes: str,
     ops: str,
@@ -137,15 +140,16 @@ def main(
     problems = computable(problems_of(shapes, dtypes, ops, layout, math), names)
     with ended_by_signals(ctx, database, stderr=as_json):
         thresholds = thresholds_of(guidelines)
-        targets = targets_of(spec)
-        is_unasked_host = spec is None and targets[0].is_host
+        devices = spec if cluster is not None else targets_of(spec)
+        is_unasked_host = not (spec or cluster) and targets_of(devices)[0].is_host
         shown = _shown(
             database, is_unasked_host=is_unasked_host, is_cache_asked=is_given(ctx, "cache"), as_json=as_json
         )
         with shown:
             result = tsm2_tune.tune(
                 problems,
-                device=targets,
+                device=devices,
+                cluster=cluster,
                 db=database,
                 family=names,
                 guidelines=thresholds,

@@ -33,6 +33,7 @@ from tsm2_tune.options import (
     outcomes_of,
     thresholds_of,
 )
+from tsm2_tune.tuner.cluster import Cluster
 from tsm2_tune.tuner.events import Event, FleetStarted, ProblemEnded
 from tsm2_tune.tuner.fleet import Fleet, Members, Merged
 from tsm2_tune.tuner.patience import Options
@@ -78,7 +79,7 @@ class TuningResult:
 
 def tune(
     products: Products, *, dtype: ElementTypes = "f32", op: Texts = "nn", layout: str = "column", math: str = "full",
-    device: Devices = None, db: str | PathLike[str] = DEFAULT_DATABASE,
+    device: Devices = None, cluster: str | None = None, db: str | PathLike[str] = DEFAULT_DATABASE,
     budget: float | None = DEFAULT_BUDGET_SECONDS, max_trials: int | None = None,
     compile_limit: float = DEFAULT_COMPILE_LIMIT_SECONDS, run_limit: float = DEFAULT_RUN_LIMIT_SECONDS,
     cache: str = "dirty", family: Texts | None = None, guidelines: str | Thresholds | None = None,
@@ -90,6 +91,8 @@ def tune(
     - `products`, `dtype`, `op`, `layout`, `math`: what to tune, as `problems` takes it.
     - `device`: a CUDA ordinal, "cpu" for this host, or the target of an earlier result; None is GPU 0, or this host.
       Several, as a list or a text with commas, and "all" GPUs divide the work, each in a process of its own.
+    - `cluster`: the address of a Dask scheduler. Each of its workers has a run, on the first GPU that it sees, or
+      where `device` is "cpu" on its host. `db` must be a database that all of them reach.
     - `db`: the database, made where it is missing. The same call again goes on where the last one stopped.
     - `budget`, `max_trials`: seconds and configurations for each problem, those of earlier runs included; None is
       no limit, and so is a budget of 0.
@@ -119,12 +122,16 @@ def tune(
     )  # fmt: skip
     run = Run(None, asked, dict(thresholds_of(guidelines)), names, options, pairs, wait, name)
     tell = on_event or (lambda _: None)
+    if cluster is not None:
+        with interruptible():
+            there = device if device is None or isinstance(device, Target) else str(device)
+            return _of_several(Cluster(cluster, run.on(there)), run, tell)
     targets = targets_of(device)
     with interruptible():
         if len(targets) == 1:
             return _of_one(run.on(targets[0]), tell)
-        for one in {target.identity.name: target for target in targets}.values():
-            run.on(one).planned()  # refuses what cannot be tuned before anything starts
+        for kind in {target.identity.name: target for target in targets}.values():
+            run.on(kind).planned()  # refuses what cannot be tuned before anything starts
         runs = {name: run.on(target, sharing=len(targets)) for name, target in names_of(targets).items()}
         return _of_several(Fleet(runs), run, tell)
 
@@ -154,8 +161,6 @@ def _of_one(run: Run, tell: Callable[[Event], object]) -> TuningResult:
 
 def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> TuningResult:
     """What several runs on one database come to. The first one's error where none of them ends as it should."""
-    with Store.open(run.db, create=True):  # made, or brought to the layout of now, by nobody else at the same time
-        pass
     merged = Merged(run.problems)
     with members:
         tell(FleetStarted(members.names, run.problems))

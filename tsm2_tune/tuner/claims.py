@@ -63,7 +63,7 @@ class Claims:
 
     def __init__(self, database: Database, device_name: str) -> None:
         self._database, self._device_name = database, device_name
-        self.owner = f"{_system()} {os.getpid()} {_started(os.getpid())} {uuid.uuid4().hex}"
+        self.owner = f"{process_of(os.getpid())} {uuid.uuid4().hex}"
         self._open: Connection | None = None  # of claims that are taken together
         self._at_hand: _Key | None = None  # what is being tried
         self._marked: _Key | None = None  # what the database says of that
@@ -303,6 +303,20 @@ class Claims:
         return connection.execute(counted).rowcount > 0
 
 
+def process_of(process_id: int) -> str:
+    """What the owners of all claims of a process begin with."""
+    return f"{system()} {process_id} {_started(process_id)}"
+
+
+def bury(path: str, process: str) -> None:
+    """Let others have at once what a process of another machine had taken on that is known to be dead."""
+    if not process:
+        return
+    theirs = schema.claim.c.owner.startswith(f"{process} ", autoescape=True)
+    with Database.open(Path(path), create=False) as database, database.transaction(writes=True) as connection:
+        connection.execute(update(schema.claim).where(theirs).values(beat_at=0.0))
+
+
 def settle(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> None:
     """Remove whoever's claim to the configuration: it has been tried."""
     connection.execute(delete(schema.claim).where(_is_claim(device_name, problem, config, basis)))
@@ -347,7 +361,7 @@ def _lives(owner: Any, beat_at: Any) -> bool:
     found = _OWNER.fullmatch(owner)
     if found is None:
         return False
-    return found["system"] != _system() or _started(int(found["process"])) == int(found["started"])
+    return found["system"] != system() or _started(int(found["process"])) == int(found["started"])
 
 
 def _started(process_id: int) -> int:
@@ -357,7 +371,7 @@ def _started(process_id: int) -> int:
 
 
 @cache
-def _system() -> str:
+def system() -> str:
     """This boot of this machine, and in it the numbers of processes that are seen from here."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

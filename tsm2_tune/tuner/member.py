@@ -78,6 +78,11 @@ class Member:
         self.close()
         return []
 
+    @property
+    def process_id(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
     def stop(self) -> None:
         """Ask it to end."""
         with suppress(OSError):
