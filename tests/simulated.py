@@ -15,6 +15,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.tuner.compiling import Compilers
 from tsm2_tune.tuner.past import Claimed, Past
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
@@ -42,6 +43,16 @@ Times = Mapping[tuple[str, Problem], float]  # of a configuration at a shape
 TODAY = TARGET.basis(Cache.CLEAN)
 
 
+def _binary(source: KernelSource, *_: Any) -> Binary:
+    return Binary(source.digest, source.kernel, 0, 0.0)
+
+
+COMPILES_NOTHING = cast(
+    Compilers,
+    SimpleNamespace(support=lambda: __file__, finish=_binary, files=lambda *paths: paths, close=lambda: None),
+)
+
+
 class Simulated(Tuner):
     """A device on which kernels take the times that it is given; what has none crashes."""
 
@@ -50,7 +61,7 @@ class Simulated(Tuner):
         self._store, self._times, self._in_turns, self._ceilings = store, times, in_turns or {}, RUN.ceilings
         libraries = Libraries((("cuBLAS", 130100),))
         self._worker = cast(Worker, SimpleNamespace(rematch=self._rematch, vendor=lambda: libraries))
-        self._support_path = __file__
+        self._compilers = COMPILES_NOTHING
         self.tried: list[tuple[str, Problem]] = []
         self.rounds: list[tuple[Problem, frozenset[str]]] = []
         self.in_full: list[tuple[str, Problem]] = []
@@ -73,9 +84,6 @@ class Simulated(Tuner):
         outcome = Outcome.WRONG_RESULT if config.text in self.wrong else Outcome.OK
         outcome = Outcome.INTERRUPTED if config.text in self.interrupted else outcome
         return AttemptResult(outcome, "it was so", verdict=Verdict(True, 0.1, "right"))
-
-    def _compile(self, source: KernelSource, *_: Any) -> Binary:
-        return Binary(source.digest, source.kernel, 0, 0.0)
 
     def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
         at = request.problem

@@ -43,6 +43,7 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.clock import RunningClock
+from tsm2_tune.tuner.compiling import Compilers
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Binary, LoadedResources, Outcome, Verdict
@@ -132,23 +133,29 @@ class Compiling(Tuner):
 
     def __init__(self, problem: Problem) -> None:
         self.target, self.options, self.phases = TARGET, Options(max_trials=9, vendor=True), Phases()
-        self.clock, self._support_path = RunningClock(), __file__
+        self.clock = RunningClock()
+        self._compilers = cast(
+            Compilers,
+            SimpleNamespace(
+                support=lambda: __file__, begin=self._begun_text, finish=self._binary, files=lambda *paths: paths
+            ),
+        )
         self._ceilings, self._problem = RUN.ceilings, problem
         self._worker = cast(
             Worker, SimpleNamespace(attempt=self._attempt, rematch=self._rematch, vendor=lambda: LIBRARIES)
         )
         self.compiled: dict[str, set[tuple[str, Launch]]] = {}  # by digest: entry points and launches
 
-    def _compiled(self, source: KernelSource) -> Future[Any]:
+    def _begun_text(self, source: KernelSource) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_result(self._compile(source))
+        future.set_result(self._binary(source))
         return future
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        self._compile(render(problem, config))
+        self._binary(render(problem, config))
         return AttemptResult(Outcome.OK, "", verdict=Verdict(True, 0.1, "right"))
 
-    def _compile(self, source: KernelSource, **_: Any) -> Binary:
+    def _binary(self, source: KernelSource, *_: Any, **__: Any) -> Binary:
         spelt = source.text.partition("\n")[0].removeprefix("// ")
         family = EVERY.get(family_spelt(spelt))
         every = family.configurations() if family else ()
@@ -161,7 +168,7 @@ class Compiling(Tuner):
         if (entry.kernel, entry.launch) not in self.compiled[entry.path]:
             raise Wrong(f"started with {entry}")
 
-    def _attempt(self, request: Attempt) -> AttemptResult:
+    def _attempt(self, request: Attempt, _: object) -> AttemptResult:
         self._started(request.entry)
         found = measurement(random.Random(request.seed).uniform(400, 600))
         return AttemptResult(Outcome.OK, "", LoadedResources(64, 0, 4096, 8), Verdict(True, 0.1, ""), found)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.fabricated import ONE_STATE, PROBLEM, measurement, trial, tuning_run
+from tests.simulated import COMPILES_NOTHING
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.published import TSM2, Tsm2Config
@@ -17,13 +18,12 @@ from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner import export, job
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Cache, Outcome, Verdict
+from tsm2_tune.tuner.trial import Cache, Outcome, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.tuner.worker import AttemptResult, Rematch, Rematched, Worker
 
@@ -57,7 +57,7 @@ class Replay(Tuner):
         self.target, self.options, self.phases = TARGET, Options(), Phases()
         self._store, self._again, self._change, self._ceilings = store, dict(again or {}), change, RUN.ceilings
         self._worker = cast(Worker, SimpleNamespace(rematch=self._rematch))
-        self._support_path = __file__
+        self._compilers = COMPILES_NOTHING
         self.in_full: list[str] = []  # what was verified so
         self.refuted: dict[Tsm2Config, Outcome] = {}
         self.rounds: list[tuple[Tsm2Config, ...]] = []
@@ -71,9 +71,6 @@ class Replay(Tuner):
         return AttemptResult(
             outcome, "C[3, 1] = 2" * (outcome is not Outcome.OK), verdict=Verdict(True, 0.1, "right")
         )
-
-    def _compile(self, source: KernelSource) -> Binary:
-        return Binary(source.digest, source.kernel, 0, 0.0)
 
     def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
         stored = self._store.history(RUN.identity.name, PROBLEM, ("tsm2",), TARGET.basis(Cache.CLEAN)).tried()

@@ -112,11 +112,11 @@ from tsm2_tune.__main__ import main
 from tsm2_tune.tuner.worker import Worker
 make_quick(setattr)
 attempt, attempts = Worker.attempt, []
-def second_kills(worker, request):
+def second_kills(worker, request, *meanwhile):
     attempts.append(request)
     if len(attempts) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    return attempt(worker, request)
+    return attempt(worker, request, *meanwhile)
 Worker.attempt = second_kills
 main()
 """
@@ -176,9 +176,9 @@ def test_where_no_bar_tells_a_line_counts_them_now_and_then(monkeypatch: pytest.
 def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = Worker.attempt
 
-    def slow(worker: Worker, request: Attempt) -> AttemptResult:
+    def slow(worker: Worker, request: Attempt, *meanwhile: Any) -> AttemptResult:
         time.sleep(0.5)
-        return attempt(worker, request)
+        return attempt(worker, request, *meanwhile)
 
     monkeypatch.setattr(crossed, "LONG_SECONDS", 0.2)
     monkeypatch.setattr(Worker, "attempt", slow)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import wait
 from dataclasses import replace
 
 import pytest
@@ -74,7 +75,7 @@ def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
     times = iter([200.0, 100.0, 300.0, 150.0])
     asked: list[float | None] = []
 
-    def attempt(request: Attempt) -> AttemptResult:
+    def attempt(request: Attempt, _: object) -> AttemptResult:
         asked.append(request.within_us)
         us = next(times)
         outcome = Outcome.OK if us < 300 else Outcome.BEHIND
@@ -88,6 +89,7 @@ def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
     candidates = [
         Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
     ]
+    wait(tuner.compile_ahead(candidates))  # what is compiled first is tried first
     past = replace(NOTHING_PAST, contenders=(Contender(configs[0], 250.0),))
     outcomes = [trial.outcome for trial in tuner.tune(candidates, past)]
     assert outcomes == [Outcome.OK, Outcome.OK, Outcome.BEHIND, Outcome.OK]
@@ -99,7 +101,7 @@ def test_equal_texts_wait_for_one_compiler(tuner: Tuner) -> None:
     config = Tsm2Config("v2", 32, 1, 4)
     tuner.compile_ahead([Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines())])
     longer = replace(PROBLEM, k=65)
-    futures = {tuner._compiled(render(problem, config)) for problem in (PROBLEM, longer)}
+    futures = {tuner._compilers.begin(render(problem, config)) for problem in (PROBLEM, longer)}
     assert len(futures) == 1
 
 

@@ -63,13 +63,20 @@ def test_a_long_row_of_who_waits_ends_the_waiting() -> None:
     assert len(texts(line)) == LOOK_AHEAD + 4
 
 
+def compiled() -> Any:
+    """A binary that is there."""
+    future: Future[Any] = Future()
+    future.set_result(None)
+    return future
+
+
 def test_what_was_compiled_ahead_waits_too() -> None:
     line = Line(EIGHT)
     begun: list[str] = []
 
     def begin(candidate: Candidate) -> Any:
         begun.append(candidate.config.text)
-        return None, Future()
+        return None, compiled()
 
     pending = Pending(line, line, begin, 2)
 
@@ -79,14 +86,40 @@ def test_what_was_compiled_ahead_waits_too() -> None:
         return found[0].config.text
 
     assert [take(), take()] == ["slow0", "fast0"]
-    assert begun == ["slow0", "fast0", "slow1", "fast1"]  # twice two at a time
+    assert begun == ["slow0", "fast0", "slow1"]  # two at a time
+    while pending.step():
+        pass
+    assert begun == ["slow0", "fast0", "slow1", "fast1", "slow2", "fast2"]  # and four where there is time
     line.tell("slow", 900.0)
     line.tell("fast", 100.0)
     assert take() == "fast1"
-    assert len(list(pending.compiling)) == 4  # two that wait among them, for which others were begun
+    assert len(list(pending.compiling)) == 3  # slow1, which waits, among them
     assert [take() for _ in range(5)] == ["fast2", "fast3", "slow1", "slow2", "slow3"]
     assert pending.take() is None
     assert list(pending.compiling) == []
+
+
+def test_what_is_compiled_is_taken_before_what_is_not() -> None:
+    line = Line(EIGHT)
+    futures = [Future[Any]() for _ in EIGHT]
+    coming = iter(futures)
+    pending = Pending(line, line, lambda one: cast(Any, (None, next(coming))), 2)
+    waited: list[int] = []
+
+    def meanwhile() -> None:
+        waited.append(len(list(pending.compiling)))
+        if len(waited) == 2:
+            futures[2].set_result(None)
+
+    taken = pending.take(meanwhile)
+    assert taken is not None
+    assert taken[0].config.text == "slow1"
+    assert waited == [2, 3]  # another compiler was started, as none had ended
+    futures[0].set_result(None)
+    futures[1].set_result(None)
+    taken = pending.take(meanwhile)
+    assert taken is not None
+    assert taken[0].config.text == "slow0"
 
 
 def test_every_candidate_has_its_turn() -> None:
@@ -95,7 +128,7 @@ def test_every_candidate_has_its_turn() -> None:
     every = [of(family, number) for number in range(20) for family in families]
     for seed in range(20):
         line = Line(every)
-        pending = Pending(line, line, lambda one: cast(Any, (None, Future())), 2)
+        pending = Pending(line, line, lambda one: cast(Any, (None, compiled())), 2)
         found = []
         for turn in count():
             if (one := pending.take()) is None:

@@ -36,6 +36,7 @@ from tsm2_tune.tuner.trial import Cache, Final, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.tune import Claim, Tuner
 
 TOGETHER_SECONDS = 0.1  # trials that end within so much of each other are stored together
+LATEST_SECONDS = 0.2  # after the last ones they are stored also where no kernel runs meanwhile
 MOST_FINALS = 3  # of a problem in a run: rounds until the fastest was in the last one
 
 
@@ -148,21 +149,32 @@ class Turn:
     def tried(
         self, candidates: Iterable[Candidate], past: Past, again: Again
     ) -> Iterator[TrialStored | TrialInterrupted]:
-        """Try the candidates that the past has not tried."""
+        """Try the candidates that the past has not tried; what ended is stored while the next kernel runs."""
         ended: list[Trial] = []  # and not stored yet
+        told: list[TrialStored] = []  # what is stored, to be
         stored_at = time.monotonic()
+
+        def store(after_seconds: float = TOGETHER_SECONDS) -> bool:
+            nonlocal stored_at
+            if not ended or time.monotonic() - stored_at < after_seconds:
+                return False
+            told.extend(self._stored(ended, again))
+            stored_at = time.monotonic()
+            return True
+
         try:
-            for trial in self.tuner.tune(candidates, past, self._claim(again), self.claims.together, self._trying):
+            tune = self.tuner.tune
+            for trial in tune(candidates, past, self._claim(again), self.claims.together, store, self._trying):
                 if trial.outcome is Outcome.INTERRUPTED:
                     yield TrialInterrupted(trial)
                     continue
                 ended.append(replace(trial, is_between=self.is_between))
-                if time.monotonic() - stored_at >= TOGETHER_SECONDS:
-                    yield from self._stored(ended, again)
-                    stored_at = time.monotonic()
+                store(LATEST_SECONDS)
+                while told:
+                    yield told.pop(0)
         finally:
-            left = self._stored(ended, again)
-        yield from left
+            store(0.0)
+        yield from told
         self.claims.give_back()  # what was compiled ahead
 
     def _stored(self, ended: list[Trial], again: Again) -> list[TrialStored]:

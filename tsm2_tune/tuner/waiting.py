@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.tuner.compiling import Compiled
 from tsm2_tune.tuner.past import Contender
-from tsm2_tune.tuner.trial import Binary, CompileFailure
 
 FAR_BEHIND = 4.0  # times as long as the fastest of all: the fastest of a family whose others wait
 LOOK_AHEAD = 10_000  # candidates that are passed over for one that need not wait
+WAIT_SECONDS = 0.1  # for a compiler, before other work is looked for
 
-Compiled = Future[Binary | CompileFailure]
 Begun = tuple[Candidate, KernelSource, Compiled]
 
 
@@ -54,7 +54,8 @@ class Line(Iterator[Candidate]):
 class Pending:
     """Candidates whose compilers were started ahead of their trials; of those, too, some wait.
 
-    There are at least so many, where as many are left. Where there are fewer, twice as many are begun `together`.
+    There are at least so many, where as many are left, and twice as many where there is time for it. They are claimed
+    `together`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Pending:
     ) -> None:
         self._remaining, self._line, self._begin, self._least = remaining, line, begin, least
         self._together = together
+        self._claimed = deque[Candidate]()
         self._begun, self._waiting = deque[Begun](), deque[Begun]()
 
     @property
@@ -74,16 +76,37 @@ class Pending:
         """What compilers were started for, and is not taken."""
         return (one for _, _, one in chain(self._begun, self._waiting))
 
-    def take(self) -> Begun | None:
-        """The next one, compilers started for those that follow; None where none is left."""
+    def step(self) -> bool:
+        """Do a little ahead of the next trials: claim some, or start one's compiler; False where all is done."""
+        if len(self._begun) >= 2 * self._least:
+            return False
+        if not self._claimed:
+            with self._together():
+                self._claimed.extend(islice(self._remaining, self._least))
+        if not self._claimed:
+            return False
+        candidate = self._claimed.popleft()
+        self._begun.append((candidate, *self._begin(candidate)))
+        return True
+
+    def take(self, meanwhile: Callable[[], object] = lambda: None) -> Begun | None:
+        """The next one that is compiled; None where none is left. `meanwhile` is done while compilers run."""
         while True:
-            if len(self._begun) < self._least:
-                with self._together():
-                    for one in islice(self._remaining, 2 * self._least - len(self._begun)):
-                        self._begun.append((one, *self._begin(one)))
+            while len(self._begun) < self._least and self.step():
+                pass
             if not self._begun:
                 return self._waiting.popleft() if self._waiting else None
-            taken = self._begun.popleft()
+            place = self._first_compiled(meanwhile)
+            taken = self._begun[place]
+            del self._begun[place]
             if not self._line.is_behind(taken[0]):
                 return taken
             self._waiting.append(taken)
+
+    def _first_compiled(self, meanwhile: Callable[[], object]) -> int:
+        """The place of the first one that is compiled, as soon as there is one."""
+        while (place := next((at for at, one in enumerate(self._begun) if one[2].done()), None)) is None:
+            meanwhile()
+            if not self.step():
+                wait([one[2] for one in self._begun], timeout=WAIT_SECONDS, return_when=FIRST_COMPLETED)
+        return place
