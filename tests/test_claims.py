@@ -197,7 +197,7 @@ def test_who_lives_beats(store: Store, path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_finals_wait_for_those_of_another_run(ours: Claims, theirs: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
     looked, order = threading.Event(), list[str]()
-    clock = SimpleNamespace(time=time.time, sleep=lambda _: looked.set())
+    clock = SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=lambda _: looked.set())
     monkeypatch.setattr(claims, "time", clock)
     ours.take_final(PROBLEM)
 
@@ -263,7 +263,7 @@ def space_of(configurations: int) -> Any:
 def test_two_runs_that_take_turns_try_everything_once(
     store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "TOGETHER_SECONDS", 0.0)  # each is told at once
+    monkeypatch.setattr(job, "LATEST_SECONDS", 0.0)  # each is told at once
     space = space_of(7)
     with Store.open(path, create=True) as other:
         runs = [
