@@ -177,10 +177,10 @@ def test_thousands_of_the_dead_are_swept_at_once(store: Store, path: Path, monke
 def counting(transaction: Callable[..., Any], calls: list[None]) -> Callable[..., Any]:
     """The method, which tells of each call."""
 
-    def told(self: Database, *, writes: bool = False) -> Any:
+    def told(self: Database, *, writes: bool = False, **more: Any) -> Any:
         if writes and threading.current_thread() is threading.main_thread():
             calls.append(None)
-        return transaction(self, writes=writes)
+        return transaction(self, writes=writes, **more)
 
     return told
 

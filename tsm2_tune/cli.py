@@ -26,6 +26,7 @@ from tsm2_tune.command_options import (
     wait_option,
 )
 from tsm2_tune.options import computable, family_names, problems_of, thresholds_of
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.usage import Group, ended_by_signals, tell
 
 if TYPE_CHECKING:  # completion in a shell waits for what is imported here
@@ -161,7 +162,7 @@ def main(
                 **patience,
             )
         shown.end(result)
-    _tell_unsolved(result, database)
+    _tell_unsolved(result, shown_name(database))
     tell_interrupted(result.interrupted)
     if result.left:
         tell(f"{len(result.left)} problems not tuned to their end, as runs ended early: the same command goes on")

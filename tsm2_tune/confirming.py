@@ -12,6 +12,7 @@ import tsm2_tune
 from tsm2_tune import display
 from tsm2_tune.command_options import database_option, json_option, selection_options, wait_option
 from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.tuner.events import Confirmed, Event, Noted
 from tsm2_tune.usage import ended_by_signals, tell
 
@@ -44,7 +45,8 @@ def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool
         found = tsm2_tune.confirm(database, wait=wait, on_event=show, **which)
     if not found:
         raise InputError(
-            f"{database} has no winner of what was asked for on this device: tsm2-tune best shows what it has"
+            f"{shown_name(database)} has no winner of what was asked for on this device: tsm2-tune best shows what it"
+            " has"
         )
     if as_json:
         click.echo(json.dumps([facts(one) for one in found], indent=2))

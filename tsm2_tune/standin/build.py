@@ -14,6 +14,7 @@ from tsm2_tune.pretuned import PREFIX, Pretuned, for_card
 from tsm2_tune.runtime.driver import device_of
 from tsm2_tune.tuner import cache
 from tsm2_tune.tuner import export as exports
+from tsm2_tune.tuner.addresses import is_address
 from tsm2_tune.tuner.export import library
 from tsm2_tune.tuner.export.shared import shared_object
 from tsm2_tune.tuner.host.toolchain import compiler_command
@@ -68,7 +69,7 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
     Of those that were verified in full: that others are left out is told, as imported ones are. InputError where none
     is of a GPU, ToolMissing without compiler.
     """
-    if database and not os.path.exists(database):
+    if database and not is_address(database) and not os.path.exists(database):
         raise InputError(
             f"no database {database}: tune first, name another with --db, or take the kernels that the package brings"
             " with --pretuned"
@@ -76,12 +77,7 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
     if gpu_here(tell) is None:
         return None
     with Store.open(database, create=False) as store:
-        found = hashlib.sha256(__version__.encode())
-        for beside in ("", "-wal"):  # what SQLite has not yet put into the file itself
-            file = Path(f"{store.path}{beside}")
-            if file.is_file():
-                found.update(file.read_bytes())
-        return _kept(found.hexdigest(), lambda: _pack(store, tell))
+        return _kept(_digest(__version__, store.database.digest()), lambda: _pack(store, tell))
 
 
 def _pack(store: Store, tell: Callable[[str], None]) -> bytes:

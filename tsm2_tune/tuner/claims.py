@@ -16,23 +16,25 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, tuple_, update
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner.addresses import place_of
 from tsm2_tune.tuner.clock import process_fields
 from tsm2_tune.tuner.conditions import of_kernels
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.domains import checked
+from tsm2_tune.tuner.inserting import add_or_change
 from tsm2_tune.tuner.past import Again, Claimed
+from tsm2_tune.tuner.repeating import repeated
 from tsm2_tune.tuner.rows import problem_key
 from tsm2_tune.tuner.trial import Outcome
 
@@ -62,7 +64,7 @@ class Claims:
     """What this run has taken on, of one device. Use as a context manager: a thread beats until it ends."""
 
     def __init__(self, database: Database, device_name: str) -> None:
-        self._database, self._device_name = database, device_name
+        self.database, self.device_name = database, device_name
         self.owner = f"{process_of(os.getpid())} {uuid.uuid4().hex}"
         self._open: Connection | None = None  # of claims that are taken together
         self._at_hand: _Key | None = None  # what is being tried
@@ -87,13 +89,20 @@ class Claims:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Claims that are taken in here are one transaction: a disk takes milliseconds for each."""
-        with self._database.transaction(writes=True) as self._open:
+        """Claims that are taken in here are one transaction: a disk takes milliseconds for each.
+
+        On a server each is one of its own, which waits for no disk: others would wait for the last.
+        """
+        if self.database.is_shared:
+            yield
+            return
+        with self.database.transaction(writes=True) as self._open:
             try:
                 yield
             finally:
                 self._open = None
 
+    @repeated
     def take(
         self,
         problem: Problem,
@@ -109,9 +118,9 @@ class Claims:
 
         `most` is how many trials of these families and this basis there may be, with all claims.
         """
-        opened = self._database.transaction(writes=True) if self._open is None else nullcontext(self._open)
+        opened = self.written(problem) if self._open is None else nullcontext(self._open)
         with opened as connection:
-            if _is_tried(connection, self._device_name, problem, config, basis, again):
+            if _is_tried(connection, self.device_name, problem, config, basis, again):
                 return Claimed.ELSEWHERE
             if self._owned_by_other(connection, problem, config, basis):
                 return Claimed.ELSEWHERE
@@ -119,58 +128,21 @@ class Claims:
                 return Claimed.GIVEN_UP
             if most is not None and self._count(connection, problem, families, basis) >= most:
                 return Claimed.ENOUGH
-            self._add(connection, problem, config, basis)
+            self.add(connection, problem, config, basis)
             return Claimed.YES
 
     def take_final(self, problem: Problem) -> None:
         """Claim the finals of a problem: where another run is at them, when that has ended."""
-        while True:
-            with self._database.transaction(writes=True) as connection:
-                if not self._owned_by_other(connection, problem, FINAL, ""):
-                    self._add(connection, problem, FINAL, "")
-                    return
+        while not self._took_final(problem):
             time.sleep(WAIT_SECONDS)
 
-    def take_search(self, problem: Problem, search: str, before: str = "") -> Claimed:
-        """Claim the search of a problem: ENDED where another run than `before` has ended the same one, ELSEWHERE
-        where another one that lives is at it, and OTHERWISE where that is another search.
-
-        `search` says all that tells one search of a problem from another.
-        """
-        column = schema.claim.c
-        query = select(column.config, column.basis, column.owner, column.beat_at).where(
-            column.device_name == self._device_name,
-            column.problem == problem.text,
-            column.config.in_((SEARCH, SEARCHED)),
-        )
-        with self._database.transaction(writes=True) as connection:
-            found = [row for row in connection.execute(query).all() if row.owner != self.owner]
-            if any((row.config, row.basis) == (SEARCHED, search) and row.owner != before for row in found):
-                return Claimed.ENDED
-            others = {row.basis for row in found if row.config == SEARCH and _lives(row.owner, row.beat_at)}
-            if others:
-                return Claimed.ELSEWHERE if search in others else Claimed.OTHERWISE
-            self._add(connection, problem, SEARCH, search)
-            return Claimed.YES
-
-    def end_search(self, problem: Problem, search: str) -> None:
-        """Give the search of a problem back, and say that it has ended."""
-        with self._database.transaction(writes=True) as connection:
-            self._add(connection, problem, SEARCHED, search)
-            ours = and_(_is_claim(self._device_name, problem, SEARCH, search), schema.claim.c.owner == self.owner)
-            connection.execute(delete(schema.claim).where(ours))
-
-    def begin_searches(self, search: str) -> dict[str, str]:
-        """Say that this run lives, also where it has claimed nothing; the problems, by their texts, of which such a
-        search has ended, and by which run.
-        """
-        column = schema.claim.c
-        ended = select(column.problem, column.owner).where(
-            column.device_name == self._device_name, column.config == SEARCHED, column.basis == search
-        )
-        with self._database.transaction(writes=True) as connection:
-            self._add(connection, None, RUN, self.owner)
-            return {str(problem): str(owner) for problem, owner in connection.execute(ended).all()}
+    @repeated
+    def _took_final(self, problem: Problem) -> bool:
+        with self.written(problem) as connection:
+            is_free = not self._owned_by_other(connection, problem, FINAL, "")
+            if is_free:
+                self.add(connection, problem, FINAL, "")
+            return is_free
 
     def give_back(self) -> None:
         """Claim no configurations and no finals any more."""
@@ -180,36 +152,46 @@ class Claims:
         """Whoever finds this run dead from now on knows that it died while it tried the configuration."""
         self._at_hand = _Key(problem, config, basis)
 
+    @repeated
     def given_up(self, problem: Problem) -> tuple[str, ...]:
         """The configurations that are given up, as their runs died."""
         column = schema.claim.c
         found = select(column.config).where(
-            column.device_name == self._device_name,
+            column.device_name == self.device_name,
             column.problem == problem.text,
             column.attempts >= MOST_ATTEMPTS,
         )
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             return tuple(connection.execute(found.order_by(column.config)).scalars())
 
+    @repeated
     def others(self, problem: Problem) -> int:
         """How many configurations other runs that live have taken on."""
         column = schema.claim.c
         theirs = select(column.owner, column.beat_at).where(
-            column.device_name == self._device_name,
+            column.device_name == self.device_name,
             column.problem == problem.text,
             column.config.not_in(NO_CONFIGURATIONS),
             column.owner != self.owner,
         )
-        with self._database.transaction() as connection:
-            return sum(_lives(*row) for row in connection.execute(theirs).all())
+        with self.database.transaction() as connection:
+            now = self.database.now(connection)
+            return sum(lives(*row, now) for row in connection.execute(theirs).all())
+
+    def written(self, problem: Problem) -> AbstractContextManager[Connection]:
+        """A transaction that takes something on of the problem."""
+        about = (self.device_name, problem.text)
+        return self.database.transaction(writes=True, about=about, durable=False)
 
     def _claim(self, connection: Connection, problem: Problem, config: str, basis: str) -> Any:
         query = select(schema.claim.c.owner, schema.claim.c.beat_at, schema.claim.c.attempts)
-        return connection.execute(query.where(_is_claim(self._device_name, problem, config, basis))).first()
+        return connection.execute(query.where(is_claim(self.device_name, problem, config, basis))).first()
 
     def _owned_by_other(self, connection: Connection, problem: Problem, config: str, basis: str) -> bool:
         row = self._claim(connection, problem, config, basis)
-        return row is not None and row.owner != self.owner and _lives(row.owner, row.beat_at)
+        if row is None or row.owner == self.owner:
+            return False
+        return lives(row.owner, row.beat_at, self.database.now(connection))
 
     def _attempts(self, connection: Connection, problem: Problem, config: str, basis: str) -> int:
         row = self._claim(connection, problem, config, basis)
@@ -217,49 +199,54 @@ class Claims:
 
     def _leave(self, *, searches: bool) -> None:
         """Claim nothing any more, or no more than searches. What runs died of before is kept."""
-        column = schema.claim.c
-        ours = and_(column.owner == self.owner, column.config != SEARCHED)
-        if not searches:
-            ours = and_(ours, column.config.not_in((SEARCH, RUN)))
         self._at_hand = None
-        with self._marking, self._database.transaction(writes=True) as connection:
-            self._survived(connection)
+        self._mark(None)
+        self._remove_own(() if searches else (SEARCH, RUN))
+
+    @repeated
+    def _remove_own(self, but: Collection[str]) -> None:
+        column = schema.claim.c
+        ours = and_(column.owner == self.owner, column.config.not_in((SEARCHED, *but)))
+        with self.database.transaction(writes=True, about=(self.owner,), durable=False) as connection:
             connection.execute(delete(schema.claim).where(ours, column.attempts == 0))
             connection.execute(update(schema.claim).where(ours).values(owner=NOBODY))
 
-    def _add(self, connection: Connection, problem: Problem | None, config: str, basis: str) -> None:
+    def add(self, connection: Connection, problem: Problem | None, config: str, basis: str) -> None:
+        """Claim it, in the place of whoever had."""
         text = "" if problem is None else problem.text
-        values = {"device_name": self._device_name, "problem": text, "config": config, "basis": basis}
-        ours = {"owner": self.owner, "beat_at": time.time()}
-        added = insert(schema.claim).values(**values, **ours)
-        connection.execute(added.on_conflict_do_update(index_elements=list(values), set_=ours))
+        key = {"device_name": self.device_name, "problem": text, "config": config, "basis": basis}
+        values = {**key, "owner": self.owner, "beat_at": self.database.now(connection)}
+        add_or_change(connection, schema.claim, key, values)
 
     def _count(self, connection: Connection, problem: Problem, families: Collection[str], basis: str) -> int:
         """Trials of these families and this basis, and claims of runs that live."""
         claim, given = schema.claim.c, of_kernels(families, basis)
         trials = select(func.count()).select_from(schema.trial.join(schema.problem))
         claims = select(claim.owner, func.max(claim.beat_at), func.count()).where(
-            claim.device_name == self._device_name,
+            claim.device_name == self.device_name,
             claim.problem == problem.text,
             claim.config.not_in(NO_CONFIGURATIONS),
         )
-        tried = connection.execute(trials.where(_of_problem(self._device_name, problem), given)).scalar_one()
+        tried = connection.execute(trials.where(_of_problem(self.device_name, problem), given)).scalar_one()
         owners = connection.execute(claims.group_by(claim.owner)).all()
-        taken_on = (int(number) for owner, beat_at, number in owners if owner == self.owner or _lives(owner, beat_at))
+        now = self.database.now(connection)
+        taken_on = (int(number) for owner, at, number in owners if owner == self.owner or lives(owner, at, now))
         return int(tried) + sum(taken_on)
 
+    @repeated
     def _remove_dead(self) -> None:
         """Remove what nobody has taken on any more, or the table would grow with every run that is killed.
 
         What runs died of is kept; and so is which searches have ended, while any run lives.
         """
         key, columns = schema.claim.primary_key.columns, schema.claim.c
-        with self._database.transaction(writes=True) as connection:
+        with self.database.transaction(writes=True) as connection:
             rows = connection.execute(select(*key, columns.owner, columns.beat_at, columns.attempts)).all()
             newest = defaultdict[Any, float](float)
+            now = self.database.now(connection)
             for row in (row for row in rows if row.config != SEARCHED):
                 newest[row.owner] = max(newest[row.owner], row.beat_at if isinstance(row.beat_at, float) else 0.0)
-            living = {owner for owner, beat_at in newest.items() if _lives(owner, beat_at)}
+            living = {owner for owner, beat_at in newest.items() if lives(owner, beat_at, now)}
             found = [
                 dict(zip(key.keys(), row, strict=False))
                 for row in rows
@@ -270,6 +257,10 @@ class Claims:
                 connection.execute(delete(schema.claim).where(this), found)
 
     def _beat(self) -> None:
+        claim, key = schema.claim.c, schema.claim.primary_key.columns
+        ours = select(*key).where(claim.owner == self.owner, claim.config != SEARCHED)
+        free = ours.with_for_update(skip_locked=True)  # others are removed right now
+        about = (self.owner,)
         beaten_at, seen = time.monotonic(), None
         while not self._ended.wait(min(LOOK_SECONDS, BEAT_SECONDS)):
             at_hand = self._at_hand
@@ -278,27 +269,28 @@ class Claims:
                     self._mark(at_hand)
                 if time.monotonic() - beaten_at >= BEAT_SECONDS:
                     beaten_at = time.monotonic()
-                    with self._database.transaction(writes=True) as connection:
-                        column = schema.claim.c
-                        ours = and_(column.owner == self.owner, column.config != SEARCHED)
-                        connection.execute(update(schema.claim).where(ours).values(beat_at=time.time()))
+                    with self.database.transaction(writes=True, about=about, durable=False) as connection:
+                        beaten = update(schema.claim).where(tuple_(*key).in_(free))
+                        connection.execute(beaten.values(beat_at=self.database.now(connection)))
             seen = at_hand
 
     def _mark(self, at_hand: _Key | None) -> None:
         """Write down what has been tried for a while: who dies now dies of that. It survived what was before."""
-        with self._marking, self._database.transaction(writes=True) as connection:
-            self._survived(connection)
-            if at_hand is not None and self._count_attempt(connection, at_hand, 1):
-                self._marked = at_hand
+        with self._marking:
+            if at_hand is not self._marked:
+                self._marked = self._marked_now(self._marked, at_hand)
 
-    def _survived(self, connection: Connection) -> None:
-        if self._marked is not None:
-            self._count_attempt(connection, self._marked, -1)
-            self._marked = None
+    def _marked_now(self, before: _Key | None, at_hand: _Key | None) -> _Key | None:
+        """What is marked: nothing where the trial is stored already."""
+        with self.database.transaction(writes=True, about=(self.owner,)) as connection:
+            if before is not None:
+                self._count_attempt(connection, before, -1)
+            is_marked = at_hand is not None and self._count_attempt(connection, at_hand, 1)
+        return at_hand if is_marked else None
 
     def _count_attempt(self, connection: Connection, key: _Key, change: int) -> bool:
         """Whether there is such a claim of ours, as there is until the trial is stored."""
-        ours = and_(_is_claim(self._device_name, *key), schema.claim.c.owner == self.owner)
+        ours = and_(is_claim(self.device_name, *key), schema.claim.c.owner == self.owner)
         counted = update(schema.claim).where(ours).values(attempts=schema.claim.c.attempts + change)
         return connection.execute(counted).rowcount > 0
 
@@ -308,21 +300,21 @@ def process_of(process_id: int) -> str:
     return f"{system()} {process_id} {_started(process_id)}"
 
 
-def bury(path: str, process: str) -> None:
+def bury(database: str, process: str) -> None:
     """Let others have at once what a process of another machine had taken on that is known to be dead."""
     if not process:
         return
     theirs = schema.claim.c.owner.startswith(f"{process} ", autoescape=True)
-    with Database.open(Path(path), create=False) as database, database.transaction(writes=True) as connection:
+    with Database.open(place_of(database), create=False) as opened, opened.transaction(writes=True) as connection:
         connection.execute(update(schema.claim).where(theirs).values(beat_at=0.0))
 
 
 def settle(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> None:
     """Remove whoever's claim to the configuration: it has been tried."""
-    connection.execute(delete(schema.claim).where(_is_claim(device_name, problem, config, basis)))
+    connection.execute(delete(schema.claim).where(is_claim(device_name, problem, config, basis)))
 
 
-def _is_claim(device_name: str, problem: Problem, config: str, basis: str) -> ColumnElement[bool]:
+def is_claim(device_name: str, problem: Problem, config: str, basis: str) -> ColumnElement[bool]:
     column = schema.claim.c
     return and_(
         column.device_name == device_name,
@@ -354,9 +346,9 @@ def _is_tried(
         return not again.includes(values["id"], outcome, limits, values["total_seconds"])
 
 
-def _lives(owner: Any, beat_at: Any) -> bool:
+def lives(owner: Any, beat_at: Any, now: float) -> bool:
     """Whether the owner is a process that runs; of another system's, whether it beats."""
-    if not isinstance(owner, str) or not isinstance(beat_at, float) or abs(time.time() - beat_at) > STALE_SECONDS:
+    if not isinstance(owner, str) or not isinstance(beat_at, float) or abs(now - beat_at) > STALE_SECONDS:
         return False
     found = _OWNER.fullmatch(owner)
     if found is None:

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from tsm2_tune import __version__
 from tsm2_tune.errors import DeviceError, InputError, ToolMissing, TuneError, WorkerError
+from tsm2_tune.tuner.addresses import EXAMPLE, is_address
 from tsm2_tune.tuner.claims import bury, process_of, system
 from tsm2_tune.tuner.events import Event, RunStarted
 from tsm2_tune.tuner.member import END_SECONDS, End, Member
@@ -136,12 +137,9 @@ class Cluster:
             self._running[worker] = _Running(future, Phases())
 
     @property
-    def _is_file(self) -> bool:
-        return "://" not in self._run.db
-
-    @property
     def _database(self) -> str:
-        return os.path.abspath(self._run.db) if self._is_file else self._run.db
+        """As a worker in another working folder finds it."""
+        return self._run.db if is_address(self._run.db) else os.path.abspath(self._run.db)
 
     def _facts(self, workers: list[str]) -> dict[str, Facts | Exception]:
         found: dict[str, Facts | Exception] = self._client.run(facts_here, workers=workers, on_error="return")
@@ -158,10 +156,10 @@ class Cluster:
                 f"worker {name} has tsm2-tune {facts.version} on Python {facts.python}, and this is {own.version} on"
                 f" {own.python}: install the same there and here"
             )
-        if self._is_file and facts.system != own.system:
+        if not is_address(self._run.db) and facts.system != own.system:
             return InputError(
                 f"{self._run.db} is a file of this machine, and worker {name} is on another one: name a database that"
-                " all workers reach, such as --db postgresql+psycopg://user@host/name"
+                f" all workers reach, such as --db {EXAMPLE}"
             )
         return None
 

@@ -1,4 +1,4 @@
-"""Opening results.db: what SQLite refuses, and whatever else a file can be, each in one sentence.
+"""Opening a database. Of a file: what SQLite refuses, and whatever else it can be, each in one sentence.
 
 A file may be from anywhere. SQLite is told to trust nothing that stands in it, its tables and its view are compared
 with this program's before anything is read, and what is read is bounded by the size of the file, in time and memory.
@@ -6,16 +6,18 @@ with this program's before anything is read, and what is read is bounded by the 
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
 import shlex
 import sqlite3
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import chain, repeat
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,9 @@ from sqlalchemy.pool import QueuePool
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import layout, migrations
+from tsm2_tune.tuner.addresses import Address
+from tsm2_tune.tuner.repeating import repeated
+from tsm2_tune.tuner.server import Server
 
 LEAST_FREE_BYTES = 1 << 20  # of a disk that is not full
 BUSY_TIMEOUT_SECONDS = 30.0  # how long to wait for another program's lock
@@ -65,27 +70,40 @@ REMEDIES = {
 
 
 class Database:
-    """A file of ours, open: every use of it is one transaction."""
+    """A database of ours, open: every use of it is one transaction."""
 
-    def __init__(self, path: Path, engine: Engine) -> None:
+    def __init__(self, path: Path | Address, engine: Engine, server: Server | None = None) -> None:
         self.path = path  # by which messages call it
-        self._engine = engine
+        self._engine, self._server = engine, server
 
     @classmethod
     @contextmanager
-    def open(cls, path: Path, *, create: bool) -> Iterator[Database]:
-        """The database at `path`. With `create` it is made where it is missing, and must be writable.
+    def open(cls, place: Path | Address, *, create: bool) -> Iterator[Database]:
+        """The database at `place`. With `create` it is made where it is missing, and must be writable.
 
         StoreError where it cannot be used: missing, no database, another program's, a newer version's, locked,
-        or not writable. A file of an older schema is migrated.
+        or not writable. One of an older schema is migrated.
         """
-        _refuse_others(path, create=create)
-        database = cls(path, _engine(path, create=create))
+        if isinstance(place, Address):
+            with Server.open(place, create=create) as server:
+                yield cls(place, server.engine, server)
+            return
+        _refuse_others(place, create=create)
+        database = cls(place, _engine(place, create=create))
         try:
             database._prepare(create=create)
             yield database
         finally:
             database._engine.dispose()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several machines may write at once."""
+        return self._server is not None
+
+    def now(self, connection: Connection) -> float:
+        """Seconds since 1970 by the clock that all who write have in common: the machine's, or the server's."""
+        return time.time() if self._server is None else self._server.now(connection)
 
     def _prepare(self, *, create: bool) -> None:
         """Create or migrate the file where needed, and see that it is ours."""
@@ -106,9 +124,30 @@ class Database:
             else:  # a write that changes nothing, so that a file that refuses it does so before the work
                 connection.exec_driver_sql(f"PRAGMA user_version = {found}")
 
+    def digest(self) -> str:
+        """Another one whenever anything else is stored."""
+        if self._server is not None:
+            return self._server.digest()
+        found = hashlib.sha256()
+        for beside in ("", "-wal"):  # what SQLite has not yet put into the file itself
+            file = Path(f"{self.path}{beside}")
+            if file.is_file():
+                found.update(file.read_bytes())
+        return found.hexdigest()
+
     @contextmanager
-    def transaction(self, *, writes: bool = False) -> Iterator[Connection]:
-        """One transaction; what SQLite refuses becomes a StoreError."""
+    def transaction(
+        self, *, writes: bool = False, about: tuple[str, ...] = (), durable: bool = True
+    ) -> Iterator[Connection]:
+        """One transaction; what is refused becomes a StoreError.
+
+        One that writes excludes others; on a server those alone that are `about` the same, where it says so. What
+        need not be `durable` may be gone when a server fails.
+        """
+        if self._server is not None:
+            with self._server.transaction(writes=writes, about=about, durable=durable) as connection:
+                yield connection
+            return
         try:
             with self._engine.execution_options(writes=writes).begin() as connection:
                 yield connection
@@ -120,6 +159,7 @@ class Database:
         ) as error:  # SQLite's message quotes bytes of the file that are no text
             raise StoreError(f"{self.path} {REMEDIES[sqlite3.SQLITE_CORRUPT]}") from error
 
+    @repeated
     def rows(self, query: Executable) -> Sequence[RowMapping]:
         """What the query gives, in a transaction of its own; StoreError as `transaction`."""
         with self.transaction() as connection:
@@ -151,7 +191,7 @@ def copy(path: Path, into: Path) -> None:
         raise _refused(at if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN) else path, error) from error
 
 
-def _refused(path: Path, error: object) -> StoreError:
+def _refused(path: object, error: object) -> StoreError:
     """What SQLite's refusal means."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     said = " ".join(str(error)[:DETAIL_CHARACTERS].split())
@@ -160,9 +200,9 @@ def _refused(path: Path, error: object) -> StoreError:
     return StoreError(f"{path} {remedy.format(full=_full_folder(path)) if code == sqlite3.SQLITE_FULL else remedy}")
 
 
-def _full_folder(path: Path) -> str:
+def _full_folder(path: object) -> str:
     """The folder that has no room left: the file's own, or the one in which SQLite sorts what is large."""
-    own = os.path.dirname(os.path.abspath(path))
+    own = os.path.dirname(os.path.abspath(str(path)))
     for folder in (own, os.environ.get("SQLITE_TMPDIR") or tempfile.gettempdir()):
         with suppress(OSError):
             found = os.statvfs(folder)
@@ -179,13 +219,6 @@ def _refuse_others(path: Path, *, create: bool) -> None:
     if not create and not os.path.exists(path):
         raise StoreError(f"no database {path}: tune first, or name another file with --db")
     _refuse_companions(path)
-
-
-def path_of(name: str | PathLike[str]) -> Path:
-    """The path of this name. StoreError where that is empty: Path would take it for the working folder."""
-    if not os.fspath(name):
-        raise StoreError("the name of the database is empty: name a file with --db")
-    return Path(name)
 
 
 def _refuse_name(path: Path) -> None:
@@ -221,7 +254,7 @@ def _refuse_companions(path: Path) -> None:
 
 def fetched(connection: Connection, query: Executable) -> Sequence[RowMapping]:
     """What the query gives. StoreError where that is more than the file can hold."""
-    left: int = connection.info["read_bytes"]
+    left = connection.info.get("read_bytes", math.inf)  # a server bounds what it gives
     found = []
     for row in connection.execute(query).mappings():
         left -= ROW_BYTES + sum(len(value) for value in row.values() if isinstance(value, str | bytes))

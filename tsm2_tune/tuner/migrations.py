@@ -230,6 +230,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _rename,
     _add_attempts,
 )
+FIRST_ON_SERVERS = 20  # migrations from it on are of servers too
 
 
 def version() -> int:
@@ -245,22 +246,32 @@ def found_version(connection: Connection, path: str) -> int:
         if application_id or found or connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first():
             raise StoreError(f"{path} is a database of another program: name another file with --db")
         return 0
+    refuse_newer(found, path)
+    return found
+
+
+def refuse_newer(found: int, path: str) -> None:
+    """StoreError where the schema `found` is of a newer version of this program."""
     if found > version():
         raise StoreError(
             f"{path} has schema {found}, newer than {version()}, the last that this tsm2-tune knows:"
             " use a newer tsm2-tune, or name another file with --db"
         )
-    return found
 
 
 def upgrade(connection: Connection, found: int) -> None:
     """Bring the file from schema `found` to this program's, inside the transaction that is open."""
+    make(connection, found)
+    connection.exec_driver_sql(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+    connection.exec_driver_sql(f"PRAGMA user_version = {version()}")
+
+
+def make(connection: Connection, found: int) -> None:
+    """Make tables and view, or bring them from schema `found` to this program's."""
     if found == 0:
         schema.metadata.create_all(connection)
-        connection.exec_driver_sql(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     else:
         for migrate in MIGRATIONS[found - 1 :]:
             migrate(connection)
         connection.exec_driver_sql("DROP VIEW best")
     connection.exec_driver_sql(BEST_VIEW)
-    connection.exec_driver_sql(f"PRAGMA user_version = {version()}")

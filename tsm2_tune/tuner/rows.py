@@ -70,7 +70,7 @@ def source_values(source: KernelSource) -> dict[str, Any]:
         "kernel": source.kernel,
         "text": source.text,
         "dtype": source.dtype_name,
-        **source.launch.as_rendered,
+        **{name: int(value) for name, value in source.launch.as_rendered.items()},
     }
 
 

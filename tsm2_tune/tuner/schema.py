@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import sqlalchemy
 from sqlalchemy import (
+    BigInteger,
     Column,
+    Dialect,
     Float,
     ForeignKey,
     ForeignKeyConstraint,
-    Integer,
     MetaData,
     Table,
-    Text,
+    TypeDecorator,
     UniqueConstraint,
 )
 
@@ -19,6 +23,20 @@ from tsm2_tune.tuner.best_view import best as best
 APPLICATION_ID = 0x74736D32  # "tsm2" in ASCII, in SQLite's file header: this file is ours
 
 metadata = MetaData()
+
+
+class _ServerText(TypeDecorator[str]):
+    """Text of a PostgreSQL server, in the order that SQLite has it. A server stores no NUL."""
+
+    impl = sqlalchemy.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return value.replace("\0", "\ufffd") if isinstance(value, str) else value
+
+
+Text = sqlalchemy.Text().with_variant(_ServerText(collation="C"), "postgresql")
+Integer = sqlalchemy.Integer().with_variant(BigInteger(), "postgresql")  # SQLite's have 64 bits
 
 run = Table(
     "run",

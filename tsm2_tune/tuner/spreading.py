@@ -12,6 +12,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.claims import WAIT_SECONDS, Claims
 from tsm2_tune.tuner.past import Claimed
 from tsm2_tune.tuner.patience import Options
+from tsm2_tune.tuner.searches import Searches
 
 NOT_OF_A_SEARCH = ("seed", "sharing")  # options by which two searches of a problem are not told apart
 
@@ -32,8 +33,7 @@ class Spread:
     """
 
     def __init__(self, claims: Claims, problems: Sequence[Problem], search: str) -> None:
-        self._claims, self._problems, self._search = claims, problems, search
-        self._before = claims.begin_searches(search)
+        self._searches, self._problems = Searches(claims, search), problems
         self._chance = random.Random(claims.owner)  # else all that have no problem left would join the same one
         self._left, self._joined = list(range(len(problems))), set[int]()
         self.ended_elsewhere = 0  # problems that were left out
@@ -44,7 +44,7 @@ class Spread:
             if taken is not None:
                 self._left.remove(taken)
                 yield taken
-                self._claims.end_search(self._problems[taken], self._search)
+                self._searches.end(self._problems[taken])
             elif others:
                 joined = self._chance.choice(others)
                 self._joined.add(joined)
@@ -57,7 +57,7 @@ class Spread:
         others: list[int] = []
         for place in list(self._left):
             problem, is_joined = self._problems[place], place in self._joined
-            answer = self._claims.take_search(problem, self._search, self._before.get(problem.text, ""))
+            answer = self._searches.take(problem)
             if answer is Claimed.YES:
                 return place, []
             if answer is Claimed.ENDED or (answer is Claimed.OTHERWISE and is_joined):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tsm2_tune.errors import TuneError
 from tsm2_tune.tuner import cache as binaries
-from tsm2_tune.tuner.database import path_of
+from tsm2_tune.tuner.addresses import Address, place_of
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.interruptions import LEAST_FREE_BYTES
 from tsm2_tune.tuner.trial import in_a_line
@@ -62,7 +62,10 @@ def database(question: Question) -> list[Finding]:
     """Whether it can be read and written where it is or would be, whether locks hold there, and the free space."""
     name, means = "database", "no trial is stored"
     try:
-        path = Path(os.path.realpath(path_of(question.database)))
+        place = place_of(question.database)
+        if isinstance(place, Address):
+            return [_on_server(place)]
+        path = Path(os.path.realpath(place))
     except (TuneError, ValueError) as error:
         return [problem(name, in_a_line(str(error)), means=means)]
     folder = path.parent
@@ -89,6 +92,13 @@ def database(question: Question) -> list[Finding]:
         remedy = "tune into it from one machine at a time, or name a file on a local disk with --db"
         return [note(name, f"{found}, on a network's file system ({kind})", means=means, remedy=remedy)]
     return [_of_space(name, found, free_bytes)]
+
+
+def _on_server(address: Address) -> Finding:
+    """Whether it answers and is ours, or empty. TuneError where not."""
+    from tsm2_tune.tuner.server import schema_at
+
+    return ok("database", f"{address}, {'there' if schema_at(address) else 'not made yet'}")
 
 
 def _of_space(name: str, found: str, free_bytes: int) -> Finding:

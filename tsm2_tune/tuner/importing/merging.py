@@ -13,6 +13,7 @@ from tsm2_tune.tuner import stored
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.importing.parts import Reader, places, write
 from tsm2_tune.tuner.importing.union import Part, Tried, other_kernels, union
+from tsm2_tune.tuner.repeating import Lost, repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,8 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
         parts = list(_parts(other))
     with into() as database:
         for (device_name, problem), new in parts:
-            with _of(database), database.transaction(writes=True) as ours, other.transaction() as theirs:
-                old = Reader(ours).part(device_name, problem)
-                found = union(old, new, partial(_is_made_so, problem))
-                if found is not old:
-                    changed += 1
-                    write(ours, device_name, problem, found, Reader(theirs).source)
+            old, found = _merged(database, other, device_name, problem, new)
+            changed += found is not old
             added = len(found.trials) - len(old.trials)
             trials, known = trials + added, known + len(new.trials) - added
             times += _times(found) - _times(old)
@@ -65,6 +62,17 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
                 for config, _ in other_kernels(old, new)
             )
     return Imported(trials, known, times, len(parts), tuple(sentences), changed)
+
+
+@repeated
+def _merged(database: Database, other: Database, device_name: str, problem: Problem, new: Part) -> tuple[Part, Part]:
+    """What the database had of the problem on the device, and what it has now: all of the other's, too."""
+    with _of(database), database.transaction(writes=True) as ours, other.transaction() as theirs:
+        old = Reader(ours).part(device_name, problem)
+        found = union(old, new, partial(_is_made_so, problem))
+        if found is not old:
+            write(ours, device_name, problem, found, Reader(theirs).source)
+    return old, found
 
 
 def _is_made_so(problem: Problem, tried: Tried) -> bool:
@@ -91,6 +99,8 @@ def _of(of: Database) -> Iterator[None]:
     """Whatever is wrong with a row is said of the file that has it."""
     try:
         yield
+    except Lost:
+        raise
     except StoreError as error:
         text = str(error)
         raise StoreError(text if text.startswith(str(of.path)) else f"{of.path}: {text}") from error

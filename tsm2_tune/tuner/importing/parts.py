@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, func, insert, select, update
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import brief, forgetting, rows, schema, stored
@@ -26,9 +25,9 @@ def places(connection: Connection) -> list[tuple[str, Problem]]:
     """Each device and problem that the database has trials of. StoreError where a row is not as it was stored."""
     trial = schema.trial.c
     query = (
-        select(trial.id, trial.device_name, *stored.PROBLEM_KEY)
+        select(func.min(trial.id).label("id"), trial.device_name, *stored.PROBLEM_KEY)
         .join(schema.problem)
-        .group_by(trial.device_name, trial.problem_id)
+        .group_by(trial.device_name, schema.problem.c.id)
     )
     found = fetched(connection, query.order_by(trial.device_name, *stored.PROBLEM_KEY))
     return [(brief.device_name(row), brief.problem_of(row)) for row in found]
