@@ -14,6 +14,7 @@ import tsm2_tune
 from tests.command import run
 from tests.dask_cluster import Workers, cluster
 from tests.fabricated import plain_sql
+from tests.servers import asked
 from tests.test_fleet import SHAPES, TRIALS, assert_complete
 from tsm2_tune.errors import DeviceError, InputError, ToolMissing, WorkerError
 from tsm2_tune.tuner import cluster as clusters
@@ -31,7 +32,7 @@ def workers(tmp_path: Path, session_cache: None, toolchain: Toolchain) -> Iterat
 
 
 def tuned(
-    path: Path, workers: Workers, on_event: Callable[[Event], object] | None = None, **options: Any
+    path: Path | str, workers: Workers, on_event: Callable[[Event], object] | None = None, **options: Any
 ) -> tsm2_tune.TuningResult:
     chosen = {"max_trials": TRIALS, "family": "tsm2", "pairs": False, "budget": None, "device": "cpu"} | options
     return tsm2_tune.tune(SHAPES, cluster=workers.address, db=path, on_event=on_event, **chosen)
@@ -55,6 +56,23 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(path: Path, workers: Wor
     told = [one.event.trial_id for one in events if isinstance(one, OfRun) and isinstance(one.event, TrialStored)]
     assert len(set(told)) == len(told)
     assert set(told) <= {number for (number,) in plain_sql(path, "SELECT id FROM trial")}
+
+
+def test_a_worker_that_is_killed_costs_no_trial_on_a_server(address: str, workers: Workers) -> None:
+    told: list[int] = []
+
+    def kill(event: Event) -> None:
+        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+            told.append(event.event.trial_id)
+            if len(told) == 1:
+                workers.kill(1)
+
+    result = tuned(address, workers, kill)
+    assert (len(result.winners), result.left, result.is_complete) == (3, (), True)
+    assert asked(address, "SELECT count(*) FROM trial GROUP BY problem_id") == [(TRIALS,)] * 3
+    assert asked(address, "SELECT config FROM claim") == []
+    assert len(set(told)) == len(told)
+    assert set(told) <= {number for (number,) in asked(address, "SELECT id FROM trial")}
 
 
 def test_a_worker_that_comes_takes_the_place_of_the_last_one(path: Path, workers: Workers) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy import select
 
 from tests.fabricated import GPU, PROBLEM, plain_sql
 from tests.test_claims import dead
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import spreading
+from tsm2_tune.tuner import schema, spreading
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.spreading import Spread, search_key
@@ -97,6 +98,16 @@ def test_what_has_ended_is_nobodys_though_its_run_lives(runs: list[Claims]) -> N
     assert (next(first), next(first)) == (0, 1)
     other = spread(runs[1], PROBLEMS[:2], search="with another budget")
     assert list(other) == [0, 1]  # of which it has joined the second
+
+
+def test_problems_are_spread_on_a_server_too(address: str) -> None:
+    with Store.open(address, create=True) as store, store.claims(GPU) as one, store.claims(GPU) as other:
+        first, second = iter(spread(one)), iter(spread(other))
+        assert [next(first), next(second), next(first), next(second)] == [0, 1, 2, 3]
+        assert next(first) == 3
+        assert (next(second, None), next(first, None)) == (None, None)
+    with Store.open(address, create=False) as store, store.database.transaction() as connection:
+        assert connection.execute(select(schema.claim)).all() == []
 
 
 def test_another_search_of_a_problem_has_its_own_end(runs: list[Claims]) -> None:

@@ -222,7 +222,7 @@ class OfRun:
     """Something that happened in one of several runs."""
 
     run: str  # its name
-    event: Event
+    event: Event  # what happened in it
 
     def __str__(self) -> str:
         return f"{in_a_line(self.run)}: {self.event}"
