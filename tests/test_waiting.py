@@ -8,7 +8,11 @@ from itertools import chain, count, islice, repeat
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.tuner import compiling
+from tsm2_tune.tuner.tune import least_ahead
 from tsm2_tune.tuner.waiting import FAR_BEHIND, LOOK_AHEAD, Line, Pending
 
 
@@ -136,3 +140,9 @@ def test_every_candidate_has_its_turn() -> None:
             found.append(one[0].config.text)
             line.tell(one[0].config.family, float(1 + (seed * 7 + turn * 13) % 50))
         assert sorted(found) == sorted(texts(iter(every)))
+
+
+def test_runs_that_share_a_machine_leave_each_other_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling.os, "sched_getaffinity", lambda _: range(16), raising=False)
+    assert (least_ahead(1, None), least_ahead(1, 6), least_ahead(2, None), least_ahead(4, None)) == (17, 17, 9, 5)
+    assert [2 * least_ahead(2, most) for most in (1000, 12, 3)] == [18, 6, 2]

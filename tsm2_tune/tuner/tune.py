@@ -141,7 +141,7 @@ class Tuner:
             remaining.put_back(first)
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
-        pending = Pending(remaining, line, self._begun, cores(options.sharing) + 1, together)
+        pending = Pending(remaining, line, self._begun, least_ahead(options.sharing, most), together)
         ahead = nothing_meanwhile if self.target.is_host else lambda: meanwhile() or pending.step()
         fastest_us = min((one.median_us for one in past.contenders), default=None)
         try:
@@ -355,6 +355,14 @@ class Tuner:
             limits=self.options.limits,
             cache=self.cache,
         )
+
+
+def least_ahead(sharing: int, most: int | None) -> int:
+    """Trials that are claimed and compiled ahead at the least, twice as many at the most: enough for the compilers,
+    but no more than a run's part of the `most` that are left, where several share the machine.
+    """
+    enough = cores(sharing) + 1
+    return enough if most is None or sharing == 1 else max(1, min(enough, most // (2 * sharing)))
 
 
 def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:
