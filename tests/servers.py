@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,28 +40,43 @@ class TestServer:
         self.folder, self._programs = folder, programs
         self._numbers = itertools.count(1)
 
-    def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a program of the server's as a user that it allows: root is none."""
-        as_other = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"] if os.getuid() == 0 else []
-        with (self.folder / "said").open("a") as said:  # a pipe would be the server's, too, and never end
-            return subprocess.run(
-                [*as_other, str(self._programs / program), *arguments],
-                stdin=subprocess.DEVNULL, stdout=said, stderr=said, text=True, cwd=self.folder, check=False,
-                timeout=LIMIT_SECONDS,
-            )  # fmt: skip
+    def _command(self, program: str, *arguments: str) -> list[str]:
+        """Of a program of the server's, as a user that it allows, who root is not."""
+        as_other = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"] if os.getuid() == 0 else []
+        return ["setpriv", "--pdeathsig=QUIT", *as_other, str(self._programs / program), *arguments]
 
-    def control(self, *arguments: str) -> None:
-        """Have pg_ctl start or stop it."""
-        done = self.run("pg_ctl", "-D", str(self.folder / "data"), "-w", "-l", str(self.folder / "log"), *arguments)
-        if done.returncode != 0:
-            raise OSError((self.folder / "said").read_text()[-2000:])
+    def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of the server's to its end."""
+        return subprocess.run(
+            self._command(program, *arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, cwd=self.folder, check=False, timeout=LIMIT_SECONDS,
+        )  # fmt: skip
 
     def start(self) -> None:
-        self.control("start")
+        """Start it: it ends with this process, however that ends."""
+        with (self.folder / "log").open("a") as log:
+            self._process = subprocess.Popen(
+                self._command("postgres", "-D", str(self.folder / "data")),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
+            )  # fmt: skip
+        end = time.monotonic() + LIMIT_SECONDS
+        while True:
+            try:
+                self.sql("SELECT 1")
+                return
+            except Exception:  # it does not listen yet, or still recovers
+                if self._process.poll() is not None or time.monotonic() > end:
+                    raise OSError((self.folder / "log").read_text()[-2000:]) from None
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        """As a crash: nobody is waited for, and connections end."""
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(LIMIT_SECONDS)
 
     def restart(self) -> None:
-        """As after a crash: nobody is waited for, and connections end."""
-        self.control("restart", "-m", "immediate")
+        self.stop()
+        self.start()
 
     def url(self, name: str, user: str = "postgres") -> str:
         return f"postgresql+psycopg://{user}@/{name}?host={self.folder}"
@@ -92,8 +109,8 @@ def missing() -> str:
     """Why no server can be started; "" where one can."""
     if not _programs():
         return "no PostgreSQL server is installed"
-    if os.getuid() == 0 and shutil.which("setpriv") is None:
-        return "PostgreSQL does not run as root, and setpriv is missing"
+    if shutil.which("setpriv") is None:
+        return "setpriv, which starts the server as another user, is missing"
     try:
         import psycopg  # noqa: F401
     except ImportError:
@@ -105,7 +122,7 @@ def _programs() -> Path | None:
     """The folder of the server's programs."""
     found = [Path(path).resolve() for path in (shutil.which("initdb"),) if path is not None]
     found += sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)
-    return next((path.parent for path in found if (path.parent / "pg_ctl").exists()), None)
+    return next((path.parent for path in found if (path.parent / "postgres").exists()), None)
 
 
 @contextmanager
@@ -120,13 +137,12 @@ def running() -> Iterator[TestServer]:
         if os.getuid() == 0:
             shutil.chown(folder, "nobody")
         server = TestServer(folder, programs)
-        (folder / "said").touch(0o666)
         _make_data(server)
         server.start()
         try:
             yield server
         finally:
-            server.control("stop", "-m", "immediate")
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -136,8 +152,9 @@ def _make_data(server: TestServer) -> None:
     plain = ("-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync", "--encoding=UTF8", "--locale=C")
     if server.run("initdb", *plain, *ENGLISH).returncode != 0:  # of a version, or a build, without ICU
         shutil.rmtree(data, ignore_errors=True)
-        if server.run("initdb", *plain).returncode != 0:
-            raise OSError((server.folder / "said").read_text())
+        made = server.run("initdb", *plain)
+        if made.returncode != 0:
+            raise OSError(made.stdout)
     with (data / "postgresql.conf").open("a") as file:
         file.writelines(f"{name} = {value}\n" for name, value in SETTINGS.items())
         file.write(f"unix_socket_directories = '{server.folder}'\n")

@@ -67,6 +67,7 @@ class Simulated(Tuner):
         self.in_full: list[tuple[str, Problem]] = []
         self.wrong: set[str] = set()  # in the full verification
         self.interrupted: set[str] = set()  # there
+        self.faulting: set[str] = set()  # there
 
     def tune(
         self, candidates: Any, past: Past, claim: Callable[[Candidate], Claimed] = lambda _: Claimed.YES, *_: Any
@@ -83,6 +84,7 @@ class Simulated(Tuner):
         self.in_full.append((config.text, problem))
         outcome = Outcome.WRONG_RESULT if config.text in self.wrong else Outcome.OK
         outcome = Outcome.INTERRUPTED if config.text in self.interrupted else outcome
+        outcome = Outcome.CRASHED if config.text in self.faulting else outcome
         return AttemptResult(outcome, "it was so", verdict=Verdict(True, 0.1, "right"))
 
     def _rematch(self, request: Rematch) -> Rematched | AttemptResult:

@@ -28,6 +28,7 @@ ALLOWED = {
     "pretuned": {"errors", "pretuned"},
     "reporting": {"display", "command_options", "usage"},
     "importing": {"display", "command_options", "usage"},
+    "databases": {"importing", "tuner", "display", "command_options", "usage"},
     "completion": {"generator", "tuner"},
     "command_options": {"completion", "errors", "generator", "tuner", "options"},
     "usage": {"errors", "tuner", "display"},

@@ -44,6 +44,7 @@ MODULES = {
     "best": "listing",
     "cache": "caching",
     "confirm": "confirming",
+    "db": "databases",
     "devices": "planning",
     "doctor": "doctor",
     "export": "exporting",
@@ -51,6 +52,7 @@ MODULES = {
     "import": "importing",
     "ladder": "laddering",
     "model": "planning",
+    "quarantine": "quarantining",
     "record": "programs",
     "report": "reporting",
     "run": "programs",
@@ -129,6 +131,7 @@ def main(
     where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
     """
     from tsm2_tune.progress import tell_interrupted
+    from tsm2_tune.quarantining import tell_quarantined
 
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if is_given(ctx, name)]
@@ -162,6 +165,7 @@ def main(
                 **patience,
             )
         shown.end(result)
+    tell_quarantined(sum(one.quarantined for one in result.ended), shown_name(database))
     _tell_unsolved(result, shown_name(database))
     tell_interrupted(result.interrupted)
     if result.left:

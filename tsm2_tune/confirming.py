@@ -69,7 +69,7 @@ def facts(one: Confirmed) -> dict[str, Any]:
         "vendor_us": None if one.now is None else one.now.vendor_us,
         "drift_percent": None if one.drift is None else 100 * one.drift,
         "spread_percent": 100 * one.spread,
-        "slowed_samples": 0 if one.again is None else one.again.slowed,
+        "slowed_samples": None if one.again is None else one.again.slowed,
         "wrong": [{"configuration": each.config, **_ending(asdict(each))} for each in one.wrong],
         "trouble": one.trouble,
     }

@@ -182,6 +182,7 @@ class Display:
         why = why_stopped(event, self._options)
         text = why if why == ALL_TRIED else f"stopped by --{why}"
         text += f", {event.untried} untried" if event.untried else ""
+        text += f"; {event.quarantined} quarantined" if event.quarantined else ""
         text += f"; {event.elsewhere} with another run" if event.elsewhere else ""
         return text + (f"; {event.given_up} given up, as runs died of them" if event.given_up else "")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Table, case, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, case, cast, insert, select, update
 
 from tsm2_tune.tuner import forgetting, records, rows, schema, stored
 from tsm2_tune.tuner.claims import settle
@@ -34,9 +34,10 @@ def found_or_added(connection: Connection, table: Table, values: Mapping[str, An
     return added(connection, table, values) if present is None else present
 
 
-def _most(column: Any, value: float | None) -> Any:
+def _most(column: Any, value: float | None) -> ColumnElement[Any]:
     """The larger one of what is stored and the value: what ended neither way was tried under both."""
-    return None if value is None else case((column > value, column), else_=value)
+    new = cast(value, column.type)
+    return case((column > new, column), else_=new)
 
 
 def gives_place(connection: Connection, trial_id: int, again: Again) -> bool:
@@ -52,7 +53,10 @@ def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, An
     column = schema.trial.c
     timed_out = column.outcome == Outcome.TIMED_OUT.value
     seconds = values["total_seconds"] + case((timed_out, column.total_seconds), else_=0.0)
-    most = {name: case((timed_out, _most(column[name], values[name])), else_=values[name]) for name in rows.LIMITS}
+    most = {
+        name: case((timed_out, _most(column[name], values[name])), else_=cast(values[name], column[name].type))
+        for name in rows.LIMITS
+    }
     row = update(schema.trial).where(column.id == trial_id)
     connection.execute(row.values({**values, **most, "total_seconds": seconds}))
 

@@ -74,7 +74,7 @@ class Claims:
         self._beating = threading.Thread(target=self._beat, name="claims", daemon=True)
 
     def __enter__(self) -> Claims:
-        self._remove_dead()
+        self.remove_dead()
         self._beating.start()
         return self
 
@@ -85,7 +85,7 @@ class Claims:
         self._beating.join()
         with suppress(StoreError):  # they are nobody's soon
             self._leave(searches=True)
-            self._remove_dead()
+            self.remove_dead()
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -234,7 +234,7 @@ class Claims:
         return int(tried) + sum(taken_on)
 
     @repeated
-    def _remove_dead(self) -> None:
+    def remove_dead(self) -> None:
         """Remove what nobody has taken on any more, or the table would grow with every run that is killed.
 
         What runs died of is kept; and so is which searches have ended, while any run lives.

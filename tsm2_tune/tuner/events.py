@@ -134,6 +134,7 @@ class ProblemEnded:
     elsewhere: int  # that another run is trying
     winner: BestRow | None  # the fastest that is right
     given_up: int = 0  # configurations, as run after run died while it tried them
+    quarantined: int = 0  # left out, as their kernels hung or faulted for other problems
 
     def __str__(self) -> str:
         won = self.winner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
 
@@ -15,6 +15,7 @@ from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import places
+from tsm2_tune.tuner import quarantine
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.events import (
     FinalFailure,
@@ -103,6 +104,7 @@ class Turn:
     started_at: str  # of the run
     cache: Cache  # in which trials are timed
     is_between: bool = False  # whether the problem is no search's, but between those of searches
+    skipped: set[str] = field(default_factory=set)  # configurations whose kernels are quarantined
 
     @property
     def own(self) -> tuple[str, ...]:
@@ -133,16 +135,19 @@ class Turn:
         past = past_of(store, tuner, problem, self.own, again)
         winners = store.best(device=device, problem=problem, cache=self.cache)
         configs = frozenset(filter(None, map(config_spelt, past.tried)))
-        elsewhere, given_up = self.claims.others(problem), len(self.claims.given_up(problem))
+        elsewhere, skipped = self.claims.others(problem), len(self.skipped)
+        given_up = len(self.claims.given_up(problem))
+        left_out = interrupted + elsewhere + skipped + given_up
         yield ProblemEnded(
             problem,
             new_trials=new_trials,
             tried=len(past.tried),
             timed_out=past.timed_out,
-            untried=max(0, len(space.kept) - len(places(space.kept, configs)) - interrupted - elsewhere - given_up),
+            untried=max(0, len(space.kept) - len(places(space.kept, configs)) - left_out),
             interrupted=interrupted,
             elsewhere=elsewhere,
             given_up=given_up,
+            quarantined=skipped,
             winner=winners[0] if winners else None,
         )
 
@@ -181,7 +186,8 @@ class Turn:
         """What tells of these trials, which are in the store now, and in the list no more."""
         if not ended:
             return []
-        ids = self.store.add_trials(tuning_run(self.tuner, self.started_at), ended, again)
+        hazards = quarantine.hazards(ended, self.tuner.target)
+        ids = self.store.add_trials(tuning_run(self.tuner, self.started_at), ended, again, hazards)
         events = [TrialStored(trial, trial_id) for trial, trial_id in zip(ended, ids, strict=True)]
         ended.clear()
         return events
@@ -202,9 +208,13 @@ class Turn:
         replaced = sum(again.includes(one.id, one.outcome, one.limits, one.total_seconds) for one in tried)
         most = None if options.max_trials is None else options.max_trials + replaced
         given_up = Outcome.CRASHED in options.retried
+        quarantined = quarantine.in_force(self.store.database, self.tuner.target, options.limits, options.retried)
 
         def claim(candidate: Candidate) -> Claimed:
             problem, text = candidate.problem, candidate.config.text
+            if quarantined.holds(candidate):
+                self.skipped.add(text)
+                return Claimed.QUARANTINED
             return self.claims.take(
                 problem, text, basis=basis, again=again, families=own, most=most, given_up=given_up
             )
@@ -263,7 +273,8 @@ def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
     if result.outcome is Outcome.OK:
         store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "")
     elif result.outcome is not Outcome.INTERRUPTED:
-        store.refute(row.trial_id, result.outcome, f"in the full verification: {result.detail}")
+        hazards = quarantine.refuted(tuner.target, row.problem, config, result)
+        store.refute(row.trial_id, result.outcome, f"in the full verification: {result.detail}", hazards)
     return WinnerVerified(row.problem, row.trial_id, row.config, result.outcome, result.detail)
 
 

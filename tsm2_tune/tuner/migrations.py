@@ -208,6 +208,26 @@ def _add_attempts(connection: Connection) -> None:
         connection.exec_driver_sql("ALTER TABLE claim ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0")
 
 
+def _add_slowed(connection: Connection) -> None:
+    """A final's samples that were taken while the clock had dropped are counted; of those before nobody knows."""
+    for table in ("measurement", "vendor_measurement"):
+        columns = connection.exec_driver_sql(f"PRAGMA table_info({table})")
+        if "slowed" not in [column.name for column in columns]:  # as in a table that was made just now
+            connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN slowed INTEGER")
+
+
+def _add_quarantine(connection: Connection) -> None:
+    """Kernels that hung or faulted are left out for other problems."""
+    schema.quarantine.create(connection)
+
+
+def _to_20(connection: Connection) -> None:
+    """What databases of several runs need, each as its function says."""
+    _add_slowed(connection)
+    _add_quarantine(connection)
+    _add_attempts(connection)
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -228,7 +248,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _spell_out,
     _end_trials_early,
     _rename,
-    _add_attempts,
+    _to_20,
 )
 FIRST_ON_SERVERS = 20  # migrations from it on are of servers too
 

@@ -45,6 +45,7 @@ class Claimed(Enum):
 
     YES = "ours"
     ELSEWHERE = "another run has it, or has done it"
+    QUARANTINED = "its kernel hung or faulted for another problem"
     ENOUGH = "with the claims of all runs there are as many trials as asked for"
     OTHERWISE = "another run is at the problem, with other options"
     ENDED = "another run has ended the search of the problem"

@@ -30,6 +30,7 @@ def measurement_values(
         "floor_us": floor_us,
         "cache": measured.cache.value,
         "summary_of": measured.summary_of,
+        "slowed": measured.slowed,
     }
 
 

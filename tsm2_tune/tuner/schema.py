@@ -151,6 +151,7 @@ measurement = Table(
     Column("floor_us", Float, nullable=False),  # of the problem, by the ceilings of this measurement's run
     Column("cache", Text, nullable=False, server_default="clean"),
     Column("summary_of", Integer),  # samples, where only their median and its interval are known; else NULL
+    Column("slowed", Integer),  # samples that were taken while the clock had dropped; NULL where nobody counted
     UniqueConstraint("trial_id", "round"),
 )
 
@@ -183,6 +184,7 @@ vendor_measurement = Table(
     Column("sm_clock_mhz", Float),
     Column("cache", Text, nullable=False, server_default="clean"),
     Column("summary_of", Integer),
+    Column("slowed", Integer),
     UniqueConstraint("run_id", "problem_id", "round", "library"),
 )
 
@@ -207,5 +209,24 @@ claim = Table(
     Column("beat_at", Float, nullable=False),  # when the owner last said that it lives; seconds since 1970, UTC
     # Owners that died while they tried the configuration, and the owner of now where it has tried it for a while.
     Column("attempts", Integer, nullable=False, server_default="0"),
+    sqlite_with_rowid=False,
+)
+
+# Kernels that hung or faulted on a device, which leaves them out: see quarantine.py.
+quarantine = Table(
+    "quarantine",
+    metadata,
+    Column("device_name", Text, primary_key=True),
+    Column("digest", Text, primary_key=True),  # SHA-256 of the kernel's code, its definitions and its launch
+    Column("tools", Text, primary_key=True),  # SHA-256 of compiler, flags and driver
+    Column("toolkit", Text, nullable=False),
+    Column("driver", Text, nullable=False),
+    Column("config", Text, nullable=False),  # of the last time, and so are the following
+    Column("problem", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("run_limit_seconds", Float),  # NULL where it faulted
+    Column("times", Integer, nullable=False),
+    Column("last_at", Text, nullable=False),
     sqlite_with_rowid=False,
 )

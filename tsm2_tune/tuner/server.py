@@ -38,6 +38,7 @@ CONNECTION = {  # of a machine that is gone a connection ends within a minute
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
     "application_name": "tsm2-tune",
+    "client_encoding": "utf8",
 }
 SECRETS = ("password", "passfile", "sslpassword")  # they would stand in the list of processes, and in messages
 
@@ -60,6 +61,7 @@ class Server:
         self.engine = engine
         self._place = str(address)
         self._name = uuid.uuid4().hex  # by which receipts are this process's
+        self._has_receipts = False
 
     @classmethod
     @contextmanager
@@ -102,6 +104,7 @@ class Server:
                 if writes:
                     written = {"owner": self._writer, "token": token, "written_at": func.now()}
                     add_or_change(connection, RECEIPT, ("owner",), written)
+                    self._has_receipts = True
                 is_ending = True
                 connection.commit()
         except DBAPIError as error:
@@ -174,8 +177,10 @@ class Server:
         return StoreError(f"{self._place} {remedy.format(said=said)}")
 
     def _end(self) -> None:
-        with suppress(StoreError), self.transaction(writes=True, about=(self._name,), durable=False) as connection:
-            connection.execute(delete(RECEIPT).where(RECEIPT.c.owner.startswith(self._name)))
+        if self._has_receipts:
+            with suppress(DBAPIError), self._begun(True, (self._name,), False) as connection:
+                connection.execute(delete(RECEIPT).where(RECEIPT.c.owner.startswith(self._name)))
+                connection.commit()
         self.engine.dispose()
 
 

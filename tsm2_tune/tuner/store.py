@@ -21,7 +21,19 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner import adding, brief, conditions, forgetting, newest, records, rows, schema, stored, superseding
+from tsm2_tune.tuner import (
+    adding,
+    brief,
+    conditions,
+    forgetting,
+    newest,
+    quarantine,
+    records,
+    rows,
+    schema,
+    stored,
+    superseding,
+)
 from tsm2_tune.tuner.addresses import Address, place_of
 from tsm2_tune.tuner.best_view import winners_alike, winners_at
 from tsm2_tune.tuner.brief import CurrentTrial, TrialLine
@@ -30,6 +42,7 @@ from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, checked
 from tsm2_tune.tuner.history import History
 from tsm2_tune.tuner.past import Again
+from tsm2_tune.tuner.quarantine import Quarantined
 from tsm2_tune.tuner.repeating import repeated
 from tsm2_tune.tuner.stored import BestRow, TrialRecord
 from tsm2_tune.tuner.trial import PREFERRED, Cache, Final, Outcome, Trial, TuningRun, shown
@@ -65,22 +78,30 @@ class Store:
         return self.add_trials(run, [trial], again)[0]
 
     @repeated
-    def add_trials(self, run: TuningRun, trials: Sequence[Trial], again: Again | None = None) -> list[int]:
+    def add_trials(
+        self,
+        run: TuningRun,
+        trials: Sequence[Trial],
+        again: Again | None = None,
+        hazards: Iterable[Quarantined] = (),
+    ) -> list[int]:
         """Store trials, each with its source, problem, run, measurement and samples; returns their ids.
 
         The same configuration of the same device, problem and basis is stored once: the trial that was there
         first stays, and its id is returned. But one that counts as untried by `again` gives its place to this one;
         without that, one that timed out under less. What timed out leaves the seconds that it took. Nobody has a
-        claim to the configuration then.
+        claim to the configuration then. `hazards` are quarantined with that.
         """
         device = run.identity.name
         problems = {trial.problem.text for trial in trials}
         about = (device, *problems) if len(problems) == 1 else ()
         with self._database.transaction(writes=True, about=about) as connection:
             run_id = adding.found_or_added(connection, schema.run, rows.run_values(run))
-            return [
+            ids = [
                 adding.add_trial(connection, run_id, device, trial, again or Again(trial.limits)) for trial in trials
             ]
+            quarantine.add(connection, hazards)
+            return ids
 
     @repeated
     def add_final(self, run: TuningRun, final: Final, families: Collection[str], basis: str) -> int:
@@ -132,14 +153,17 @@ class Store:
             connection.execute(row.values(full_verdict=detail))
 
     @repeated
-    def refute(self, trial_id: int, outcome: Outcome, detail: str) -> None:
-        """Store that the trial's kernel did not stand the full verification: it competes no more."""
+    def refute(self, trial_id: int, outcome: Outcome, detail: str, hazards: Iterable[Quarantined] = ()) -> None:
+        """Store that the trial's kernel did not stand the full verification: it competes no more. `hazards` are
+        quarantined with that.
+        """
         with self._database.transaction(writes=True) as connection:
             row = update(schema.trial).where(schema.trial.c.id == trial_id)
             values: dict[str, Any] = {"outcome": outcome.value, "detail": detail[:MOST_DETAIL]}
             if outcome is Outcome.WRONG_RESULT:
                 values |= {"verdict_correct": 0, "verdict_detail": detail[:MOST_DETAIL]}
             connection.execute(row.values(values))
+            quarantine.add(connection, hazards)
 
     @repeated
     def count_as_tuned(self, device_name: str, problem: Problem, cache: Cache) -> None:

@@ -29,6 +29,7 @@ from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.past import Claimed, Contender, Past, finalists, is_final_due
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.quarantine import HAZARDS, small_problems
 from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Final, LoadedResources, Outcome, Trial
@@ -337,6 +338,8 @@ class Tuner:
         binary = self._compilers.finish(source, begun=compiling)
         self.phases.enter(BETWEEN_REQUESTS)
         result, compiled = self._tried(candidate, source, binary, fastest_us, meanwhile)
+        is_late = result.outcome is Outcome.TIMED_OUT
+        hung = is_late and compiled is not None and self._hangs(candidate, source, compiled)
         return Trial(
             problem=candidate.problem,
             config=candidate.config,
@@ -354,7 +357,14 @@ class Tuner:
             total_seconds=self.clock.seconds() - since,
             limits=self.options.limits,
             cache=self.cache,
+            hung=hung,
         )
+
+    def _hangs(self, candidate: Candidate, source: KernelSource, binary: Binary) -> bool:
+        """Whether the kernel, which timed out, does not end on small problems either, or faults there."""
+        entry = Entry(binary.path, source.kernel, source.launch)
+        request = small_problems(candidate.problem, candidate.config, entry, seed=self.options.seed)
+        return self.worker.verify_in_full(request).outcome in HAZARDS
 
 
 def least_ahead(sharing: int, most: int | None) -> int:
