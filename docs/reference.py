@@ -39,7 +39,7 @@ GROUPS = {  # heading -> names, in the order of the page
     "Events": (
         "Event", "RunStarted", "ProblemStarted", "TrialStored", "TrialInterrupted", "FinalStored", "FinalFailure",
         "WinnerVerified", "VendorLeftOut", "ProblemEnded", "Confirmed", "PairsStarted", "Crossed", "Noted",
-        "ExportEvent", "ChoiceStarted", "Narrowed", "KernelsChosen",
+        "FleetStarted", "OfRun", "RunEnded", "ExportEvent", "ChoiceStarted", "Narrowed", "KernelsChosen",
     ),
     "Errors": ("TuneError", "InputError", "DeviceError", "ToolMissing", "StoreError", "WorkerError"),
 }  # fmt: skip

@@ -288,7 +288,7 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (),  # spellings alone
     (),  # another outcome
     (),  # names alone
-    (("measurement", "slowed"), ("vendor_measurement", "slowed"), ("quarantine", "")),
+    (("measurement", "slowed"), ("vendor_measurement", "slowed"), ("quarantine", ""), ("claim", "attempts")),
 )
 
 

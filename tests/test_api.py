@@ -81,9 +81,9 @@ RECORDS = {
     "Verdict",
 }  # fmt: skip
 EVENTS = {
-    "ChoiceStarted", "Confirmed", "Crossed", "FinalFailure", "FinalStored", "KernelsChosen", "Narrowed", "Noted",
-    "PairsStarted", "ProblemEnded", "ProblemStarted", "RunStarted", "TrialInterrupted", "TrialStored",
-    "VendorLeftOut", "WinnerVerified",
+    "ChoiceStarted", "Confirmed", "Crossed", "FinalFailure", "FinalStored", "FleetStarted", "KernelsChosen",
+    "Narrowed", "Noted", "OfRun", "PairsStarted", "ProblemEnded", "ProblemStarted", "RunEnded", "RunStarted",
+    "TrialInterrupted", "TrialStored", "VendorLeftOut", "WinnerVerified",
 }  # fmt: skip
 ERRORS = {"DeviceError", "InputError", "StoreError", "ToolMissing", "TuneError", "WorkerError"}
 

@@ -21,8 +21,8 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner import claims, job
-from tsm2_tune.tuner.claims import STALE_SECONDS, Claims
+from tsm2_tune.tuner import claims, job, spreading
+from tsm2_tune.tuner.claims import MOST_ATTEMPTS, STALE_SECONDS, Claims
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.past import Again, Claimed
 from tsm2_tune.tuner.search import Search
@@ -154,10 +154,8 @@ def test_claims_end_with_their_run_and_are_swept_by_the_next(store: Store, path:
     with store.claims(GPU) as first:
         take(first)
     assert plain_sql(path, "SELECT * FROM claim") == []
-    with store.claims(GPU) as killed:
-        take(killed)
-        plain_sql(path, f"UPDATE claim SET owner = '{dead(killed.owner)}'")
-    assert len(plain_sql(path, "SELECT * FROM claim")) == 1
+    insert = f"INSERT INTO claim VALUES ('{GPU}', '{PROBLEM.text}', '{C128}', '{BASIS}', '{dead(first.owner)}'"
+    plain_sql(path, f"{insert}, {time.time()}, 0)")
     with store.claims(GPU):
         assert plain_sql(path, "SELECT * FROM claim") == []
 
@@ -167,7 +165,8 @@ def test_thousands_of_the_dead_are_swept_at_once(store: Store, path: Path, monke
     with store.claims(GPU) as first:
         take(first)
         plain_sql(
-            path, f"{count} INSERT INTO claim SELECT 'x', 'y', i, 'z', 'owner ' || i, iif(i % 2, i, 'x') FROM counted"
+            path,
+            f"{count} INSERT INTO claim SELECT 'x', 'y', i, 'z', 'owner ' || i, iif(i % 2, i, 'x'), 0 FROM counted",
         )
         commits = list[None]()
         monkeypatch.setattr(Database, "transaction", counting(Database.transaction, commits))
@@ -200,7 +199,7 @@ def test_who_lives_beats(store: Store, path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_finals_wait_for_those_of_another_run(ours: Claims, theirs: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
     looked, order = threading.Event(), list[str]()
-    clock = SimpleNamespace(time=time.time, sleep=lambda _: looked.set())
+    clock = SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=lambda _: looked.set())
     monkeypatch.setattr(claims, "time", clock)
     ours.take_final(PROBLEM)
 
@@ -266,7 +265,7 @@ def space_of(configurations: int) -> Any:
 def test_two_runs_that_take_turns_try_everything_once(
     store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "TOGETHER_SECONDS", 0.0)  # each is told at once
+    monkeypatch.setattr(job, "LATEST_SECONDS", 0.0)  # each is told at once
     space = space_of(7)
     with Store.open(path, create=True) as other:
         runs = [
@@ -275,19 +274,23 @@ def test_two_runs_that_take_turns_try_everything_once(
         ]
         tried: list[list[str]] = [[], []]
         ended: list[job.ProblemEnded] = []
+
+        def step(number: int) -> bool:
+            """Whether the run goes on."""
+            event = next(runs[number], None)
+            if isinstance(event, job.TrialStored):
+                tried[number].append(event.trial.config.text)
+            elif isinstance(event, job.ProblemEnded):
+                ended.append(event)
+            return event is not None
+
+        monkeypatch.setattr(spreading, "time", SimpleNamespace(sleep=lambda _: step(0)))  # the second waits
         left = [0, 1]
         while left:
-            for number in list(left):
-                event = next(runs[number], None)
-                if isinstance(event, job.TrialStored):
-                    tried[number].append(event.trial.config.text)
-                elif isinstance(event, job.ProblemEnded):
-                    ended.append(event)
-                elif event is None:
-                    left.remove(number)
+            left = [number for number in left if step(number)]
     assert sorted(tried[0] + tried[1]) == sorted(candidate.config.text for candidate in space.kept)
     assert all(tried)
-    assert [event.new_trials for event in ended] == [len(one) for one in tried]  # what each did itself
+    assert sorted(event.new_trials for event in ended) == sorted(map(len, tried))  # what each did itself
     assert plain_sql(path, "SELECT count(*), count(DISTINCT config), count(DISTINCT run_id) FROM trial") == [
         (7, 7, 2)
     ]
@@ -315,3 +318,60 @@ def test_what_another_run_is_at_is_told(store: Store) -> None:
         *_, ended = job.run([space], Fabricating(store, 1), store, make=exhaustive, families=("tsm2",))
     assert isinstance(ended, job.ProblemEnded)
     assert (ended.new_trials, ended.untried, ended.elsewhere) == (2, 0, 1)
+
+
+def test_a_configuration_of_which_run_after_run_dies_is_given_up(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "LOOK_SECONDS", 0.01)
+    for death in range(1, MOST_ATTEMPTS + 1):
+        with store.claims(GPU) as dying:
+            assert (take(dying), take(dying, C256)) == (Claimed.YES, Claimed.YES)
+            dying.trying(PROBLEM, C128, BASIS)
+            wait_for(path, "SELECT attempts FROM claim ORDER BY attempts", [(0,), (death,)])
+            plain_sql(path, f"UPDATE claim SET owner = '{dead(dying.owner)}'")
+    with store.claims(GPU) as ours:
+        assert take(ours) is Claimed.GIVEN_UP
+        assert take(ours, C256) is Claimed.YES  # which was merely claimed ahead
+        assert ours.given_up(PROBLEM) == (C128,)
+        assert take(ours, given_up=True) is Claimed.YES
+        store.add_trial(RUN, trial())
+        assert ours.given_up(PROBLEM) == ()
+
+
+def test_what_a_run_survives_does_not_count(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "LOOK_SECONDS", 0.01)
+    plain_sql(path, f"INSERT INTO claim VALUES ('{GPU}', '{PROBLEM.text}', '{C128}', '{BASIS}', 'dead', 0, 1)")
+    with store.claims(GPU) as ours:
+        for config, other in ((C128, C256), (C256, C128)):
+            assert take(ours, config) is Claimed.YES
+            before = 1 if config == C128 else 0
+            ours.trying(PROBLEM, config, BASIS)
+            wait_for(path, f"SELECT attempts FROM claim WHERE config = '{config}'", [(before + 1,)])
+            ours.trying(PROBLEM, other, BASIS)
+            wait_for(path, f"SELECT attempts FROM claim WHERE config = '{config}'", [(before,)])
+        ours.trying(PROBLEM, C256, BASIS)
+        wait_for(path, f"SELECT attempts FROM claim WHERE config = '{C256}'", [(1,)])
+    assert plain_sql(path, "SELECT config, owner, attempts FROM claim") == [(C128, "", 1)]  # of before
+
+
+def wait_for(path: Path, query: str, expected: list[tuple[object, ...]]) -> None:
+    end = time.monotonic() + 30
+    while (found := plain_sql(path, query)) != expected:
+        assert time.monotonic() < end, found
+
+
+def test_who_hangs_and_comes_back_late_changes_nothing(
+    store: Store, ours: Claims, theirs: Claims, path: Path
+) -> None:
+    assert take(theirs) is Claimed.YES
+    plain_sql(path, f"UPDATE claim SET beat_at = {time.time() - STALE_SECONDS - 1}")
+    assert take(ours) is Claimed.YES
+    number = store.add_trial(RUN, trial(50.0))
+    with Store.open(path, create=True) as late:
+        assert late.add_trial(tuning_run(seed=2), trial(10.0)) == number
+        theirs.give_back()
+    assert plain_sql(path, "SELECT median_us FROM measurement") == [(50.0,)]
+    assert take(ours, C256) is Claimed.YES
+    theirs.give_back()
+    assert len(plain_sql(path, "SELECT * FROM claim")) == 1

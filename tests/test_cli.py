@@ -241,7 +241,7 @@ def test_ctrl_c_before_the_first_trial(monkeypatch: pytest.MonkeyPatch, tmp_path
     def interrupted(spec: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tsm2_tune.cli.find_target", interrupted)
+    monkeypatch.setattr("tsm2_tune.api.devices.find_target", interrupted)
     result = run(*TUNE, "--db", str(tmp_path / "r.db"))
     assert result.exit_code == 130
     assert result.output.startswith("stopped; ")

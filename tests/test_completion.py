@@ -29,10 +29,16 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "cuda_device_count", lambda: 2)
 
 
-@pytest.mark.parametrize("command", [(), ("doctor",), ("best",), ("ladder",)])
+@pytest.mark.parametrize("command", [("doctor",), ("best",), ("ladder",)])
 def test_devices_are_completed(command: tuple[str, ...]) -> None:
     assert completed(*command, "--device", "") == ["0", "1", "cpu"]
     assert completed(*command, "--device", "c") == ["cpu"]
+
+
+def test_several_devices_are_completed() -> None:
+    assert completed("--device", "") == ["0", "1", "cpu", "all"]
+    assert completed("--device", "a") == ["all"]
+    assert completed("--device", "0,") == ["0,1"]
 
 
 def test_planning_completes_cards_too() -> None:

@@ -292,7 +292,7 @@ def test_finals_of_what_was_not_asked_for_are_left_to_its_own_run(store: Store) 
 
 
 def test_an_end_in_the_middle_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "TOGETHER_SECONDS", 0.0)  # each is told at once
+    monkeypatch.setattr(job, "LATEST_SECONDS", 0.0)  # each is told at once
     won(store, *THREE)
     device = Simulated(store, SLOWER)
     events = Crossing(frozenset(SHAPES[:3]), device, store).events()

@@ -46,6 +46,8 @@ def every_event(winner: BestRow | None) -> Iterator[events.Event]:
     """One of each kind, in an order in which they may come."""
     space: Any = SimpleNamespace(problem=PROBLEM, kept=range(128))
     measured = final((configuration(), 460.0), vendor=(vendor_measurement(690.0),))
+    yield events.FleetStarted(("GPU 0", "GPU 1"), (PROBLEM,))
+    yield events.RunEnded("GPU 1", "its process was ended by SIGKILL")
     yield events.Noted("another run has the device")
     yield run_started()
     yield events.ProblemStarted(space, 0, 0.0, None, 900.0)
@@ -102,7 +104,14 @@ def test_objects_have_the_fields_that_are_documented(lines: list[Line]) -> None:
 
 def test_every_event_of_a_tuning_has_a_line() -> None:
     of_other_commands = {events.Confirmed}
-    assert set(LINES) == set(events.Event.__args__) - of_other_commands
+    assert set(LINES) == set(events.Event.__args__) - of_other_commands - {events.OfRun}
+
+
+def test_a_line_of_one_of_several_runs_has_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with EventLines("results.db") as shown:
+        shown.show(events.OfRun("GPU 1", events.Noted("it waits")))
+    *_, line = lines_of(capsys.readouterr().out)
+    assert (line["event"], line["run"], line["text"]) == ("note", "GPU 1", "it waits")
 
 
 def test_the_first_line_has_the_version_of_the_names(lines: list[Line]) -> None:

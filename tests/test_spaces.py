@@ -11,7 +11,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import OWN, has_configurations, search_space
-from tsm2_tune.tuner import job
+from tsm2_tune.tuner import spaces as planned
 from tsm2_tune.tuner.target import Target
 
 H200 = PROFILES["h200"]
@@ -26,8 +26,8 @@ def test_each_space_is_enumerated_at_its_turn(monkeypatch: pytest.MonkeyPatch) -
         enumerated.append(problem)
         return search_space(problem, *args, **named)
 
-    monkeypatch.setattr(job, "search_space", search)
-    spaces = job.spaces(PROBLEMS, TARGET, guidelines=OWN, families=("tsm2", "inner_fma_ring", "resident_b_fma"))
+    monkeypatch.setattr(planned, "search_space", search)
+    spaces = planned.spaces(PROBLEMS, TARGET, guidelines=OWN, families=("tsm2", "inner_fma_ring", "resident_b_fma"))
     assert (len(spaces), spaces.problems, enumerated) == (3, tuple(PROBLEMS), [])
     for number, space in enumerate(spaces, 1):
         assert space.problem == PROBLEMS[number - 1]
@@ -37,9 +37,9 @@ def test_each_space_is_enumerated_at_its_turn(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_problem_that_has_nothing_is_refused_before_anything_is_tried() -> None:
     with pytest.raises(InputError, match=r"^no configuration left for 8x8x1000000:f64:tn .*: no family"):
-        job.spaces(PROBLEMS, TARGET, guidelines=OWN, families=("tsm2",))
+        planned.spaces(PROBLEMS, TARGET, guidelines=OWN, families=("tsm2",))
     with pytest.raises(InputError, match=r"^no configuration left for 4096x16x4096:f32 .* by min-threads"):
-        job.spaces(PROBLEMS, TARGET, guidelines={"min_threads_per_sm": 10**6}, families=("tsm2",))
+        planned.spaces(PROBLEMS, TARGET, guidelines={"min_threads_per_sm": 10**6}, families=("tsm2",))
 
 
 @pytest.mark.parametrize("families", [("tsm2",), ("gemm",), ("stream_a_fma", "inner_fma"), ()])

@@ -11,7 +11,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.transposed import transposed
-from tsm2_tune.tuner.job import spaces
+from tsm2_tune.tuner.spaces import spaces
 from tsm2_tune.tuner.target import Target
 
 

@@ -9,11 +9,15 @@ from itertools import count, islice
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
+import pytest
+
 from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.tuner import compiling
 from tsm2_tune.tuner.past import NOTHING_PAST
 from tsm2_tune.tuner.search import Search
 from tsm2_tune.tuner.strategies.model import FAR_BEHIND, Model
 from tsm2_tune.tuner.strategies.strategy import Told
+from tsm2_tune.tuner.tune import least_ahead
 from tsm2_tune.tuner.waiting import Pending
 
 
@@ -147,3 +151,9 @@ def test_every_candidate_has_its_turn() -> None:
             found.append(one[0].config.text)
             search.tell(told(one[0].config.family, float(1 + (seed * 7 + turn * 13) % 50)))
         assert sorted(found) == sorted(candidate.config.text for candidate in every)
+
+
+def test_runs_that_share_a_machine_leave_each_other_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling.os, "sched_getaffinity", lambda _: range(16), raising=False)
+    assert (least_ahead(1, None), least_ahead(1, 6), least_ahead(2, None), least_ahead(4, None)) == (17, 17, 9, 5)
+    assert [2 * least_ahead(2, most) for most in (1000, 12, 3)] == [18, 6, 2]

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import tsm2_tune
+from tsm2_tune.api.devices import targets_of
 from tsm2_tune.command_options import (
+    cluster_option,
     database_option,
-    device_option,
+    devices_option,
     family_options,
     full_trials_option,
     gain_option,
@@ -27,7 +29,6 @@ from tsm2_tune.command_options import (
 )
 from tsm2_tune.options import computable, family_names, problems_of, thresholds_of
 from tsm2_tune.tuner.addresses import shown_name
-from tsm2_tune.tuner.target import Target, default_spec, find_target
 from tsm2_tune.usage import Group, ended_by_signals, tell
 
 if TYPE_CHECKING:  # completion in a shell waits for what is imported here
@@ -89,7 +90,8 @@ class Commands(UserDict[str, click.Command]):
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(tsm2_tune.__version__, prog_name="tsm2-tune")
-@device_option
+@devices_option
+@cluster_option
 @shapes_options(required=False)
 @family_options
 @tuning_options
@@ -107,6 +109,7 @@ def main(
     ctx: click.Context,
     /,
     spec: str | None,
+    cluster: str | None,
     shapes: str | None,
     dtypes: str,
     ops: str,
@@ -131,13 +134,14 @@ def main(
     compiles CUDA for the rest, verifies and times each, and stores every trial. The same command again goes on
     where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
     """
+    from tsm2_tune.progress import tell_interrupted
+    from tsm2_tune.quarantining import tell_quarantined
+
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if is_given(ctx, name)]
         if given:
             raise click.UsageError(f"options of tuning before {ctx.invoked_subcommand!r}: put them behind it")
         return
-    from tsm2_tune.progress import tell_interrupted  # other commands do not wait for what tuning needs
-    from tsm2_tune.quarantining import tell_quarantined
 
     if shapes is None:
         raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480; --help says more")
@@ -145,11 +149,16 @@ def main(
     problems = computable(problems_of(shapes, dtypes, ops, layout, math), names)
     with ended_by_signals(ctx, database, stderr=as_json):
         thresholds = thresholds_of(guidelines)
-        target = find_target(default_spec() if spec is None else spec)
-        with _shown(ctx, shown_name(database), target, as_json=as_json) as shown:
+        devices = spec if cluster is not None else targets_of(spec)
+        is_unasked_host = not (spec or cluster) and targets_of(devices)[0].is_host
+        shown = _shown(
+            database, is_unasked_host=is_unasked_host, is_cache_asked=is_given(ctx, "cache"), as_json=as_json
+        )
+        with shown:
             result = tsm2_tune.tune(
                 problems,
-                device=target,
+                device=devices,
+                cluster=cluster,
                 db=database,
                 family=names,
                 guidelines=thresholds,
@@ -164,27 +173,28 @@ def main(
     tell_quarantined(sum(one.quarantined for one in result.ended), shown_name(database))
     _tell_unsolved(result, shown_name(database))
     tell_interrupted(result.interrupted)
+    if result.left:
+        tell(f"{len(result.left)} problems not tuned to their end, as runs ended early: the same command goes on")
     if not result.is_complete:
         ctx.exit(1)
 
 
-def _shown(ctx: click.Context, database: str, target: Target, *, as_json: bool) -> EventLines | Progress:
-    """What shows the events of a run into the database of this name."""
+def _shown(database: str, *, is_unasked_host: bool, is_cache_asked: bool, as_json: bool) -> EventLines | Progress:
+    """What shows the run's events."""
     from tsm2_tune.display import console
     from tsm2_tune.json_lines import EventLines
     from tsm2_tune.progress import Progress, of_state
 
-    no_gpu = NO_GPU if target.is_host and not is_given(ctx, "spec") else ""
     if as_json:
-        if no_gpu:
-            tell(no_gpu)
+        if is_unasked_host:
+            tell(NO_GPU)
         return EventLines(database)
 
-    def said(run: RunStarted) -> Iterator[str]:
-        state = of_state(target, run.options, is_asked=is_given(ctx, "cache"))
-        yield f"device: {target.identity.name}{state}"
-        if no_gpu:
-            yield no_gpu
+    def said(run: RunStarted, name: str) -> Iterator[str]:
+        target = run.target
+        yield f"{name or 'device'}: {target.identity.name}{of_state(target, run.options, is_asked=is_cache_asked)}"
+        if is_unasked_host:
+            yield NO_GPU
 
     return Progress(console(), database, said)
 

@@ -168,6 +168,19 @@ device_option = click.option(
     shell_complete=completion.devices_here,
     help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]",
 )
+devices_option = click.option(
+    "--device",
+    "spec",
+    shell_complete=completion.several_devices,
+    help="CUDA ordinal, cpu, or several GPUs that divide the work: 0,1, or all. [default: GPU 0 if there is one,"
+    " else cpu]",
+)
+cluster_option = click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="The Dask scheduler, such as tcp://host:8786, whose workers each tune on the first GPU that they see, or"
+    " with --device cpu on their host. They must all reach --db.",
+)
 stored_device_option = click.option(
     "--device",
     shell_complete=completion.devices_here,

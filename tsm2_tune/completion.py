@@ -21,6 +21,15 @@ def devices_here(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
     return _beginning(incomplete, [*map(str, range(cuda_device_count())), "cpu"])
 
 
+def several_devices(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
+    """The same, also the last of several with commas between, and all."""
+    before, comma, last = incomplete.rpartition(",")
+    if not comma:
+        return [*devices_here(ctx, param, incomplete), *_beginning(incomplete, ["all"])]
+    named = (*before.split(","), "cpu")
+    return [f"{before},{one}" for one in devices_here(ctx, param, last) if one not in named]
+
+
 def devices_and_cards(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
     """The same, and bundled cards."""
     return [*devices_here(ctx, param, incomplete), *_beginning(incomplete, PROFILES)]

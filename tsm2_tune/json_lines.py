@@ -21,10 +21,13 @@ from tsm2_tune.tuner.events import (
     Event,
     FinalFailure,
     FinalStored,
+    FleetStarted,
     Noted,
+    OfRun,
     PairsStarted,
     ProblemEnded,
     ProblemStarted,
+    RunEnded,
     RunStarted,
     TrialInterrupted,
     TrialStored,
@@ -71,6 +74,11 @@ class EventLines:
     def show(self, event: Event, run: str = "") -> None:
         """Print the event of the run."""
         self._liveness.event()
+        if isinstance(event, OfRun):
+            self.show(event.event, event.run)
+            return
+        if isinstance(event, RunEnded):
+            run = event.run
         if isinstance(event, RunStarted) and self._phases is None:
             self._phases = event.phases
             self._tally = Tally(event.options, len(event.problems))
@@ -93,6 +101,7 @@ class EventLines:
             "changed": [problem.text for problem in result.changed],
             "unsolved": [problem.text for problem in result.unsolved],
             "interrupted": result.interrupted,
+            "left": [problem.text for problem in result.left],
         }
         self._print("run_ended", facts)
 
@@ -269,6 +278,11 @@ LINES: Mapping[type, tuple[str, Callable[[Any], Facts]]] = {
     VendorLeftOut: ("vendor_left_out", _vendor_left_out),
     ProblemEnded: ("problem_ended", _problem_ended),
     PairsStarted: ("pairs_started", lambda event: {}),
+    FleetStarted: (
+        "fleet_started",
+        lambda event: {"runs": list(event.runs), "problems": [problem.text for problem in event.problems]},
+    ),
+    RunEnded: ("run_left", lambda event: {"trouble": event.trouble or None}),
     Crossed: ("pairs", lambda event: {"done": event.done, "total": event.total}),
 }
 WITH_PROGRESS = ("problem_started", "trial", "trial_interrupted", "final", "problem_ended")

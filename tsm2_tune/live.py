@@ -23,6 +23,8 @@ from tsm2_tune.tuner.events import (
     FinalStored,
     ProblemEnded,
     ProblemStarted,
+    RunEnded,
+    RunStarted,
     TrialInterrupted,
     TrialStored,
     VendorLeftOut,
@@ -74,7 +76,8 @@ class Display:
     ) -> None:
         self._options = options
         self._tally = Tally(options, problems, clock)
-        self._phases, self._liveness = phases, Liveness(self._goes_on, LONG_SECONDS)
+        self._phases = {"": phases}  # by the run's name
+        self._liveness = Liveness(self._goes_on, LONG_SECONDS)
         self._live = console.is_terminal
         self._progress = Progress(
             _Line(table_column=Column(ratio=1)),
@@ -112,7 +115,11 @@ class Display:
         self._liveness.event()
         turn = self._tally.turns.get(run)
         self._tally.hear(event, run)
-        if isinstance(event, ProblemStarted):
+        if isinstance(event, RunStarted):
+            self._phases[run] = event.phases
+        elif isinstance(event, RunEnded):
+            self._run_ended(run)
+        elif isinstance(event, ProblemStarted):
             self._problem_started(event.space.problem, run)
         elif isinstance(event, TrialStored | TrialInterrupted):
             self._trial_ended(event.trial, run)
@@ -131,7 +138,7 @@ class Display:
     def _goes_on(self, seconds: float) -> None:
         """Say what takes so long."""
         for run, turn in tuple(self._tally.turns.items()):
-            text = f"no news for {seconds:.0f} s, at {self._phases.now}"
+            text = f"no news for {seconds:.0f} s, at {self._phases[run].now}"
             self._line(f"{self._of_problems(run)}{turn.problem.text}: {text}")
 
     def _problem_started(self, problem: Problem, run: str) -> None:
@@ -140,6 +147,11 @@ class Display:
             self._all = self._progress.add_task("", total=1.0, text=self._all_text)
         task = self._progress.add_task("", total=1.0, text=lambda: self._run_text(run))
         self._shown[run] = _Shown(number, task)
+
+    def _run_ended(self, run: str) -> None:
+        """It is at no problem any more."""
+        if (shown := self._shown.pop(run, None)) is not None:
+            self._progress.remove_task(shown.task)
 
     def _winner_verified(self, event: WinnerVerified, run: str) -> None:
         if event.outcome is Outcome.OK:
@@ -184,7 +196,8 @@ class Display:
         text = str(event.why) if event.why is Why.ALL_TRIED else f"stopped by --{event.why}"
         text += f", {event.untried} untried" if event.untried else ""
         text += f"; {event.quarantined} quarantined" if event.quarantined else ""
-        return text + (f"; {event.elsewhere} with another run" if event.elsewhere else "")
+        text += f"; {event.elsewhere} with another run" if event.elsewhere else ""
+        return text + (f"; {event.given_up} given up, as runs died of them" if event.given_up else "")
 
     def _tell_interrupted(self) -> None:
         for run, turn in self._tally.turns.items():

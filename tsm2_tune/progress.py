@@ -15,7 +15,8 @@ from tsm2_tune.display import print_line, winners_table
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.live import Display
 from tsm2_tune.options import DEFAULT_DATABASE
-from tsm2_tune.tuner.events import Event, Noted, PairsStarted, RunStarted
+from tsm2_tune.together import Together
+from tsm2_tune.tuner.events import Event, Noted, OfRun, PairsStarted, RunEnded, RunStarted
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.tune import Options
 from tsm2_tune.usage import tell
@@ -26,12 +27,14 @@ MOST_CHANGED = 5  # problems whose winner changed, that are named
 class Progress:
     """Shows the events of a run into the database: those of the search, and then those of pairs.
 
-    Use as a context manager. `said` are the lines that a run begins with.
+    Those of several runs are shown together. Use as a context manager. `said` are the lines that a run begins with,
+    also given its name, which is empty where it is the only one.
     """
 
-    def __init__(self, console: Console, database: str, said: Callable[[RunStarted], Iterable[str]]) -> None:
+    def __init__(self, console: Console, database: str, said: Callable[[RunStarted, str], Iterable[str]]) -> None:
         self._console, self._database, self._said = console, database, said
         self._stack = ExitStack()
+        self._together = Together()
         self._started: RunStarted | None = None
         self._shown: Display | Pairs | None = None
 
@@ -45,18 +48,30 @@ class Progress:
 
     def show(self, event: Event) -> None:
         """Bring the screen up to date with the event."""
+        if isinstance(event, OfRun | RunEnded):
+            for run, happened in self._together.shown(event):
+                self._show(happened, run)
+        else:
+            self._show(event, "")
+
+    def _show(self, event: Event, run: str) -> None:
         if isinstance(event, Noted):
-            tell(event.text)
+            tell(f"{run}: {event.text}" if run else event.text)
+        elif isinstance(event, RunEnded) and event.trouble:
+            tell(f"{run} ended early: {event.trouble}")
         elif isinstance(event, RunStarted):
-            for line in self._said(event):
+            for line in self._said(event, run):
                 print_line(self._console, line)
-            self._started = event
-            shown = Display(self._console, event.options, len(event.problems), event.phases)
-            self._shown = self._stack.enter_context(shown)
+            if self._started is None:
+                self._started = event
+                shown = Display(self._console, event.options, len(event.problems), event.phases)
+                self._shown = self._stack.enter_context(shown)
         elif isinstance(event, PairsStarted):
             self._stack.close()
             assert self._started is not None
             self._shown = self._stack.enter_context(Pairs(self._console, self._started.phases))
+        if isinstance(self._shown, Display):
+            self._shown.show(event, run)
         elif self._shown is not None:
             self._shown.show(event)
 

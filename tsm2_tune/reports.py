@@ -20,8 +20,8 @@ from tsm2_tune.generator.roofline import Modelled
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tunables import declared
 from tsm2_tune.tuner.audit import ALL, OF_THE_HOST, Audit, DroppedWinner, Estimate, GuidelineAudit, RuleAudit
-from tsm2_tune.tuner.job import GIB
 from tsm2_tune.tuner.ladder import Rung
+from tsm2_tune.tuner.spaces import GIB
 from tsm2_tune.tuner.trial import TuningRun
 from tsm2_tune.winners import rate_text
 

@@ -13,6 +13,7 @@ from tsm2_tune.tuner.events import (
     FinalStored,
     ProblemEnded,
     ProblemStarted,
+    RunEnded,
     TrialInterrupted,
     TrialStored,
     WinnerVerified,
@@ -96,6 +97,8 @@ class Tally:
             self.turns[run] = self._turn(event, now)
         elif turn is None:
             return
+        elif isinstance(event, RunEnded):
+            del self.turns[run]
         elif isinstance(event, TrialStored | TrialInterrupted):
             _add(turn, event.trial)
             turn.last_at = now

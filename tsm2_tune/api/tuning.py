@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from os import PathLike
 
-from tsm2_tune.api.planning import problems, spec_of
+from tsm2_tune.api.devices import Devices, names_of, targets_of
+from tsm2_tune.api.planning import problems
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.guidelines import Thresholds
 from tsm2_tune.generator.problem import Problem
@@ -34,27 +36,33 @@ from tsm2_tune.options import (
     outcomes_of,
     thresholds_of,
 )
-from tsm2_tune.tuner import job
-from tsm2_tune.tuner.crossing import Crossing
-from tsm2_tune.tuner.events import Event, Noted, PairsStarted, ProblemEnded, RunStarted, is_interruption
-from tsm2_tune.tuner.locks import device_lock
+from tsm2_tune.tuner.cluster import Cluster
+from tsm2_tune.tuner.events import Event, FleetStarted, ProblemEnded
+from tsm2_tune.tuner.fleet import Fleet, Members, Merged
+from tsm2_tune.tuner.patience import Options
+from tsm2_tune.tuner.running import Run, winners
 from tsm2_tune.tuner.stopping import interruptible
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.strategies import STRATEGIES, strategy_named
-from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Cache, shown
-from tsm2_tune.tuner.tune import Options, Tuner
 
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
     """What a run has come to. Everything else is in the database."""
 
-    target: Target  # the device, which later runs can be given
-    ended: tuple[ProblemEnded, ...]  # of each problem, in the order in which they were tuned
+    targets: tuple[Target, ...]  # the devices, which later runs can be given
+    ended: tuple[ProblemEnded, ...]  # of each problem and kind of device, in the order in which these ended
     winners: tuple[BestRow, ...]  # of what was asked for, as `best` has them
     interrupted: int  # trials and finals that the machine kept from being judged: the same call tries them again
+    left: tuple[Problem, ...] = ()  # of several runs: whose tuning did not end, as runs ended early
+
+    @property
+    def target(self) -> Target:
+        """The device, or the first of several."""
+        return self.targets[0]
 
     @property
     def unsolved(self) -> tuple[Problem, ...]:
@@ -70,12 +78,12 @@ class TuningResult:
     @property
     def is_complete(self) -> bool:
         """Whether all problems have a winner, and nothing was kept from being judged."""
-        return not (self.unsolved or self.interrupted)
+        return not (self.unsolved or self.interrupted or self.left)
 
 
 def tune(
     products: Products, *, dtype: ElementTypes = "f32", op: Texts = "nn", layout: str = "column", math: str = "full",
-    device: int | str | Target | None = None, db: str | PathLike[str] = DEFAULT_DATABASE,
+    device: Devices = None, cluster: str | None = None, db: str | PathLike[str] = DEFAULT_DATABASE,
     budget: float | None = DEFAULT_BUDGET_SECONDS, max_trials: int | None = None,
     compile_limit: float = DEFAULT_COMPILE_LIMIT_SECONDS, run_limit: float = DEFAULT_RUN_LIMIT_SECONDS,
     cache: str = "dirty", family: Texts | None = None, guidelines: str | Thresholds | None = None,
@@ -87,6 +95,9 @@ def tune(
 
     - `products`, `dtype`, `op`, `layout`, `math`: what to tune, as `problems` takes it.
     - `device`: a CUDA ordinal, "cpu" for this host, or the target of an earlier result; None is GPU 0, or this host.
+      Several, as a list or a text with commas, and "all" GPUs divide the work, each in a process of its own.
+    - `cluster`: the address of a Dask scheduler. Each of its workers has a run, on the first GPU that it sees, or
+      where `device` is "cpu" on its host. `db` must be a database that all of them reach.
     - `db`: the database, made where it is missing. The same call again goes on where the last one stopped.
     - `budget`, `max_trials`: seconds and configurations for each problem, those of earlier runs included; None is
       no limit, and so is a budget of 0.
@@ -119,12 +130,20 @@ def tune(
         budget=budget, max_trials=max_trials, compile_limit=compile_limit, run_limit=run_limit, cache=cache,
         retry=retry, seed=seed, vendor=vendor, reach=None if full_trials else REACH, strategy=strategy, gain=gain,
     )  # fmt: skip
-    thresholds = thresholds_of(guidelines)
-    target = device if isinstance(device, Target) else find_target(spec_of(device))
-    spaces = job.spaces(asked, target, guidelines=thresholds, families=names)
-    run = _Run(target, options, names, pairs=pairs, wait=wait, tell=on_event)
+    run = Run(None, asked, dict(thresholds_of(guidelines)), names, options, pairs, wait, name)
+    tell = on_event or (lambda _: None)
+    if cluster is not None:
+        with interruptible():
+            there = device if device is None or isinstance(device, Target) else str(device)
+            return _of_several(Cluster(cluster, run.on(there)), run, tell)
+    targets = targets_of(device)
     with interruptible():
-        return run.result(spaces, name)
+        if len(targets) == 1:
+            return _of_one(run.on(targets[0]), tell)
+        for kind in {target.identity.name: target for target in targets}.values():
+            run.on(kind).planned()  # refuses what cannot be tuned before anything starts
+        runs = {name: run.on(target, sharing=len(targets)) for name, target in names_of(targets).items()}
+        return _of_several(Fleet(runs), run, tell)
 
 
 def options_of(
@@ -152,47 +171,25 @@ def options_of(
     )
 
 
-@dataclass(slots=True)
-class _Run:
-    """A run on a device."""
+def _of_one(run: Run, tell: Callable[[Event], object]) -> TuningResult:
+    result = run.result(tell)
+    return TuningResult((result.target,), result.ended, result.winners, result.interrupted)
 
-    target: Target
-    options: Options
-    families: tuple[str, ...]
-    pairs: bool
-    wait: bool
-    tell: Callable[[Event], object] | None
-    interrupted: int = 0
 
-    def result(self, spaces: job.Spaces, db: str) -> TuningResult:
-        """Search these, and then measure pairs; what came of it."""
-        target, asked = self.target, frozenset(spaces.problems)
-        ended = []
-        with (
-            device_lock(target, self._note if self.wait else None),
-            Tuner(target, self.options) as tuner,
-            Store.open(db, create=True) as store,
-        ):
-            self._told(RunStarted(target, spaces.problems, self.options, tuner.phases))
-            for event in job.run(spaces, tuner, store):
-                if isinstance(event, ProblemEnded):
-                    ended.append(event)
-                self._told(event)
-            if self.pairs:
-                self._told(PairsStarted())
-                for crossed in Crossing(asked, tuner, store, self.families).events():
-                    self._told(crossed)
-            rows = store.best(device=target.identity.name, cache=tuner.cache)
-        winners = tuple(row for row in rows if row.problem in asked)
-        return TuningResult(target, tuple(ended), winners, self.interrupted)
-
-    def _note(self, sentence: str) -> None:
-        self._told(Noted(sentence))
-
-    def _told(self, event: Event) -> None:
-        self.interrupted += is_interruption(event)
-        if self.tell is not None:
-            self.tell(event)
+def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> TuningResult:
+    """What several runs on one database come to. The first one's error where none of them ends as it should."""
+    merged = Merged(run.problems)
+    with members:
+        tell(FleetStarted(members.names, run.problems))
+        for name, heard in members.events():
+            tell(merged.told(name, heard))
+    merged.refuse_failure()
+    targets = tuple(merged.targets.values())
+    by_name = {target.identity.name: target for target in targets}
+    with Store.open(run.db, create=False) as store:
+        won = [winners(store, one, one.cache(run.options.cache), run.problems) for one in by_name.values()]
+    left = merged.left
+    return TuningResult(targets, merged.ended, tuple(chain.from_iterable(won)), merged.interrupted, left)
 
 
 def _seconds(name: str, value: float, most: float) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
@@ -37,6 +38,48 @@ class SearchSpace:
     def total(self) -> int:
         """How many configurations there are, dropped ones included."""
         return len(self.kept) + sum(count for _, count in self.dropped)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        dropped = tuple((rule.name, count) for rule, count in self.dropped)
+        kept = Counted(self.problem, self.limits, self.families, self.guidelines, len(self.kept))
+        return _made_again, (kept, dropped)
+
+
+@dataclass(frozen=True)
+class Counted(Sequence[Candidate]):
+    """The candidates of a space that another process enumerated: here that is done when one is asked for."""
+
+    problem: Problem
+    limits: DeviceLimits
+    families: tuple[str, ...]
+    guidelines: tuple[Guidelines, ...]  # in force, of each family
+    number: int
+
+    def __len__(self) -> int:
+        return self.number
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Candidate]: ...
+    def __getitem__(self, index: int | slice) -> Candidate | Sequence[Candidate]:
+        return self._enumerated[index]
+
+    @cached_property
+    def _enumerated(self) -> Sequence[Candidate]:
+        families = (FAMILIES[name] for name in self.families)
+        return Joined(
+            [
+                pruned(family, self.problem, self.limits, wanted, rules_of(family))[0]
+                for family, wanted in zip(families, self.guidelines, strict=True)
+            ]
+        )
+
+
+def _made_again(kept: Counted, dropped: tuple[tuple[str, int], ...]) -> SearchSpace:
+    rules = {rule.name: rule for name in kept.families for rule in rules_of(FAMILIES[name])}
+    by_rule = tuple((rules[name], count) for name, count in dropped)
+    return SearchSpace(kept.problem, kept.limits, kept.families, kept, by_rule, kept.guidelines)
 
 
 def rules_of(family: Family[Any]) -> tuple[Rule, ...]:

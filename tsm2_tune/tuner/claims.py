@@ -2,6 +2,9 @@
 
 A claim whose owner died, or has not said for a minute that it lives, is anybody's. No claim is needed for the
 database to stay whole, as a configuration has one trial whoever tries it: claims keep two runs from doing it twice.
+
+What kills its run each time would kill one run after another: a configuration is given up whose run died three times
+while it was tried, and not merely claimed ahead.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, tuple_, update
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner.addresses import place_of
 from tsm2_tune.tuner.clock import process_fields
 from tsm2_tune.tuner.conditions import of_kernels
 from tsm2_tune.tuner.database import Database
@@ -37,18 +41,35 @@ from tsm2_tune.tuner.trial import Outcome
 BEAT_SECONDS = 5.0
 STALE_SECONDS = 60.0  # without a beat: a machine that swaps is late, but not by that much
 WAIT_SECONDS = 0.2  # between two looks at whether another's final has ended
-FINAL = "final"  # in place of a configuration: the problem's finals
+LOOK_SECONDS = 1.0  # between two looks at what is being tried: what ends within one is not written down
+MOST_ATTEMPTS = 3  # times that a run died while it tried a configuration, which is given up then
+# In place of a configuration: the problem's finals; its search as a whole; that its search has ended, which is no
+# claim, but stays as long as any run lives; and, of no problem, that a run lives.
+FINAL, SEARCH, SEARCHED, RUN = "final", "search", "searched", "run"
+NO_CONFIGURATIONS = (FINAL, SEARCH, SEARCHED, RUN)
+NOBODY = ""  # in place of the owner of what nobody has taken on, but somebody had
 STARTED = 19  # where in the fields of proc(5)'s `stat` from the third on is when a process started
 _OWNER = re.compile(r"(?P<system>[-\w]+:\d+) (?P<process>\d{1,9}) (?P<started>\d{1,20}) [0-9a-f]{32}", re.ASCII)
+
+
+class _Key(NamedTuple):
+    """Of a claim on a device."""
+
+    problem: Problem
+    config: str
+    basis: str
 
 
 class Claims:
     """What this run has taken on, of one device. Use as a context manager: a thread beats until it ends."""
 
     def __init__(self, database: Database, device_name: str) -> None:
-        self._database, self._device_name = database, device_name
-        self.owner = f"{_system()} {os.getpid()} {_started(os.getpid())} {uuid.uuid4().hex}"
+        self.database, self.device_name = database, device_name
+        self.owner = f"{process_of(os.getpid())} {uuid.uuid4().hex}"
         self._open: Connection | None = None  # of claims that are taken together
+        self._at_hand: _Key | None = None  # what is being tried
+        self._marked: _Key | None = None  # what the database says of that
+        self._marking = threading.Lock()
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="claims", daemon=True)
 
@@ -63,7 +84,8 @@ class Claims:
         self._ended.set()
         self._beating.join()
         with suppress(StoreError):  # they are nobody's soon
-            self.give_back()
+            self._leave(searches=True)
+            self.remove_dead()
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -71,10 +93,10 @@ class Claims:
 
         On a server each is one of its own, which waits for no disk: others would wait for the last.
         """
-        if self._database.is_shared:
+        if self.database.is_shared:
             yield
             return
-        with self._database.transaction(writes=True) as self._open:
+        with self.database.transaction(writes=True) as self._open:
             try:
                 yield
             finally:
@@ -90,20 +112,23 @@ class Claims:
         again: Again,
         families: Collection[str] = (),
         most: int | None = None,
+        given_up: bool = False,
     ) -> Claimed:
-        """Claim a configuration that nobody has tried, or has claimed and lives.
+        """Claim a configuration that nobody has tried, or has claimed and lives; what is given up only if `given_up`.
 
         `most` is how many trials of these families and this basis there may be, with all claims.
         """
-        opened = self._written(problem) if self._open is None else nullcontext(self._open)
+        opened = self.written(problem) if self._open is None else nullcontext(self._open)
         with opened as connection:
-            if _is_tried(connection, self._device_name, problem, config, basis, again):
+            if _is_tried(connection, self.device_name, problem, config, basis, again):
                 return Claimed.ELSEWHERE
             if self._owned_by_other(connection, problem, config, basis):
                 return Claimed.ELSEWHERE
+            if not given_up and self._attempts(connection, problem, config, basis) >= MOST_ATTEMPTS:
+                return Claimed.GIVEN_UP
             if most is not None and self._count(connection, problem, families, basis) >= most:
                 return Claimed.ENOUGH
-            self._add(connection, problem, config, basis)
+            self.add(connection, problem, config, basis)
             return Claimed.YES
 
     def take_final(self, problem: Problem) -> None:
@@ -113,45 +138,84 @@ class Claims:
 
     @repeated
     def _took_final(self, problem: Problem) -> bool:
-        with self._written(problem) as connection:
+        with self.written(problem) as connection:
             is_free = not self._owned_by_other(connection, problem, FINAL, "")
             if is_free:
-                self._add(connection, problem, FINAL, "")
+                self.add(connection, problem, FINAL, "")
             return is_free
 
-    @repeated
     def give_back(self) -> None:
-        """Claim nothing any more."""
-        with self._database.transaction(writes=True, about=(self.owner,), durable=False) as connection:
-            connection.execute(delete(schema.claim).where(schema.claim.c.owner == self.owner))
+        """Claim no configurations and no finals any more."""
+        self._leave(searches=False)
+
+    def trying(self, problem: Problem, config: str, basis: str) -> None:
+        """Whoever finds this run dead from now on knows that it died while it tried the configuration."""
+        self._at_hand = _Key(problem, config, basis)
+
+    @repeated
+    def given_up(self, problem: Problem) -> tuple[str, ...]:
+        """The configurations that are given up, as their runs died."""
+        column = schema.claim.c
+        found = select(column.config).where(
+            column.device_name == self.device_name,
+            column.problem == problem.text,
+            column.attempts >= MOST_ATTEMPTS,
+        )
+        with self.database.transaction() as connection:
+            return tuple(connection.execute(found.order_by(column.config)).scalars())
 
     @repeated
     def others(self, problem: Problem) -> int:
         """How many configurations other runs that live have taken on."""
         column = schema.claim.c
         theirs = select(column.owner, column.beat_at).where(
-            column.device_name == self._device_name,
+            column.device_name == self.device_name,
             column.problem == problem.text,
-            column.config != FINAL,
+            column.config.not_in(NO_CONFIGURATIONS),
             column.owner != self.owner,
         )
-        with self._database.transaction() as connection:
-            now = self._database.now(connection)
-            return sum(_lives(*row, now) for row in connection.execute(theirs).all())
+        with self.database.transaction() as connection:
+            now = self.database.now(connection)
+            return sum(lives(*row, now) for row in connection.execute(theirs).all())
 
-    def _written(self, problem: Problem) -> AbstractContextManager[Connection]:
+    def written(self, problem: Problem) -> AbstractContextManager[Connection]:
         """A transaction that takes something on of the problem."""
-        about = (self._device_name, problem.text)
-        return self._database.transaction(writes=True, about=about, durable=False)
+        about = (self.device_name, problem.text)
+        return self.database.transaction(writes=True, about=about, durable=False)
+
+    def _claim(self, connection: Connection, problem: Problem, config: str, basis: str) -> Any:
+        query = select(schema.claim.c.owner, schema.claim.c.beat_at, schema.claim.c.attempts)
+        return connection.execute(query.where(is_claim(self.device_name, problem, config, basis))).first()
 
     def _owned_by_other(self, connection: Connection, problem: Problem, config: str, basis: str) -> bool:
-        query = select(schema.claim.c.owner, schema.claim.c.beat_at)
-        row = connection.execute(query.where(_is_claim(self._device_name, problem, config, basis))).first()
-        return row is not None and row.owner != self.owner and _lives(*row, self._database.now(connection))
+        row = self._claim(connection, problem, config, basis)
+        if row is None or row.owner == self.owner:
+            return False
+        return lives(row.owner, row.beat_at, self.database.now(connection))
 
-    def _add(self, connection: Connection, problem: Problem, config: str, basis: str) -> None:
-        key = {"device_name": self._device_name, "problem": problem.text, "config": config, "basis": basis}
-        values = {**key, "owner": self.owner, "beat_at": self._database.now(connection)}
+    def _attempts(self, connection: Connection, problem: Problem, config: str, basis: str) -> int:
+        row = self._claim(connection, problem, config, basis)
+        return row.attempts if row is not None and isinstance(row.attempts, int) else 0
+
+    def _leave(self, *, searches: bool) -> None:
+        """Claim nothing any more, or no more than searches. What runs died of before is kept."""
+        self._at_hand = None
+        self._mark(None)
+        self._remove_own(() if searches else (SEARCH, RUN))
+
+    @repeated
+    def _remove_own(self, but: Collection[str]) -> None:
+        column = schema.claim.c
+        ours = and_(column.owner == self.owner, column.config.not_in((SEARCHED, *but)))
+        with self.database.transaction(writes=True, about=(self.owner,), durable=False) as connection:
+            connection.execute(delete(schema.claim).where(ours, column.attempts == 0))
+            connection.execute(update(schema.claim).where(ours).values(owner=NOBODY))
+
+    def add(self, connection: Connection, problem: Problem | None, config: str, basis: str) -> None:
+        """Claim it, in the place of whoever had."""
+        text = "" if problem is None else problem.text
+        key = {"device_name": self.device_name, "problem": text, "config": config, "basis": basis}
+        values = {**key, "owner": self.owner, "beat_at": self.database.now(connection)}
         add_or_change(connection, schema.claim, key, values)
 
     def _count(self, connection: Connection, problem: Problem, families: Collection[str], basis: str) -> int:
@@ -159,50 +223,98 @@ class Claims:
         claim, given = schema.claim.c, of_kernels(families, basis)
         trials = select(func.count()).select_from(schema.trial.join(schema.problem))
         claims = select(claim.owner, func.max(claim.beat_at), func.count()).where(
-            claim.device_name == self._device_name, claim.problem == problem.text, claim.config != FINAL
+            claim.device_name == self.device_name,
+            claim.problem == problem.text,
+            claim.config.not_in(NO_CONFIGURATIONS),
         )
-        tried = connection.execute(trials.where(_of_problem(self._device_name, problem), given)).scalar_one()
+        tried = connection.execute(trials.where(_of_problem(self.device_name, problem), given)).scalar_one()
         owners = connection.execute(claims.group_by(claim.owner)).all()
-        now = self._database.now(connection)
-        lives = (int(number) for owner, at, number in owners if owner == self.owner or _lives(owner, at, now))
-        return int(tried) + sum(lives)
+        now = self.database.now(connection)
+        taken_on = (int(number) for owner, at, number in owners if owner == self.owner or lives(owner, at, now))
+        return int(tried) + sum(taken_on)
 
     @repeated
     def remove_dead(self) -> None:
-        """Remove what nobody has taken on any more, or the table would grow with every run that is killed."""
-        key = schema.claim.primary_key.columns
-        with self._database.transaction(writes=True) as connection:
-            rows = connection.execute(select(*key, schema.claim.c.owner, schema.claim.c.beat_at)).all()
+        """Remove what nobody has taken on any more, or the table would grow with every run that is killed.
+
+        What runs died of is kept; and so is which searches have ended, while any run lives.
+        """
+        key, columns = schema.claim.primary_key.columns, schema.claim.c
+        with self.database.transaction(writes=True) as connection:
+            rows = connection.execute(select(*key, columns.owner, columns.beat_at, columns.attempts)).all()
             newest = defaultdict[Any, float](float)
-            for *_, owner, beat_at in rows:
-                newest[owner] = max(newest[owner], beat_at if isinstance(beat_at, float) else 0.0)
-            now = self._database.now(connection)
-            dead = {owner for owner, beat_at in newest.items() if not _lives(owner, beat_at, now)}
-            found = [dict(zip(key.keys(), row, strict=False)) for row in rows if row.owner in dead]
+            now = self.database.now(connection)
+            for row in (row for row in rows if row.config != SEARCHED):
+                newest[row.owner] = max(newest[row.owner], row.beat_at if isinstance(row.beat_at, float) else 0.0)
+            living = {owner for owner, beat_at in newest.items() if lives(owner, beat_at, now)}
+            found = [
+                dict(zip(key.keys(), row, strict=False))
+                for row in rows
+                if not (living if row.config == SEARCHED else row.owner in living or row.attempts)
+            ]
             if found:  # one row each, however many owners there are
                 this = and_(*(column == bindparam(column.name) for column in key))
                 connection.execute(delete(schema.claim).where(this), found)
 
     def _beat(self) -> None:
         claim, key = schema.claim.c, schema.claim.primary_key.columns
-        ours = select(*key).where(claim.owner == self.owner)
+        ours = select(*key).where(claim.owner == self.owner, claim.config != SEARCHED)
         free = ours.with_for_update(skip_locked=True)  # others are removed right now
         about = (self.owner,)
-        while not self._ended.wait(BEAT_SECONDS):
-            with (
-                suppress(StoreError),
-                self._database.transaction(writes=True, about=about, durable=False) as connection,
-            ):
-                beaten = update(schema.claim).where(tuple_(*key).in_(free))
-                connection.execute(beaten.values(beat_at=self._database.now(connection)))
+        beaten_at, seen = time.monotonic(), None
+        while not self._ended.wait(min(LOOK_SECONDS, BEAT_SECONDS)):
+            at_hand = self._at_hand
+            with suppress(StoreError):
+                if at_hand is not self._marked and at_hand is seen:
+                    self._mark(at_hand)
+                if time.monotonic() - beaten_at >= BEAT_SECONDS:
+                    beaten_at = time.monotonic()
+                    with self.database.transaction(writes=True, about=about, durable=False) as connection:
+                        beaten = update(schema.claim).where(tuple_(*key).in_(free))
+                        connection.execute(beaten.values(beat_at=self.database.now(connection)))
+            seen = at_hand
+
+    def _mark(self, at_hand: _Key | None) -> None:
+        """Write down what has been tried for a while: who dies now dies of that. It survived what was before."""
+        with self._marking:
+            if at_hand is not self._marked:
+                self._marked = self._marked_now(self._marked, at_hand)
+
+    def _marked_now(self, before: _Key | None, at_hand: _Key | None) -> _Key | None:
+        """What is marked: nothing where the trial is stored already."""
+        with self.database.transaction(writes=True, about=(self.owner,)) as connection:
+            if before is not None:
+                self._count_attempt(connection, before, -1)
+            is_marked = at_hand is not None and self._count_attempt(connection, at_hand, 1)
+        return at_hand if is_marked else None
+
+    def _count_attempt(self, connection: Connection, key: _Key, change: int) -> bool:
+        """Whether there is such a claim of ours, as there is until the trial is stored."""
+        ours = and_(is_claim(self.device_name, *key), schema.claim.c.owner == self.owner)
+        counted = update(schema.claim).where(ours).values(attempts=schema.claim.c.attempts + change)
+        return connection.execute(counted).rowcount > 0
+
+
+def process_of(process_id: int) -> str:
+    """What the owners of all claims of a process begin with."""
+    return f"{system()} {process_id} {_started(process_id)}"
+
+
+def bury(database: str, process: str) -> None:
+    """Let others have at once what a process of another machine had taken on that is known to be dead."""
+    if not process:
+        return
+    theirs = schema.claim.c.owner.startswith(f"{process} ", autoescape=True)
+    with Database.open(place_of(database), create=False) as opened, opened.transaction(writes=True) as connection:
+        connection.execute(update(schema.claim).where(theirs).values(beat_at=0.0))
 
 
 def settle(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> None:
     """Remove whoever's claim to the configuration: it has been tried."""
-    connection.execute(delete(schema.claim).where(_is_claim(device_name, problem, config, basis)))
+    connection.execute(delete(schema.claim).where(is_claim(device_name, problem, config, basis)))
 
 
-def _is_claim(device_name: str, problem: Problem, config: str, basis: str) -> ColumnElement[bool]:
+def is_claim(device_name: str, problem: Problem, config: str, basis: str) -> ColumnElement[bool]:
     column = schema.claim.c
     return and_(
         column.device_name == device_name,
@@ -234,14 +346,14 @@ def _is_tried(
         return not again.includes(values["id"], outcome, limits, values["total_seconds"])
 
 
-def _lives(owner: Any, beat_at: Any, now: float) -> bool:
+def lives(owner: Any, beat_at: Any, now: float) -> bool:
     """Whether the owner is a process that runs; of another system's, whether it beats."""
     if not isinstance(owner, str) or not isinstance(beat_at, float) or abs(now - beat_at) > STALE_SECONDS:
         return False
     found = _OWNER.fullmatch(owner)
     if found is None:
         return False
-    return found["system"] != _system() or _started(int(found["process"])) == int(found["started"])
+    return found["system"] != system() or _started(int(found["process"])) == int(found["started"])
 
 
 def _started(process_id: int) -> int:
@@ -251,7 +363,7 @@ def _started(process_id: int) -> int:
 
 
 @cache
-def _system() -> str:
+def system() -> str:
     """This boot of this machine, and in it the numbers of processes that are seen from here."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -26,11 +26,13 @@ Text = tuple[KernelSource, Toolchain | None]  # and what compiles it: None stand
 class Compilers:
     """What compiles a run's kernels, and the tuner's own, by one toolchain where no other is given."""
 
-    def __init__(self, toolchain: Toolchain, limit_seconds: float) -> None:
+    def __init__(self, toolchain: Toolchain, limit_seconds: float, sharing: int = 1) -> None:
+        """`sharing`: runs that share this machine's processors."""
         self._toolchain, self._limit_seconds = toolchain, limit_seconds
         self._by_text: dict[str, Compiled] = {}
         self._submitted: list[Compiled] = []
-        compilers = cores() - cores() // CORES_A_SPARE
+        own = cores(sharing)
+        compilers = own - own // CORES_A_SPARE
         self._pool = ThreadPoolExecutor(max_workers=compilers, thread_name_prefix="compile")
         self._support_path = ""
         remove_leftovers()
@@ -120,6 +122,7 @@ def _file(path: str) -> tuple[int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores(sharing: int = 1) -> int:
+    """Processors that this process may use, or the share of one of so many processes."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable // sharing)

@@ -135,6 +135,7 @@ class ProblemEnded:
     elsewhere: int  # that another run is trying
     winner: BestRow | None  # the fastest that is right
     why: Why  # it ended
+    given_up: int = 0  # configurations, as run after run died while it tried them
     quarantined: int = 0  # left out, as their kernels hung or faulted for other problems
 
     def __str__(self) -> str:
@@ -208,6 +209,39 @@ class Crossed:
         return f"{self.done} of {_counted(self.total, 'pair')} measured"
 
 
+@dataclass(frozen=True, slots=True)
+class FleetStarted:
+    """Several runs begin on one database, each on a device of its own. What happens in them follows as `OfRun`."""
+
+    runs: tuple[str, ...]  # their names, such as "GPU 0", or a worker's of a cluster; others may join them
+    problems: tuple[Problem, ...]  # that they spread among them
+
+    def __str__(self) -> str:
+        return f"tuning {_counted(len(self.problems), 'problem')} by {_counted(len(self.runs), 'run')}"
+
+
+@dataclass(frozen=True, slots=True)
+class OfRun:
+    """Something that happened in one of several runs."""
+
+    run: str  # its name
+    event: Event  # what happened in it
+
+    def __str__(self) -> str:
+        return f"{in_a_line(self.run)}: {self.event}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """One of several runs is over. The others take over what one that failed was at."""
+
+    run: str  # its name
+    trouble: str  # a sentence; empty where it did its part
+
+    def __str__(self) -> str:
+        return f"{in_a_line(self.run)}: {f'ended early: {in_a_line(self.trouble)}' if self.trouble else 'ended'}"
+
+
 Event = (
     Noted
     | RunStarted
@@ -222,6 +256,9 @@ Event = (
     | Confirmed
     | PairsStarted
     | Crossed
+    | FleetStarted
+    | OfRun
+    | RunEnded
 )
 
 

@@ -7,24 +7,20 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
-from typing import overload
 
 from tsm2_tune import __version__
-from tsm2_tune.errors import InputError
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
-from tsm2_tune.generator.guidelines import Thresholds
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space import SearchSpace, has_configurations, search_space
+from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import places
-from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.tuner import quarantine
 from tsm2_tune.tuner.brief import StoredTrial
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.events import (
     FinalFailure,
     FinalStored,
+    Noted,
     ProblemEnded,
     ProblemStarted,
     TrialInterrupted,
@@ -33,25 +29,25 @@ from tsm2_tune.tuner.events import (
     WinnerVerified,
 )
 from tsm2_tune.tuner.nearby import nearby
-from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.past import Again, Claimed, Contender, Past
 from tsm2_tune.tuner.search import Claim, Search
+from tsm2_tune.tuner.spaces import Spaces
+from tsm2_tune.tuner.spreading import Spread, search_key
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.strategies import Make, strategy_named
 from tsm2_tune.tuner.strategies.strategy import Strategy, Told
-from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Cache, Final, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.tune import Tuner
 
-GIB = 2**30
 TOGETHER_SECONDS = 0.1  # trials that end within so much of each other are stored together
 LATEST_SECONDS = 0.2  # after the last ones they are stored also where no kernel runs meanwhile
 MOST_FINALS = 3  # of a problem in a run: rounds until the fastest was in the last one
 
 
 Event = (
-    ProblemStarted
+    Noted
+    | ProblemStarted
     | TrialStored
     | TrialInterrupted
     | FinalStored
@@ -60,74 +56,6 @@ Event = (
     | VendorLeftOut
     | ProblemEnded
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Spaces(Sequence[SearchSpace]):
-    """The search space of each problem, enumerated when it is asked for."""
-
-    problems: tuple[Problem, ...]
-    limits: DeviceLimits
-    guidelines: Thresholds
-    families: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.problems)
-
-    @overload
-    def __getitem__(self, index: int) -> SearchSpace: ...
-    @overload
-    def __getitem__(self, index: slice) -> Spaces: ...
-    def __getitem__(self, index: int | slice) -> SearchSpace | Spaces:
-        if isinstance(index, slice):
-            return replace(self, problems=self.problems[index])
-        return search_space(self.problems[index], self.limits, guidelines=self.guidelines, families=self.families)
-
-
-def spaces(problems: Sequence[Problem], target: Target, *, guidelines: Thresholds, families: Sequence[str]) -> Spaces:
-    """The search space of each problem, each enumerated at its turn: that may take seconds.
-
-    InputError, before anything is tried, where a problem does not fit the device's memory or where no
-    configuration is left.
-    """
-    limits = target.limits
-    for problem in problems:
-        needed = needed_bytes(problem)
-        if needed > limits.memory_bytes:
-            raise InputError(
-                f"{problem.text} needs {needed / GIB:.1f} GiB, {limits.name} has {limits.memory_bytes / GIB:.1f} GiB:"
-                " choose a smaller shape or another device"
-            )
-        if not has_configurations(problem, limits, guidelines=guidelines, families=families):
-            raise InputError(_nothing_left(problem, limits, guidelines, families))
-    return Spaces(tuple(problems), limits, guidelines, tuple(families))
-
-
-def _nothing_left(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> str:
-    """Why no configuration is left, and what to do."""
-    space = search_space(problem, limits, guidelines=guidelines, families=families)
-    dropped = [(rule, count) for rule, count in space.dropped if count]
-    counts = ", ".join(f"{count} by {rule.name}" for rule, count in dropped)
-    others = ["loosen --guidelines"] if any(rule.kind == "guideline" for rule, _ in dropped) else []
-    if families:
-        others.append("name other families")
-    remedies = [*_instead(problem, limits, guidelines, families), *others] or ["choose another shape"]
-    why = f"dropped {counts}" if counts else "no family computes it"
-    return f"no configuration left for {problem.text} on {limits.name}: {why}; {' or '.join(remedies)}"
-
-
-def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> list[str]:
-    """That the transposed product can be tuned, where it can: an exported module serves this one by its kernels."""
-    if problem.is_gram:
-        return []
-    other = transposed(problem)
-    if not has_configurations(other, limits, guidelines=guidelines, families=families):
-        return []
-    shape = f"{other.m}x{other.n}x{other.k}"
-    return [
-        f"tune the transposed product, whose kernels serve it too: --shapes {shape} --dtype {other.dtype_name}"
-        f" --op {other.op}"
-    ]
 
 
 def run(
@@ -145,15 +73,23 @@ def run(
     What earlier runs tried of `families` takes part in the finals. Where none are named, these are all that are not
     only by name, also where fewer are searched now, as the winner is the problem's over all of them, and those of the
     space. Trials and seconds count that are of the families that are searched, and of the state of the L2 that these
-    are timed in. What another run on the database has
+    are timed in. Where other runs on the database are at problems, those come last; what one of them has tried or
     taken on is left to that one.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     cache = tuner.target.cache(tuner.options.cache)
+    if isinstance(searched, Spaces):
+        problems, asked = searched.problems, searched.asked
+    else:
+        problems, asked = tuple(space.problem for space in searched), ()
+    key = search_key(tuner.basis, tuner.options, tuple(families), asked)
     with store.claims(tuner.target.identity.name) as claims:
-        for space in searched:
+        spread = Spread(claims, problems, key)
+        for space in (searched[place] for place in spread):
             names = tuple(name for name in counted(families, space) if family_named(name).supports(space.problem))
             yield from Turn(space, tuner, store, claims, names, started_at, cache).events(make)
+    if spread.ended_elsewhere:
+        yield Noted(f"other runs have tuned {spread.ended_elsewhere} of the {len(problems)} problems meanwhile")
 
 
 def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
@@ -207,14 +143,17 @@ class Turn:
         winners = store.best(device=device, problem=problem, cache=self.cache)
         configs = frozenset(filter(None, map(config_spelt, past.tried)))
         elsewhere, skipped = self.claims.others(problem), len(self.skipped)
+        given_up = len(self.claims.given_up(problem))
+        left_out = interrupted + elsewhere + skipped + given_up
         yield ProblemEnded(
             problem,
             new_trials=new_trials,
             tried=len(past.tried),
             timed_out=past.timed_out,
-            untried=max(0, len(space.kept) - len(places(space.kept, configs)) - interrupted - elsewhere - skipped),
+            untried=max(0, len(space.kept) - len(places(space.kept, configs)) - left_out),
             interrupted=interrupted,
             elsewhere=elsewhere,
+            given_up=given_up,
             quarantined=skipped,
             winner=winners[0] if winners else None,
             why=search.why,
@@ -241,7 +180,7 @@ class Turn:
             return True
 
         try:
-            for trial in self.tuner.tune(search, self.claims.together, store):
+            for trial in self.tuner.tune(search, self.claims.together, store, self._trying):
                 if trial.outcome is Outcome.INTERRUPTED:
                     yield TrialInterrupted(trial)
                     continue
@@ -279,16 +218,22 @@ class Turn:
         tried = self.store.history(self.tuner.target.identity.name, self.space.problem, own, basis).tried()
         replaced = sum(again.includes(one.id, one.outcome, one.limits, one.total_seconds) for one in tried)
         most = None if options.max_trials is None else options.max_trials + replaced
+        given_up = Outcome.CRASHED in options.retried
         quarantined = quarantine.in_force(self.store.database, self.tuner.target, options.limits, options.retried)
 
         def claim(candidate: Candidate) -> Claimed:
-            config = candidate.config
+            problem, text = candidate.problem, candidate.config.text
             if quarantined.holds(candidate):
-                self.skipped.add(config.text)
+                self.skipped.add(text)
                 return Claimed.QUARANTINED
-            return self.claims.take(candidate.problem, config.text, basis=basis, again=again, families=own, most=most)
+            return self.claims.take(
+                problem, text, basis=basis, again=again, families=own, most=most, given_up=given_up
+            )
 
         return claim
+
+    def _trying(self, candidate: Candidate) -> None:
+        self.claims.trying(candidate.problem, candidate.config.text, self.tuner.basis)
 
     def _winner_verified(
         self, again: Again, also: Collection[str]

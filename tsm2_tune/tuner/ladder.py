@@ -13,6 +13,8 @@ from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import OWN, SearchSpace
 from tsm2_tune.tuner import job
+from tsm2_tune.tuner.spaces import Spaces
+from tsm2_tune.tuner.spaces import spaces as spaces_of
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import TrialRecord
 from tsm2_tune.tuner.strategies import Known
@@ -70,15 +72,15 @@ class Rung:
         }
 
 
-def spaces(problems: Sequence[Problem], target: Target) -> job.Spaces:
-    """The ladder's space of each problem; InputError as job.spaces, and where it has no kernel for one."""
+def spaces(problems: Sequence[Problem], target: Target) -> Spaces:
+    """The ladder's space of each problem; InputError as of other spaces, and where it has no kernel for one."""
     for problem in problems:
         if not LADDER.supports(problem):
             raise InputError(
                 f"the ladder does not compute {problem.text}: its matrices are all column-major, or with --layout row"
                 f" all row-major, of {' or '.join(LADDER.dtypes)}; choose another --op, --dtype or --math"
             )
-    return job.spaces(problems, target, guidelines=OWN, families=(LADDER.name,))
+    return spaces_of(problems, target, guidelines=OWN, families=(LADDER.name,))
 
 
 def in_turns(space: SearchSpace, seed: int, known: Known = ()) -> InOrder:

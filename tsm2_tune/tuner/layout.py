@@ -85,8 +85,8 @@ def layout(connection: Connection, table: str) -> Layout:
         (name, kind, is_required, key, hidden)
         for _, name, kind, is_required, _, key, hidden in told("table_xinfo", table)
     }
-    unique = {
-        (origin, is_unique, is_partial, *(column[2:] for column in told("index_xinfo", index)))
+    unique = {  # of an index its key alone: that of a table WITHOUT ROWID has all columns besides
+        (origin, is_unique, is_partial, *(column[2:] for column in told("index_xinfo", index) if column[-1]))
         for _, index, is_unique, origin, is_partial in told("index_list", table)
     }
     foreign = {key[1:] for key in told("foreign_key_list", table)}

@@ -201,6 +201,13 @@ def _rename(connection: Connection) -> None:
             connection.exec_driver_sql("UPDATE claim SET config = ? WHERE config = ?", (config.text, text))
 
 
+def _add_attempts(connection: Connection) -> None:
+    """A configuration is given up where run after run dies of it; before, nobody counted."""
+    columns = connection.exec_driver_sql("PRAGMA table_info(claim)")
+    if "attempts" not in [column.name for column in columns]:  # as in a table that was made just now
+        connection.exec_driver_sql("ALTER TABLE claim ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0")
+
+
 def _add_slowed(connection: Connection) -> None:
     """A final's samples that were taken while the clock had dropped are counted; of those before nobody knows."""
     for table in ("measurement", "vendor_measurement"):
@@ -215,9 +222,10 @@ def _add_quarantine(connection: Connection) -> None:
 
 
 def _to_20(connection: Connection) -> None:
-    """A final's samples at a dropped clock are counted, and kernels that hung or faulted are left out elsewhere."""
+    """What databases of several runs need, each as its function says."""
     _add_slowed(connection)
     _add_quarantine(connection)
+    _add_attempts(connection)
 
 
 # The first takes version 1 to 2, the next 2 to 3, and so on.

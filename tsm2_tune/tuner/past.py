@@ -48,6 +48,9 @@ class Claimed(Enum):
     ELSEWHERE = "another run has it, or has done it"
     QUARANTINED = "its kernel hung or faulted for another problem"
     ENOUGH = "with the claims of all runs there are as many trials as asked for"
+    OTHERWISE = "another run is at the problem, with other options"
+    ENDED = "another run has ended the search of the problem"
+    GIVEN_UP = "several runs died while they tried it"
 
 
 @dataclass(frozen=True, slots=True)

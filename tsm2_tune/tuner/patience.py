@@ -19,6 +19,7 @@ class Options:
     compile_limit_seconds: float = 120.0
     run_limit_seconds: float = 60.0  # for each stage of a trial: loading, verification, timing
     retried: frozenset[Outcome] = frozenset()  # earlier trials that ended so count as untried
+    sharing: int = 1  # runs that share this machine's processors
     vendor: bool = False  # whether cuBLAS and cuBLASLt are measured beside the finalists
     # How many times as long as the fastest so far the first launches of a trial may take, on a GPU; where they take
     # longer, the trial ends there. None: every trial is verified and timed in full.

@@ -203,10 +203,12 @@ claim = Table(
     metadata,
     Column("device_name", Text, primary_key=True),
     Column("problem", Text, primary_key=True),  # its text
-    Column("config", Text, primary_key=True),  # its text, or claims.FINAL
+    Column("config", Text, primary_key=True),  # its text, or one of claims.NO_CONFIGURATIONS
     Column("basis", Text, primary_key=True),
     Column("owner", Text, nullable=False),
     Column("beat_at", Float, nullable=False),  # when the owner last said that it lives; seconds since 1970, UTC
+    # Owners that died while they tried the configuration, and the owner of now where it has tried it for a while.
+    Column("attempts", Integer, nullable=False, server_default="0"),
     sqlite_with_rowid=False,
 )
 

@@ -70,6 +70,11 @@ class Search(Iterator[Candidate]):
                 return found
         raise StopIteration
 
+    @property
+    def left(self) -> int | None:
+        """How many are given at the most from now on; None is no limit."""
+        return self._left
+
     def put_back(self, candidate: Candidate) -> None:
         """Give this one again, the next time."""
         self._back = candidate

@@ -65,7 +65,7 @@ class Tuner:
         self.phases, self.clock = Phases(), RunningClock()
         self._worker: Worker | None = None
         self._ceilings: Ceilings | None = None
-        self._compilers = Compilers(target.toolchain, options.compile_limit_seconds)
+        self._compilers = Compilers(target.toolchain, options.compile_limit_seconds, options.sharing)
         try:
             self._compilers.support()
         except BaseException:
@@ -118,11 +118,13 @@ class Tuner:
         search: Search,
         together: Callable[[], AbstractContextManager[object]] = nullcontext,
         meanwhile: Meanwhile = nothing_meanwhile,
+        trying: Callable[[Candidate], object] = lambda _: None,
     ) -> Iterator[Trial]:
         """Try the candidates of one problem that its search gives, until that or the budget ends it.
 
         On a GPU those wait that are not compiled yet while others are. Each is claimed before it is compiled, several
-        `together`. A trial that the machine interrupted twice says nothing of its kernel.
+        `together`, and `trying` is told of it when its trial begins. A trial that the machine interrupted twice says
+        nothing of its kernel.
 
         While a kernel runs, the next ones are made ready, and what `meanwhile` does is done.
         """
@@ -134,7 +136,7 @@ class Tuner:
             search.put_back(first)
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
-        pending = Pending(search, search, self._begun, cores() + 1, together)
+        pending = Pending(search, search, self._begun, least_ahead(options.sharing, search.left), together)
         ahead = nothing_meanwhile if self.target.is_host else lambda: meanwhile() or pending.step()
         fastest_us = min((one.median_us for one in search.past.contenders), default=None)
         try:
@@ -154,6 +156,7 @@ class Tuner:
                 self.phases.enter(BETWEEN_REQUESTS)
                 if begun is None:
                     return
+                trying(begun[0])
                 trial = self._trial(*begun, since=since, fastest_us=fastest_us, meanwhile=ahead)
                 since = seconds()
                 search.tell(told_of(trial))
@@ -356,6 +359,14 @@ class Tuner:
         entry = Entry(binary.path, source.kernel, source.launch)
         request = small_problems(candidate.problem, candidate.config, entry, seed=self.options.seed)
         return self.worker.verify_in_full(request).outcome in HAZARDS
+
+
+def least_ahead(sharing: int, most: int | None) -> int:
+    """Trials that are claimed and compiled ahead at the least, twice as many at the most: enough for the compilers,
+    but no more than a run's part of the `most` that are left, where several share the machine.
+    """
+    enough = cores(sharing) + 1
+    return enough if most is None or sharing == 1 else max(1, min(enough, most // (2 * sharing)))
 
 
 def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:

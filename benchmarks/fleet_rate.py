@@ -1,0 +1,70 @@
+"""How many trials a second one GPU makes, and how many all of them make together, on the same problems.
+
+python -m benchmarks.fleet_rate --output rates.json
+
+Each turn starts with an empty database and the cache of kernels that the turn before left. The first turn is not
+counted: it fills the cache, so that compilers have as little to do for one GPU as for all.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+import tsm2_tune
+from tsm2_tune.tuner.cuda import cuda_device_count
+from tsm2_tune.tuner.events import Event, OfRun, TrialInterrupted, TrialStored
+
+SHAPES = "20480x2/4/8/16/32x20480,1e6x8/16x8/16,8/16x8/16x1e6"
+
+
+class Rate:
+    """Counts trials from the first one on."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.runs: set[str] = set()
+
+    def hear(self, event: Event) -> None:
+        """Count the event if it is a trial."""
+        if isinstance(event, OfRun):
+            self.runs.add(event.run)
+            event = event.event
+        if isinstance(event, TrialStored | TrialInterrupted):
+            self.times.append(time.monotonic())
+
+    @property
+    def per_second(self) -> float:
+        """Trials a second between the first and the last."""
+        return (len(self.times) - 1) / (self.times[-1] - self.times[0])
+
+
+@click.command()
+@click.option("--shapes", default=SHAPES, show_default=True, help="As tsm2-tune takes them.")
+@click.option("--max-trials", default=100, show_default=True, help="For each problem.")
+@click.option("--output", type=click.Path(dir_okay=False), required=True, help="JSON.")
+def main(shapes: str, max_trials: int, output: str) -> None:
+    """Tune on GPU 0, and then on all."""
+    turns = []
+    for device in ("all", "0", "all"):
+        rate = Rate()
+        with tempfile.TemporaryDirectory() as folder:
+            tsm2_tune.tune(
+                shapes, device=device, db=Path(folder, "results.db"), budget=None, max_trials=max_trials, pairs=False,
+                on_event=rate.hear,
+            )  # fmt: skip
+        gpus = 1 if device == "0" else cuda_device_count()
+        turns.append({"gpus": gpus, "trials": len(rate.times), "trials_per_second": round(rate.per_second, 2)})
+        click.echo(turns[-1])
+    _, one, every = turns
+    gain = every["trials_per_second"] / one["trials_per_second"]
+    Path(output).write_text(json.dumps({"shapes": shapes, "one": one, "all": every, "gain": round(gain, 3)}) + "\n")
+    click.echo(f"{every['gpus']} GPUs make {gain:.2f} times the trials of one")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Runs on the workers of a real Dask scheduler on this machine, each on a host that is pretended to be its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("distributed", reason="Dask is not installed: pip install 'tsm2-tune[dask]'")
+
+import tsm2_tune
+from tests.command import run
+from tests.dask_cluster import Workers, cluster
+from tests.fabricated import plain_sql
+from tests.servers import asked
+from tests.test_fleet import SHAPES, TRIALS, assert_complete
+from tsm2_tune.errors import DeviceError, InputError, ToolMissing, WorkerError
+from tsm2_tune.tuner import cluster as clusters
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.events import Event, OfRun, RunEnded, TrialStored
+
+pytestmark = [pytest.mark.usefixtures("session_cache", "toolchain"), pytest.mark.host]
+
+
+@pytest.fixture
+def workers(tmp_path: Path, session_cache: None, toolchain: Toolchain) -> Iterator[Workers]:
+    """Two."""
+    with cluster(tmp_path, 2) as workers:
+        yield workers
+
+
+def tuned(
+    path: Path | str, workers: Workers, on_event: Callable[[Event], object] | None = None, **options: Any
+) -> tsm2_tune.TuningResult:
+    chosen = {"max_trials": TRIALS, "family": "tsm2", "pairs": False, "budget": None, "device": "cpu"} | options
+    return tsm2_tune.tune(SHAPES, cluster=workers.address, db=path, on_event=on_event, **chosen)
+
+
+def test_a_worker_that_is_killed_costs_nothing_but_time(path: Path, workers: Workers) -> None:
+    events: list[Event] = []
+    tellers: list[str] = []
+
+    def kill(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+            tellers.append(event.run)
+            if len(tellers) == 1:
+                workers.kill(0)
+
+    result = tuned(path, workers, kill)
+    assert_complete(path)
+    assert sorted(event.trouble for event in events if isinstance(event, RunEnded)) == ["", "its worker is lost"]
+    assert (len(result.winners), result.left, result.is_complete) == (3, (), True)
+    told = [one.event.trial_id for one in events if isinstance(one, OfRun) and isinstance(one.event, TrialStored)]
+    assert len(set(told)) == len(told)
+    assert set(told) <= {number for (number,) in plain_sql(path, "SELECT id FROM trial")}
+
+
+def test_a_worker_that_is_killed_costs_no_trial_on_a_server(address: str, workers: Workers) -> None:
+    told: list[int] = []
+
+    def kill(event: Event) -> None:
+        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+            told.append(event.event.trial_id)
+            if len(told) == 1:
+                workers.kill(1)
+
+    result = tuned(address, workers, kill)
+    assert (len(result.winners), result.left, result.is_complete) == (3, (), True)
+    assert asked(address, "SELECT count(*) FROM trial GROUP BY problem_id") == [(TRIALS,)] * 3
+    assert asked(address, "SELECT config FROM claim") == []
+    assert len(set(told)) == len(told)
+    assert set(told) <= {number for (number,) in asked(address, "SELECT id FROM trial")}
+
+
+def test_a_worker_that_comes_takes_the_place_of_the_last_one(path: Path, workers: Workers) -> None:
+    begun: list[str] = []
+
+    def kill(event: Event) -> None:
+        if isinstance(event, OfRun) and isinstance(event.event, TrialStored) and not begun:
+            begun.append(event.run)
+            workers.kill(0)
+            workers.kill(1)
+            workers.add()
+
+    tuned(path, workers, kill)
+    assert begun
+    assert_complete(path)
+
+
+def test_the_command_shows_all_workers_in_one_display(path: Path, workers: Workers) -> None:
+    options = ("--device", "cpu", "--family", "tsm2", "--no-pairs", "--max-trials", "1", "--db", str(path))
+    result = run("--cluster", workers.address, "--shapes", "64x2x64,32x2x64", *options)
+    assert result.exit_code == 0, result.output
+    assert len([line for line in result.stdout.splitlines() if line.startswith("127.0.0.1:")]) == 4
+    assert "next: `tsm2-tune export" in result.stdout
+
+
+def test_who_stops_stops_all(path: Path, workers: Workers) -> None:
+    def stop(event: Event) -> None:
+        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuned(path, workers, stop)
+    assert plain_sql(path, "SELECT * FROM claim") == []  # the runs were asked to end, and gave everything back
+
+
+def test_other_versions_and_machines_are_refused(
+    path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as here:
+        here.setattr(clusters, "__version__", "0.0.9")
+        with pytest.raises(ToolMissing, match=r"has tsm2-tune .* on Python .*, and this is 0.0.9 on .*: install"):
+            tuned(path, workers)
+    monkeypatch.setattr(clusters, "system", lambda: "another machine")
+    with pytest.raises(InputError, match=r"is a file of this machine, and worker .* is on another one: name a"):
+        tuned(path, workers)
+    assert not path.exists()
+
+
+def test_a_scheduler_that_dies_is_an_error(path: Path, workers: Workers) -> None:
+    def kill(event: Event) -> None:
+        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+            workers.close()
+
+    with pytest.raises(WorkerError, match="does not answer any more"):
+        tuned(path, workers, kill)
+
+
+def test_what_no_cluster_has_is_refused(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--device 0,1 is of this machine"):
+        tsm2_tune.tune("64x2x64", cluster="tcp://127.0.0.1:1", device="0,1", db=path)
+    with cluster(tmp_path, 0) as none, pytest.raises(DeviceError, match="has no workers: start some with"):
+        tuned(path, none)
+
+
+def test_where_no_scheduler_answers_it_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "ANSWER_SECONDS", 0.5)
+    with pytest.raises(DeviceError, match=r"no Dask scheduler answers at tcp://127.0.0.1:1 "):
+        tsm2_tune.tune("64x2x64", cluster="tcp://127.0.0.1:1", device="cpu", db=path)
+
+
+def test_without_dask_it_says_what_to_install(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    with pytest.raises(ToolMissing, match=r"--cluster needs Dask: pip install 'tsm2-tune\[dask\]'"):
+        tsm2_tune.tune("64x2x64", cluster="tcp://127.0.0.1:1", device="cpu", db=path)

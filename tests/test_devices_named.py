@@ -1,0 +1,71 @@
+"""Devices as they are named: one, several, all; each once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.fabricated import tuning_run
+from tsm2_tune.api import devices
+from tsm2_tune.api.devices import names_of, targets_of
+from tsm2_tune.errors import DeviceError, InputError
+from tsm2_tune.tuner import cuda
+from tsm2_tune.tuner.target import Target
+
+IDENTITY = tuning_run().identity
+
+
+def target(spec: str) -> Target:
+    nothing: Any = None
+    return Target(spec, nothing, replace(IDENTITY, uuid=f"GPU-{spec}"), nothing)
+
+
+@pytest.fixture(autouse=True)
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "cuda_device_count", lambda: 2)
+    monkeypatch.setattr(devices, "find_target", target)
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        (None, ["0"]),
+        (1, ["1"]),
+        ("1", ["1"]),
+        ("0,1", ["0", "1"]),
+        (" 1, 0", ["1", "0"]),
+        ("all", ["0", "1"]),
+        ([0, "1"], ["0", "1"]),
+        ([target("1"), 0], ["1", "0"]),
+        ("cpu", ["cpu"]),
+    ],
+)
+def test_devices_are_found(named: Any, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "default_spec", lambda: "0")
+    assert [one.spec for one in targets_of(named)] == found
+
+
+@pytest.mark.parametrize("named", ["0,0", "1,01", [0, "0"], "cpu,cpu", [target("0"), target("0")]])
+def test_a_device_is_named_once(named: Any) -> None:
+    with pytest.raises(InputError, match=r"device .* is named twice: a device has one run at a time"):
+        targets_of(named)
+
+
+@pytest.mark.parametrize("named", ["0,", "", ",", "all,none", "0,all", "0 1", []])
+def test_what_is_no_device_is_refused(named: Any) -> None:
+    with pytest.raises(InputError, match="device"):
+        targets_of(named)
+
+
+def test_all_of_no_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "cuda_device_count", lambda: 0)
+    with pytest.raises(DeviceError, match="no GPU here"):
+        targets_of("all")
+
+
+def test_each_has_a_name_of_its_own() -> None:
+    pretended = replace(target("cpu"), identity=replace(IDENTITY, uuid="another"))
+    assert list(names_of((target("0"), target("1")))) == ["GPU 0", "GPU 1"]
+    assert list(names_of((target("cpu"), pretended))) == ["cpu", "cpu (1)"]

@@ -1,0 +1,187 @@
+"""Several runs in processes of their own, on devices that are pretended: the host by several names."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tsm2_tune
+from tests.fabricated import plain_sql
+from tests.quick_members import quick_members
+from tsm2_tune.errors import ToolMissing, WorkerError
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.events import Event, FleetStarted, OfRun, ProblemEnded, ProblemStarted, RunEnded, TrialStored
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target, find_target
+
+pytestmark = [pytest.mark.usefixtures("session_cache"), pytest.mark.host]
+SHAPES, TRIALS = "64x2x64,32x2x64,64x4x64", 2
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, toolchain: Toolchain) -> None:
+    quick_members(monkeypatch.setattr)
+
+
+def pretended(*names: str) -> list[Target]:
+    """The host as several devices of these names."""
+    host = find_target("cpu")
+    identities = [replace(host.identity, name=name, uuid=f"pretended {at}") for at, name in enumerate(names)]
+    return [replace(host, identity=one) for one in identities]
+
+
+def tuned(
+    path: Path, targets: list[Target], on_event: Callable[[Event], object] | None = None, **options: Any
+) -> tsm2_tune.TuningResult:
+    chosen = {"max_trials": TRIALS, "family": "tsm2", "pairs": False, "budget": None} | options
+    return tsm2_tune.tune(SHAPES, device=targets, db=path, on_event=on_event, **chosen)
+
+
+def assert_complete(path: Path, *, kinds: int = 1) -> None:
+    """Each trial is there once, every winner is verified in full, and nobody has claimed anything."""
+    problems = len(SHAPES.split(","))
+    of_problems = plain_sql(path, "SELECT count(*) FROM trial GROUP BY device_name, problem_id")
+    assert of_problems == [(TRIALS,)] * problems * kinds
+    with Store.open(path, create=False) as store:
+        assert [row.verified_in_full for row in store.best()] == [1] * problems * kinds
+    assert plain_sql(path, "SELECT * FROM claim") == []
+
+
+def members_of_this_process() -> list[int]:
+    """Processes of runs that this one has started and that still are, in the order in which it did."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                is_ours = int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
+                if is_ours and b"tuner.member" in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return sorted(found)
+
+
+def test_two_runs_divide_the_problems(path: Path) -> None:
+    events: list[Event] = []
+    result = tuned(path, pretended("card", "card"), events.append)
+    assert_complete(path)
+    assert sorted(one.problem.text for one in result.ended) == sorted(f"{one}:f32" for one in SHAPES.split(","))
+    assert [one.new_trials for one in result.ended] == [TRIALS] * 3
+    assert (len(result.winners), result.left, result.unsolved, len(result.targets)) == (3, (), (), 2)
+    assert isinstance(events[0], FleetStarted)
+    assert events[0].runs == ("cpu", "cpu (1)")
+    who = {one.run for one in events if isinstance(one, OfRun) and isinstance(one.event, TrialStored)}
+    assert who == {"cpu", "cpu (1)"}
+    begun = [one.event.space for one in events if isinstance(one, OfRun) and isinstance(one.event, ProblemStarted)]
+    assert {len(space.kept) for space in begun} <= {19, 38}
+    assert next(iter(begun[0].kept)).problem == begun[0].problem  # enumerated here
+    assert members_of_this_process() == []
+
+
+def test_what_a_run_was_at_that_is_killed_is_taken_over(path: Path) -> None:
+    killed: list[int] = []
+    events: list[Event] = []
+
+    def kill_one(event: Event) -> None:
+        events.append(event)
+        if not killed and isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+            # The one that told it: it has claimed what is left of the problem.
+            killed.append(members_of_this_process()[("cpu", "cpu (1)").index(event.run)])
+            os.kill(killed[0], signal.SIGKILL)
+
+    result = tuned(path, pretended("card", "card"), kill_one)
+    assert killed
+    assert_complete(path)
+    ends = [event.trouble for event in events if isinstance(event, RunEnded)]
+    assert sorted(ends) == ["", "its process was ended by SIGKILL"]
+    assert result.left == ()
+    told = {one.event.trial_id for one in events if isinstance(one, OfRun) and isinstance(one.event, TrialStored)}
+    assert told <= {number for (number,) in plain_sql(path, "SELECT id FROM trial")}
+
+
+def test_where_every_run_dies_it_is_an_error(path: Path) -> None:
+    def kill_all(event: Event) -> None:
+        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+            for process in members_of_this_process():
+                os.kill(process, signal.SIGKILL)
+
+    with pytest.raises(WorkerError, match="its process was ended by SIGKILL"):
+        tuned(path, pretended("card", "card"), kill_all)
+
+
+def test_cards_of_two_kinds_each_tune_every_problem(path: Path) -> None:
+    result = tuned(path, pretended("one", "another"))
+    assert_complete(path, kinds=2)
+    assert len(result.ended) == len(result.winners) == 6
+
+
+def test_what_no_run_of_a_kind_has_ended_is_left(path: Path) -> None:
+    def kill_the_other(event: Event) -> None:
+        if isinstance(event, OfRun) and isinstance(event.event, ProblemEnded) and event.run == "cpu (1)":
+            os.kill(members_of_this_process()[-1], signal.SIGKILL)
+
+    result = tuned(path, pretended("one", "another"), kill_the_other)
+    assert len(result.left) == 2
+    assert not result.is_complete
+
+
+def test_an_error_of_all_is_raised_once(path: Path) -> None:
+    broken = [replace(one, toolchain=replace(one.toolchain, compiler="/bin/false")) for one in pretended("a", "a")]
+    with pytest.raises(ToolMissing, match="/bin/false does not compile the tuner's own kernels"):
+        tuned(path, broken)
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, ZeroDivisionError])
+def test_no_run_outlives_who_asked_for_it(path: Path, raised: type[BaseException]) -> None:
+    def stop(event: Event) -> None:
+        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+            raise raised
+
+    with pytest.raises(raised):
+        tuned(path, pretended("card", "card"), stop)
+    assert members_of_this_process() == []
+    assert plain_sql(path, "SELECT * FROM claim") == []  # they were asked to end, and gave everything back
+
+
+PROGRAM = """
+import sys
+from tests.quick_members import quick_members
+from tests.test_fleet import pretended, tuned
+quick_members(setattr)
+tuned(sys.argv[1], pretended("card", "card"), max_trials=None)
+"""
+
+
+def test_nothing_outlives_who_asked_for_it_and_was_killed(path: Path) -> None:
+    mark = f"TSM2_TUNE_FLEET={os.getpid()}"
+    environment = {**os.environ, "TSM2_TUNE_FLEET": str(os.getpid()), "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(path)], env=environment) as process:
+        until(lambda: path.exists() and bool(plain_sql(path, "SELECT name FROM sqlite_master WHERE name = 'best'")))
+        until(lambda: bool(plain_sql(path, "SELECT id FROM trial")))
+        process.kill()
+    until(lambda: not any(mark.encode() in one for one in environments()))
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def environments() -> Iterator[bytes]:
+    """Of all processes."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                yield (entry / "environ").read_bytes()

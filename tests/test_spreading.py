@@ -1,0 +1,136 @@
+"""Runs on one database spread problems: each takes the first that no other one is at, and joins others at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import select
+
+from tests.fabricated import GPU, PROBLEM, plain_sql
+from tests.test_claims import dead
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import schema, spreading
+from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.patience import Options
+from tsm2_tune.tuner.spreading import Spread, search_key
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Outcome
+
+PROBLEMS = tuple(replace(PROBLEM, m=PROBLEM.m + step) for step in range(4))
+
+
+@pytest.fixture
+def runs(path: Path, store: Store) -> Iterator[list[Claims]]:
+    """Three runs' claims, each of a database that it opened itself."""
+    with (
+        store.claims(GPU) as first,
+        Store.open(path, create=True) as other,
+        other.claims(GPU) as second,
+        other.claims(GPU) as third,
+    ):
+        yield [first, second, third]
+
+
+def spread(claims: Claims, problems: Sequence[Problem] = PROBLEMS, search: str = "s") -> Spread:
+    return Spread(claims, problems, search)
+
+
+class Waits(Exception):
+    """In place of the time that a run waits for another one, which in a test is in the same thread."""
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sleep(_: float) -> None:
+        raise Waits
+
+    monkeypatch.setattr(spreading, "time", SimpleNamespace(sleep=sleep))
+
+
+def test_a_run_on_its_own_takes_problems_in_their_order(runs: list[Claims]) -> None:
+    assert list(spread(runs[0])) == [0, 1, 2, 3]
+    assert list(spread(runs[1])) == [0, 1, 2, 3]  # the same again: what ended before it began is no reason
+
+
+def test_each_takes_the_first_that_no_other_is_at(runs: list[Claims]) -> None:
+    one, two = spread(runs[0]), spread(runs[1])
+    first, second = iter(one), iter(two)
+    assert [next(first), next(second), next(first), next(second)] == [0, 1, 2, 3]
+    assert next(first) == 3  # joined: it has no other
+    assert (next(second, None), next(first, None)) == (None, None)
+    assert (one.ended_elsewhere, two.ended_elsewhere) == (1, 2)
+
+
+def test_what_a_run_that_died_was_at_is_the_next(runs: list[Claims], path: Path) -> None:
+    first, second = iter(spread(runs[0])), iter(spread(runs[1]))
+    assert [next(first), next(second)] == [0, 1]
+    die(path, runs[0])
+    assert list(second) == [0, 2, 3]
+
+
+def die(path: Path, claims: Claims) -> None:
+    plain_sql(path, f"UPDATE claim SET owner = '{dead(claims.owner)}' WHERE owner = '{claims.owner}'")
+
+
+def test_who_has_joined_waits_and_takes_over_what_is_left(runs: list[Claims], path: Path) -> None:
+    first, second = [iter(spread(claims, PROBLEMS[:1])) for claims in runs[:2]]
+    assert (next(first), next(second)) == (0, 0)
+    with pytest.raises(Waits):
+        next(second)
+    third = iter(spread(runs[1], PROBLEMS[:1]))
+    assert next(third) == 0
+    die(path, runs[0])
+    assert list(third) == [0]
+
+
+def test_who_searches_otherwise_is_not_waited_for(runs: list[Claims]) -> None:
+    first, second = iter(spread(runs[0])), iter(spread(runs[1], PROBLEMS[:1], search="with another budget"))
+    assert (next(first), next(second)) == (0, 0)
+    assert list(second) == []
+
+
+def test_what_has_ended_is_nobodys_though_its_run_lives(runs: list[Claims]) -> None:
+    first = iter(spread(runs[0]))
+    assert (next(first), next(first)) == (0, 1)
+    other = spread(runs[1], PROBLEMS[:2], search="with another budget")
+    assert list(other) == [0, 1]  # of which it has joined the second
+
+
+def test_problems_are_spread_on_a_server_too(address: str) -> None:
+    with Store.open(address, create=True) as store, store.claims(GPU) as one, store.claims(GPU) as other:
+        first, second = iter(spread(one)), iter(spread(other))
+        assert [next(first), next(second), next(first), next(second)] == [0, 1, 2, 3]
+        assert next(first) == 3
+        assert (next(second, None), next(first, None)) == (None, None)
+    with Store.open(address, create=False) as store, store.database.transaction() as connection:
+        assert connection.execute(select(schema.claim)).all() == []
+
+
+def test_another_search_of_a_problem_has_its_own_end(runs: list[Claims]) -> None:
+    other = spread(runs[1], search="with another budget")
+    assert list(spread(runs[0])) == list(other) == [0, 1, 2, 3]
+
+
+def test_a_search_is_told_by_all_that_it_may_find() -> None:
+    options = Options(max_trials=3, retried=frozenset({Outcome.CRASHED, Outcome.TIMED_OUT}))
+    again = replace(options, retried=frozenset({Outcome.TIMED_OUT, Outcome.CRASHED}), seed=1)
+    assert search_key("basis", options) == search_key("basis", again)
+    others = (
+        search_key("another", options),
+        search_key("basis", replace(options, max_trials=4)),
+        search_key("basis", options, ("tsm2",)),
+    )
+    assert len({search_key("basis", options), *others}) == 4
+
+
+def test_ends_are_forgotten_when_no_run_lives(store: Store, path: Path) -> None:
+    with store.claims(GPU) as claims:
+        assert list(spread(claims)) == [0, 1, 2, 3]
+        with store.claims(GPU):
+            ended = "SELECT count(*) FROM claim WHERE config = 'searched'"
+            assert plain_sql(path, ended) == [(4,)]  # of one that lives
+    assert plain_sql(path, "SELECT * FROM claim") == []

@@ -1,0 +1,63 @@
+"""Devices as a caller or a command line names them: one, or several that tune together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tsm2_tune.errors import DeviceError, InputError
+from tsm2_tune.tuner.target import HOST, Target, check_spec, default_spec, find_target
+
+ALL = "all"
+OneDevice = int | str | Target
+Devices = OneDevice | Sequence[OneDevice] | None
+
+
+def targets_of(devices: Devices) -> tuple[Target, ...]:
+    """The devices, each once, with their compilers.
+
+    A text may name several with commas between; "all" is every GPU; None is GPU 0, or the host where there is none.
+    InputError for a word that is no device, and for one that is named twice; DeviceError where one does not answer.
+    """
+    if devices is None:
+        return (find_target(default_spec()),)
+    named = [devices] if isinstance(devices, int | str | Target) else list(devices)
+    if not named:
+        raise InputError("no device: name one, such as 0, or several")
+    items = [item for one in named for item in _items(one)]
+    ordinals = [_ordinal(item) for item in items]
+    for item, ordinal in zip(items, ordinals, strict=True):
+        if ordinals.count(ordinal) > 1:
+            name = item.spec if isinstance(item, Target) else item
+            raise InputError(f"device {name} is named twice: a device has one run at a time")
+    return tuple(item if isinstance(item, Target) else find_target(item) for item in items)
+
+
+def names_of(targets: Iterable[Target]) -> dict[str, Target]:
+    """The devices by short names, such as "GPU 0"."""
+    found: dict[str, Target] = {}
+    for target in targets:
+        name = HOST if target.is_host else f"GPU {target.spec}"
+        found[name if name not in found else f"{name} ({len(found)})"] = target
+    return found
+
+
+def _items(one: OneDevice) -> list[str | Target]:
+    if isinstance(one, Target):
+        return [one]
+    if str(one) == ALL:
+        return list(_all())
+    return [item.strip() for item in str(one).split(",")]
+
+
+def _all() -> list[str]:
+    from tsm2_tune.tuner.cuda import cuda_device_count
+
+    count = cuda_device_count()
+    if count == 0:
+        raise DeviceError("no GPU here (no CUDA driver answers, or it has none): use --device cpu")
+    return [str(ordinal) for ordinal in range(count)]
+
+
+def _ordinal(item: str | Target) -> object:
+    """What tells a device from others."""
+    return item.identity.uuid or item.spec if isinstance(item, Target) else check_spec(item)

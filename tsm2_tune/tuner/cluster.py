@@ -1,0 +1,273 @@
+"""Runs on the workers of a Dask cluster: one on each, as dask-cuda starts a worker for each GPU.
+
+Dask starts runs and brings what they tell. It divides no work and keeps no result: runs do that among themselves, in
+the database. So a worker that is lost costs no more than what its run was at, and one that comes late helps.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Any, Self
+
+from tsm2_tune import __version__
+from tsm2_tune.errors import DeviceError, InputError, ToolMissing, TuneError, WorkerError
+from tsm2_tune.tuner.addresses import EXAMPLE, is_address
+from tsm2_tune.tuner.claims import bury, process_of, system
+from tsm2_tune.tuner.events import Event, RunStarted
+from tsm2_tune.tuner.member import END_SECONDS, End, Member
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.running import Run, RunResult
+from tsm2_tune.tuner.target import HOST
+
+ANSWER_SECONDS = 10.0  # for a scheduler to answer
+LOOK_SECONDS = 1.0  # between two looks at which workers there are, and of a worker at whether it is still wanted
+POLL_SECONDS = 0.2  # between two looks at whether runs have told anything
+RETURN_SECONDS = 30.0  # for another worker to come where the last one was lost
+CANCELLED = "cancelled"  # the state of a task on a worker that nobody waits for any more
+
+Told = tuple[str, list[Event] | End, str]  # of which worker, and the phase that its run is in
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a worker says of itself."""
+
+    version: str  # of tsm2-tune
+    python: str  # major and minor: events are pickled
+    system: str  # the machine, since it was started
+
+
+@dataclass(slots=True)
+class _Running:
+    """A run on a worker, as its caller knows it."""
+
+    future: Any
+    phases: Phases
+    process: str = ""  # by which its claims are known
+
+
+class Cluster:
+    """Runs on the workers that a scheduler has, by their addresses. As of Members."""
+
+    def __init__(self, address: str, run: Run) -> None:
+        """InputError for a device or a database that not every worker has; ToolMissing without Dask."""
+        if run.device not in (None, HOST):
+            raise InputError(
+                f"--device {run.device} is of this machine: with --cluster each worker's run takes the first GPU that"
+                f" it sees, as dask-cuda starts workers, or with --device {HOST} the host"
+            )
+        self._address, self._run = address, run
+        self._client: Any = None
+        self._queue: Any = None
+        self._running: dict[str, _Running] = {}
+        self._refused: set[str] = set()  # workers that no run was started on, or whose run has ended
+        self._has_result = False
+        self._looked_at = self._lost_at = 0.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The workers' addresses."""
+        return tuple(map(_name, self._running))
+
+    def __enter__(self) -> Self:
+        distributed = _distributed()
+        try:
+            self._client = distributed.Client(self._address, timeout=ANSWER_SECONDS, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise DeviceError(
+                f"no Dask scheduler answers at {self._address} ({error}): start one with `dask scheduler`, and"
+                " workers with `dask cuda worker` or `dask worker`"
+            ) from None
+        try:
+            self._queue = distributed.Queue(f"tsm2-tune-{uuid.uuid4().hex}", client=self._client)
+            self._begin()
+        except BaseException:
+            self._client.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            self._client.cancel([one.future for one in self._running.values()], force=True)
+            end = time.monotonic() + END_SECONDS
+            while self._running and time.monotonic() < end:  # until each has given back what it had claimed
+                for _ in self._heard():
+                    pass
+        self._client.close()
+
+    def events(self) -> Iterator[tuple[str, Event | End]]:
+        """As of Members."""
+        while self._running or self._may_return():
+            yield from self._heard()
+
+    def _begin(self) -> None:
+        """Start a run on every worker. One that cannot have one is refused, with what to do."""
+        facts = self._facts(list(self._client.nthreads()))
+        if not facts:
+            raise DeviceError(
+                f"the Dask scheduler at {self._address} has no workers: start some with `dask cuda worker"
+                f" {self._address}`, or `dask worker {self._address}`"
+            )
+        for worker, of_worker in facts.items():
+            refusal = self._refusal(worker, of_worker)
+            if refusal is not None:
+                raise refusal
+        self._start(facts)
+
+    def _start(self, facts: Mapping[str, Facts | Exception]) -> None:
+        systems = [one.system for one in facts.values() if isinstance(one, Facts)]
+        for worker, one in facts.items():
+            assert isinstance(one, Facts)
+            run = replace(self._run.on(self._run.device, sharing=systems.count(one.system)), db=self._database)
+            future = self._client.submit(
+                work, pickle.dumps(run), self._queue.name, worker, key=f"tsm2-tune-{uuid.uuid4().hex}",
+                workers=[worker], allow_other_workers=False, pure=False, retries=0,
+            )  # fmt: skip
+            self._running[worker] = _Running(future, Phases())
+
+    @property
+    def _database(self) -> str:
+        """As a worker in another working folder finds it."""
+        return self._run.db if is_address(self._run.db) else os.path.abspath(self._run.db)
+
+    def _facts(self, workers: list[str]) -> dict[str, Facts | Exception]:
+        found: dict[str, Facts | Exception] = self._client.run(facts_here, workers=workers, on_error="return")
+        return found
+
+    def _refusal(self, worker: str, facts: Facts | Exception) -> TuneError | None:
+        """Why no run is started on the worker, if so."""
+        name, own = _name(worker), facts_here()
+        if isinstance(facts, Exception):
+            said = " ".join(str(facts).split())
+            return ToolMissing(f"worker {name} cannot load tsm2-tune {own.version} ({said}): install it there")
+        if (facts.version, facts.python) != (own.version, own.python):
+            return ToolMissing(
+                f"worker {name} has tsm2-tune {facts.version} on Python {facts.python}, and this is {own.version} on"
+                f" {own.python}: install the same there and here"
+            )
+        if not is_address(self._run.db) and facts.system != own.system:
+            return InputError(
+                f"{self._run.db} is a file of this machine, and worker {name} is on another one: name a database that"
+                f" all workers reach, such as --db {EXAMPLE}"
+            )
+        return None
+
+    def _heard(self) -> Iterator[tuple[str, Event | End]]:
+        """What comes within a moment, and which workers have come and gone meanwhile."""
+        try:
+            for told in self._told():
+                yield from self._news(pickle.loads(told))
+            if time.monotonic() - self._looked_at >= LOOK_SECONDS:
+                yield from self._looked()
+                self._looked_at = time.monotonic()
+        except OSError as error:
+            raise WorkerError(
+                f"the Dask scheduler at {self._address} does not answer any more ({error}): every trial that ended is"
+                " in the database, and the same command goes on from there"
+            ) from None
+
+    def _told(self) -> list[bytes]:
+        """What has come; none after a moment. A time limit of Dask's own would be an error in the scheduler's log."""
+        found: list[bytes] = self._queue.get(batch=True)
+        if not found:
+            time.sleep(POLL_SECONDS)
+        return found
+
+    def _news(self, told: Told | tuple[str, str]) -> Iterator[tuple[str, Event | End]]:
+        worker, running = told[0], self._running.get(told[0])
+        if running is None:  # it was lost, or so it seemed
+            return
+        if len(told) == 2:
+            running.process = told[1]
+            return
+        _, news, phase = told
+        if isinstance(news, list):
+            running.phases.enter(phase)
+            for event in news:
+                if isinstance(event, RunStarted):
+                    event = replace(event, phases=running.phases)
+                yield _name(worker), event
+        else:
+            yield from self._ended(worker, news)
+
+    def _ended(self, worker: str, end: End) -> Iterator[tuple[str, End]]:
+        del self._running[worker]
+        self._refused.add(worker)
+        self._has_result |= isinstance(end, RunResult)
+        yield _name(worker), end
+
+    def _looked(self) -> Iterator[tuple[str, End]]:
+        """Runs whose worker is gone, or who failed; those of new workers are started."""
+        present = set(self._client.nthreads())
+        for worker, running in list(self._running.items()):
+            if worker not in present:
+                running.future.cancel()
+                with suppress(TuneError):
+                    bury(self._database, running.process)
+                self._lost_at = time.monotonic()
+                yield from self._ended(worker, WorkerError("its worker is lost"))
+            elif running.future.status == "error":
+                said = " ".join(str(running.future.exception()).split())
+                yield from self._ended(worker, WorkerError(f"its worker failed: {said}"))
+        new = [worker for worker in present if worker not in self._running and worker not in self._refused]
+        if new and not self._has_result:  # else there is hardly anything left
+            facts = self._facts(new)
+            refused = {worker for worker, one in facts.items() if self._refusal(worker, one) is not None}
+            self._refused |= refused
+            self._start({worker: one for worker, one in facts.items() if worker not in refused})
+
+    def _may_return(self) -> bool:
+        """Whether no run has come to its end, and a worker may take the place of the one that was lost just now."""
+        return not self._has_result and 0 < self._lost_at > time.monotonic() - RETURN_SECONDS
+
+
+def facts_here() -> Facts:
+    """Of this process."""
+    return Facts(__version__, "{}.{}".format(*sys.version_info), system())
+
+
+def work(run: bytes, queue: str, name: str) -> None:
+    """On a worker: a run in a process of its own, whose events go to the caller's queue, as long as he waits."""
+    from distributed import Queue, get_worker
+
+    worker = get_worker()
+    key = worker.get_current_task()
+    to_caller = Queue(queue)
+    member = Member(pickle.loads(run))
+    try:
+        to_caller.put(pickle.dumps((name, process_of(member.process_id))))
+        while not member.has_ended:
+            if wait([member.connection], timeout=LOOK_SECONDS):
+                news = member.news()
+                told: Told = (name, member.end if member.has_ended else news, member.phases.now)
+                to_caller.put(pickle.dumps(told))
+            task = worker.state.tasks.get(key)
+            if task is None or task.state == CANCELLED:
+                member.stop()
+    finally:
+        member.stop()
+        member.close()
+
+
+def _name(worker: str) -> str:
+    return worker.partition("://")[2] or worker
+
+
+def _distributed() -> Any:
+    """Dask's module; ToolMissing without it."""
+    try:
+        import distributed
+    except ModuleNotFoundError:
+        raise ToolMissing("--cluster needs Dask: pip install 'tsm2-tune[dask]'") from None
+    return distributed

@@ -1,0 +1,83 @@
+"""A run: problems tuned on one device into one database, and everything that happens as events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.crossing import Crossing
+from tsm2_tune.tuner.events import Event, Noted, PairsStarted, ProblemEnded, RunStarted, is_interruption
+from tsm2_tune.tuner.locks import device_lock
+from tsm2_tune.tuner.patience import Options
+from tsm2_tune.tuner.spaces import Spaces, spaces
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.target import Target, default_spec, find_target
+from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.tune import Tuner
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run has come to. Everything else is in the database."""
+
+    target: Target  # its device
+    ended: tuple[ProblemEnded, ...]  # of each problem that it had a part in, in the order in which these ended
+    winners: tuple[BestRow, ...]  # of what was asked for
+    interrupted: int  # trials and finals that the machine kept from being judged
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is asked of a run: all that it needs, also in a process of its own or on another machine."""
+
+    device: Target | str | None  # a text is looked up where the run is; None is GPU 0 there, or the host
+    problems: tuple[Problem, ...]
+    guidelines: Mapping[str, float]  # thresholds that are moved
+    families: tuple[str, ...]
+    options: Options
+    pairs: bool  # whether kernels are measured at shapes that they did not win
+    wait: bool  # whether to wait for another run on the device
+    db: str
+
+    def planned(self) -> tuple[Target, Spaces]:
+        """The device, and the spaces of the problems on it. InputError where there is one that it cannot tune."""
+        target = self.device if isinstance(self.device, Target) else find_target(self.device or default_spec())
+        return target, spaces(self.problems, target, guidelines=self.guidelines, families=self.families)
+
+    def result(self, tell: Callable[[Event], object]) -> RunResult:
+        """Search, and then measure pairs; what came of it. Errors as of `tune`."""
+        target, planned = self.planned()
+        ended: list[ProblemEnded] = []
+        interrupted = 0
+        with (
+            device_lock(target, (lambda sentence: tell(Noted(sentence))) if self.wait else None),
+            Tuner(target, self.options) as tuner,
+            Store.open(self.db, create=True) as store,
+        ):
+            tell(RunStarted(target, self.problems, self.options, tuner.phases))
+            for event in self._events(planned, tuner, store):
+                interrupted += is_interruption(event)
+                if isinstance(event, ProblemEnded):
+                    ended.append(event)
+                tell(event)
+            won = winners(store, target, tuner.cache, self.problems)
+        return RunResult(target, tuple(ended), won, interrupted)
+
+    def on(self, device: Target | str | None, *, sharing: int = 1) -> Run:
+        """The same on another device, beside which as many runs share the machine's processors."""
+        return replace(self, device=device, options=replace(self.options, sharing=sharing))
+
+    def _events(self, planned: Spaces, tuner: Tuner, store: Store) -> Iterator[Event]:
+        yield from job.run(planned, tuner, store)
+        if self.pairs:
+            yield PairsStarted()
+            yield from Crossing(frozenset(self.problems), tuner, store, self.families).events()
+
+
+def winners(store: Store, target: Target, cache: Cache, asked: tuple[Problem, ...]) -> tuple[BestRow, ...]:
+    """Those of what was asked for, as `best` has them."""
+    rows, of = store.best(device=target.identity.name, cache=cache), frozenset(asked)
+    return tuple(row for row in rows if row.problem in of)

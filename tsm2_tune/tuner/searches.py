@@ -1,0 +1,63 @@
+"""Which run is at which problem, of those that live on one database."""
+
+from __future__ import annotations
+
+from sqlalchemy import and_, delete, select
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import schema
+from tsm2_tune.tuner.claims import RUN, SEARCH, SEARCHED, Claims, is_claim, lives
+from tsm2_tune.tuner.past import Claimed
+from tsm2_tune.tuner.repeating import repeated
+
+
+class Searches:
+    """Claims of a run to whole problems: to search them so. `search` says all that tells one search from another."""
+
+    def __init__(self, claims: Claims, search: str) -> None:
+        self._claims, self._search = claims, search
+        self._before = self._begun()
+
+    @repeated
+    def take(self, problem: Problem) -> Claimed:
+        """Claim the search of a problem: ENDED where another run has ended the same one since this was made,
+        ELSEWHERE where another one that lives is at it, and OTHERWISE where that is another search.
+        """
+        claims, column, before = self._claims, schema.claim.c, self._before.get(problem.text)
+        query = select(column.config, column.basis, column.owner, column.beat_at).where(
+            column.device_name == claims.device_name,
+            column.problem == problem.text,
+            column.config.in_((SEARCH, SEARCHED)),
+        )
+        with claims.written(problem) as connection:
+            found = [row for row in connection.execute(query).all() if row.owner != claims.owner]
+            if any((row.config, row.basis) == (SEARCHED, self._search) and row.owner != before for row in found):
+                return Claimed.ENDED
+            now = claims.database.now(connection)
+            others = {row.basis for row in found if row.config == SEARCH and lives(row.owner, row.beat_at, now)}
+            if others:
+                return Claimed.ELSEWHERE if self._search in others else Claimed.OTHERWISE
+            claims.add(connection, problem, SEARCH, self._search)
+            return Claimed.YES
+
+    @repeated
+    def end(self, problem: Problem) -> None:
+        """Give the search of a problem back, and say that it has ended."""
+        claims = self._claims
+        ours = and_(is_claim(claims.device_name, problem, SEARCH, self._search), schema.claim.c.owner == claims.owner)
+        with claims.written(problem) as connection:
+            claims.add(connection, problem, SEARCHED, self._search)
+            connection.execute(delete(schema.claim).where(ours))
+
+    @repeated
+    def _begun(self) -> dict[str, str]:
+        """Say that this run lives, also where it has claimed nothing; the problems, by their texts, of which such a
+        search has ended, and by which run.
+        """
+        claims, column = self._claims, schema.claim.c
+        ended = select(column.problem, column.owner).where(
+            column.device_name == claims.device_name, column.config == SEARCHED, column.basis == self._search
+        )
+        with claims.database.transaction(writes=True, about=(claims.owner,)) as connection:
+            claims.add(connection, None, RUN, claims.owner)
+            return {str(problem): str(owner) for problem, owner in connection.execute(ended).all()}

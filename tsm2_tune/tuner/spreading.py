@@ -1,0 +1,68 @@
+"""Which problem of a run is next, where several runs have the same ones: first those that no other run is at."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.claims import WAIT_SECONDS, Claims
+from tsm2_tune.tuner.past import Claimed
+from tsm2_tune.tuner.patience import Options
+from tsm2_tune.tuner.searches import Searches
+
+NOT_OF_A_SEARCH = ("seed", "sharing")  # options by which two searches of a problem are not told apart
+
+
+def search_key(basis: str, options: Options, *others: object) -> str:
+    """What tells searches of a problem apart: who has ended one has ended those that have the same."""
+    values = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in NOT_OF_A_SEARCH}
+    spelt = [(name, sorted(value) if isinstance(value, frozenset) else value) for name, value in values.items()]
+    return hashlib.sha256(repr((basis, spelt, others)).encode()).hexdigest()
+
+
+class Spread:
+    """Gives the place of each problem that this run has a part in, in their order but for those others are at.
+
+    A problem is left out whose search another run has ended since this was made. When only problems are left that
+    others are at, the run joins them: a claim of each configuration divides a search. What it has joined it waits
+    for, and takes over where the other run dies.
+    """
+
+    def __init__(self, claims: Claims, problems: Sequence[Problem], search: str) -> None:
+        self._searches, self._problems = Searches(claims, search), problems
+        self._chance = random.Random(claims.owner)  # else all that have no problem left would join the same one
+        self._left, self._joined = list(range(len(problems))), set[int]()
+        self.ended_elsewhere = 0  # problems that were left out
+
+    def __iter__(self) -> Iterator[int]:
+        while self._left:
+            taken, others = self._taken()
+            if taken is not None:
+                self._left.remove(taken)
+                yield taken
+                self._searches.end(self._problems[taken])
+            elif others:
+                joined = self._chance.choice(others)
+                self._joined.add(joined)
+                yield joined
+            elif self._left:
+                time.sleep(WAIT_SECONDS)
+
+    def _taken(self) -> tuple[int | None, list[int]]:
+        """The first problem that no other run is at, claimed; else those to join. What is done is left no more."""
+        others: list[int] = []
+        for place in list(self._left):
+            problem, is_joined = self._problems[place], place in self._joined
+            answer = self._searches.take(problem)
+            if answer is Claimed.YES:
+                return place, []
+            if answer is Claimed.ENDED or (answer is Claimed.OTHERWISE and is_joined):
+                self._left.remove(place)
+                self.ended_elsewhere += not is_joined
+            elif not is_joined:
+                others.append(place)
+        return None, others
