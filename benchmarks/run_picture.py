@@ -21,6 +21,7 @@ import tsm2_tune
 from tsm2_tune.live import Display
 from tsm2_tune.tuner.events import Event, ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Cache
 from tsm2_tune.tuner.tune import Options
@@ -42,7 +43,8 @@ def events(store: Store, row: tsm2_tune.BestRow, ids: Sequence[int]) -> Iterator
     for number in ids:
         trial = store.trial(number).trial
         yield trial.total_seconds, TrialStored(trial, number)
-    yield FINALS_SECONDS, ProblemEnded(row.problem, len(ids), len(ids), 0, len(space.kept) - len(ids), 0, 0, row)
+    untried = len(space.kept) - len(ids)
+    yield FINALS_SECONDS, ProblemEnded(row.problem, len(ids), len(ids), 0, untried, 0, 0, row, Why.BUDGET)
 
 
 def drawn(store: Store) -> str:

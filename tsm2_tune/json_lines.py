@@ -125,6 +125,8 @@ def _run_started(event: RunStarted) -> Facts:
         "toolkit": identity.toolkit,
         "flags": identity.flags,
         "cache": event.target.cache(options.cache),
+        "strategy": options.strategy,
+        "gain_percent": None if options.gain is None else 100 * options.gain,
         "seed": options.seed,
         "budget_seconds": options.budget_seconds,
         "max_trials": options.max_trials,
