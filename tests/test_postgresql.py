@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,8 +122,12 @@ def test_every_command_takes_the_address(address: str, tmp_path: Path) -> None:
         ("export --format csv --output -", "trial_id"),
         ("export --format trials --output " + output, output),
         ("export --format module --output " + output + ".py", output),
-        ("space --device h200 --shapes 20480x16x20480 --audit", "h200"),
+        ("space --device h200 --audit", "H200"),
         ("model --device h200 --shapes 20480x16x20480", "measured"),
+        ("db check", ""),
+        ("db vacuum", ""),
+        ("db migrate", ""),
+        ("quarantine", ""),
         ("forget 9", "forgetting 1 trial of "),
         ("forget --outcome failed", "forgetting 5 trials of "),
         ("doctor --device cpu", f"{address}, there"),
@@ -177,7 +182,6 @@ def test_another_encoding_is_refused(server: TestServer) -> None:
 
 
 def test_rights_that_are_missing(server: TestServer, address: str) -> None:
-    server.sql("DROP ROLE IF EXISTS reader")
     server.sql("CREATE ROLE reader LOGIN")
     name = address.partition("@/")[2].partition("?")[0]
     reader = server.url(name, "reader")
@@ -227,8 +231,10 @@ def test_without_the_driver_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.fixture
 def secretive(server: TestServer) -> str:
     """A database that only a password opens."""
-    server.sql("DROP ROLE IF EXISTS secretive")
-    server.sql(f"CREATE ROLE secretive LOGIN SUPERUSER PASSWORD '{SECRET}'")
+    import psycopg
+
+    with suppress(psycopg.errors.DuplicateObject):
+        server.sql(f"CREATE ROLE secretive LOGIN SUPERUSER PASSWORD '{SECRET}'")
     name = server.new().partition("@/")[2].partition("?")[0]
     return server.url(name, f"secretive:{SECRET}")
 
@@ -244,7 +250,7 @@ def test_the_password_stays_out_of_all_that_is_written(secretive: str, tmp_path:
         f"export --format t4 --shapes 20480x16x20480 --output {file}",
         f"export --format csv --output {tmp_path}",
         "export --within 3% --no-measure --device h200 --format csv --output -",
-        "space --device h200 --shapes 20480x16x20480 --audit --json",
+        "space --device h200 --audit --json",
         *("model --device h200 --shapes 20480x16x20480", "forget 99", "forget 2", "import /nowhere", "doctor"),
         *("confirm --device cpu", "run -- true", f"best {secretive}"),
     ):

@@ -267,13 +267,14 @@ def test_a_beat_passes_over_what_is_being_removed(
     with store.claims(GPU) as ours:
         for config in (FIRST, SECOND):
             ours.take(PROBLEM, config.text, basis=BASIS, again=NOTHING)
+        first, second = (f"SELECT beat_at FROM claim WHERE config = '{one.text}'" for one in (FIRST, SECOND))
         with psycopg.connect(address.replace("+psycopg", "")) as other:
-            other.execute("UPDATE claim SET beat_at = 0")
-            other.commit()
             other.execute("SELECT 1 FROM claim WHERE config = %s FOR UPDATE", [FIRST.text])
-            beaten = "SELECT config FROM claim WHERE beat_at > 0"
-            wait_until(lambda: asked(address, beaten) == [(SECOND.text,)])
-        wait_until(lambda: len(asked(address, beaten)) == 2)
+            beat = asked(address, first)
+            asked(address, f"UPDATE claim SET beat_at = 0 WHERE config = '{SECOND.text}'")
+            wait_until(lambda: asked(address, second) != [(0.0,)])
+            assert asked(address, first) == beat
+        wait_until(lambda: asked(address, first) != beat)
 
 
 # Whole runs
