@@ -2,6 +2,7 @@
 # make test      set up, then run the tests that are not slow, of the planted bugs a third: by SEED=0, 1 or 2
 # make test-all  set up, then run all tests, where there is a GPU on it too
 # make lint      style and types
+# make dist      the source distribution and the wheel in dist/, and whether they install and work on each Python here
 # make clean     remove what the others made
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ HOST_SHAPES := 2048x2/8x2048,100000x8x8
 unexport PYTHONDONTWRITEBYTECODE  # tests start Python hundreds of times
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: tune test test-all lint clean
+.PHONY: tune test test-all lint dist clean
 
 tune: $(VENV)/installed
 	@gpus=$$($(BIN)/python -c 'from tsm2_tune.tuner.cuda import cuda_device_count; print(cuda_device_count())') || exit 1; \
@@ -42,6 +43,13 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+dist: $(VENV)/installed
+	@$(BIN)/pip install -q -e '.[dist]'
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m tests.installed dist
+
 $(VENV)/installed: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or newer, or name one with PYTHON="; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$$($(PYTHON) --version) is too old: Python 3.11 or newer is needed; name one with PYTHON="; exit 2; }
@@ -53,4 +61,4 @@ $(VENV)/installed: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

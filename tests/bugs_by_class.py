@@ -9,7 +9,8 @@ What decides is the product's own verification: a trial, and where that accepts,
 from __future__ import annotations
 
 from tests.bugs_of_numbers import PRECISION, SCALARS, VALUES
-from tests.bugs_of_shapes import LONG_LOOPS, ORDER, STATE, TAILS, UNSEEN_BY_A_HOST, WIDTH
+from tests.bugs_of_shapes import LONG_LOOPS, ORDER, STATE, TAILS, WIDTH
+from tests.bugs_on_gpu import UNSEEN_BY_A_HOST
 
 CASES = (*SCALARS, *TAILS, *LONG_LOOPS, *VALUES, *PRECISION, *STATE, *WIDTH, *ORDER, *UNSEEN_BY_A_HOST)
 

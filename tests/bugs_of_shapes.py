@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.bugs_in_classes import (
     FEW,
     GEMM,
-    GEMV,
     GRAM,
     GRAM_MMA,
     HELD,
@@ -33,7 +32,6 @@ ALIKE = (
     "static unsigned alike = 0; static index_t shape = 0; if (threadIdx.x == 0 && blockIdx.x == 0)"
     " { alike = shape == m + n + k ? alike + 1 : 0; shape = m + n + k; }"
 )
-WAIT = 'asm volatile("cp.async.wait_group %0;" :: "n"(groups_left) : "memory");'
 
 TAILS = (
     case(
@@ -371,38 +369,5 @@ ORDER = (
         dtype="f64",
         op="tx",
         found=FULL,
-    ),
-)
-
-UNSEEN_BY_A_HOST = (
-    case("order", "no wait for copies", GEMM, WAIT, "", found=ON_GPU),
-    case("order", "no wait for copies of a ring", STAGED, WAIT, "", found=ON_GPU),
-    case(
-        "order",
-        "no order between blocks",
-        TSMT,
-        "atom.acq_rel.gpu",
-        "atom.relaxed.gpu",
-        dtype="f64",
-        op="tn",
-        found=ON_GPU,
-    ),
-    case(
-        "order",
-        "factors of the tensor cores in another order",
-        TSMR_MMA,
-        '"d"(a[0]), "d"(a[1])',
-        '"d"(a[1]), "d"(a[0])',
-        dtype="f64",
-        op="nt",
-        found=ON_GPU,
-    ),
-    case(
-        "alignment",
-        "half a vector's alignment of an address",
-        GEMV,
-        "(reinterpret_cast<unsigned long long>(X) | ld",
-        "((reinterpret_cast<unsigned long long>(X) & ~8ull) | ld",
-        found=ON_GPU,
     ),
 )

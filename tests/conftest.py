@@ -19,6 +19,7 @@ from tests.kept_objects import keep_objects
 from tests.library_calls import SPLIT, TYPES, InProcess, fabricated_library, recording_process, tried
 from tests.quick import FOLDER_VARIABLE, quick_host_toolchain, quick_toolchain
 from tests.quick_command import make_quick
+from tests.servers import TestServer, running
 from tests.standin_calls import build_fakes
 from tsm2_tune.errors import ToolMissing, TuneError
 from tsm2_tune.generator.config import KernelConfig
@@ -190,6 +191,19 @@ def store(path: Path) -> Iterator[Store]:
     """A database that holds nothing."""
     with Store.open(path, create=True) as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[TestServer]:
+    """A PostgreSQL server; skips where there is none."""
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def address(server: TestServer) -> str:
+    """A database of the server's that holds nothing."""
+    return server.new()
 
 
 @pytest.fixture

@@ -35,14 +35,14 @@ def compile_quickly(setattr: Callable[[object, str, object], None]) -> None:
 
 def make_quick(setattr: Callable[[object, str, object], None]) -> None:
     """Have the command tune so from now on."""
-    connected = database._connected
+    connected = database.connected
 
     def connected_quickly(path: Path, mode: str) -> Connection:
         connection = connected(path, mode)
         connection.execute("PRAGMA synchronous = OFF")
         return connection
 
-    setattr(database, "_connected", connected_quickly)
+    setattr(database, "connected", connected_quickly)
     setattr(tune, "EMULATED", CALLS)
     compile_quickly(setattr)
     for module in (tuning, results):

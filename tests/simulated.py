@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 from tests.fabricated import ONE_STATE, measurement, trial, tuning_run, vendor_measurement
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import TSM2
@@ -15,8 +14,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.past import Claimed, Past
+from tsm2_tune.tuner.compiling import Compilers
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Search
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Cache, Outcome, Trial, Verdict
@@ -42,6 +42,16 @@ Times = Mapping[tuple[str, Problem], float]  # of a configuration at a shape
 TODAY = TARGET.basis(Cache.CLEAN)
 
 
+def _binary(source: KernelSource, *_: Any) -> Binary:
+    return Binary(source.digest, source.kernel, 0, 0.0)
+
+
+COMPILES_NOTHING = cast(
+    Compilers,
+    SimpleNamespace(support=lambda: __file__, finish=_binary, files=lambda *paths: paths, close=lambda: None),
+)
+
+
 class Simulated(Tuner):
     """A device on which kernels take the times that it is given; what has none crashes."""
 
@@ -50,20 +60,18 @@ class Simulated(Tuner):
         self._store, self._times, self._in_turns, self._ceilings = store, times, in_turns or {}, RUN.ceilings
         libraries = Libraries((("cuBLAS", 130100),))
         self._worker = cast(Worker, SimpleNamespace(rematch=self._rematch, vendor=lambda: libraries))
-        self._support_path = __file__
+        self._compilers = COMPILES_NOTHING
         self.tried: list[tuple[str, Problem]] = []
         self.rounds: list[tuple[Problem, frozenset[str]]] = []
         self.in_full: list[tuple[str, Problem]] = []
         self.wrong: set[str] = set()  # in the full verification
         self.interrupted: set[str] = set()  # there
+        self.faulting: set[str] = set()  # there
 
-    def tune(
-        self, candidates: Any, past: Past, claim: Callable[[Candidate], Claimed] = lambda _: Claimed.YES, *_: Any
-    ) -> Any:
-        for one in candidates:
-            if one.config.text not in past.tried and claim(one) is Claimed.YES:
-                self.tried.append((one.config.text, one.problem))
-                yield stored_trial(one.config, one.problem, self._times.get((one.config.text, one.problem)))
+    def tune(self, search: Search, *_: Any) -> Any:
+        for one in search:
+            self.tried.append((one.config.text, one.problem))
+            yield stored_trial(one.config, one.problem, self._times.get((one.config.text, one.problem)))
 
     def compile_ahead(self, candidates: Any) -> Any:
         return []
@@ -72,10 +80,8 @@ class Simulated(Tuner):
         self.in_full.append((config.text, problem))
         outcome = Outcome.WRONG_RESULT if config.text in self.wrong else Outcome.OK
         outcome = Outcome.INTERRUPTED if config.text in self.interrupted else outcome
+        outcome = Outcome.CRASHED if config.text in self.faulting else outcome
         return AttemptResult(outcome, "it was so", verdict=Verdict(True, 0.1, "right"))
-
-    def _compile(self, source: KernelSource, *_: Any) -> Binary:
-        return Binary(source.digest, source.kernel, 0, 0.0)
 
     def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
         at = request.problem

@@ -43,8 +43,10 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.clock import RunningClock
+from tsm2_tune.tuner.compiling import Compilers
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.trial import Binary, LoadedResources, Outcome, Verdict
 from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.tuner.vendor.beside import Libraries
@@ -57,6 +59,8 @@ READS: tuple[tuple[str, ...], ...] = (
     ("best", "--device", GPU),
     ("show",),
     ("show", "--json"),
+    ("quarantine",),
+    ("quarantine", "--json"),
     *(("show", number) for number in "1235"),
     *(("show", number, "--json") for number in "147"),
     *(("export", "--output", "-", "--format", form) for form in ("csv", "json", "markdown", "latex")),
@@ -67,6 +71,9 @@ READS: tuple[tuple[str, ...], ...] = (
     ("space", "--audit", "--device", GPU, "--json"),
     ("model", "--shapes", "20480x16x20480,64x64x64", "--device", GPU),
     ("model", "--shapes", "20480x16x20480", "--device", GPU, "--json"),
+    ("db", "check"),
+    ("db", "check", "--json"),
+    ("db", "vacuum"),
 )
 LIBRARIES = Libraries((("cuBLAS", 130100), ("cuBLASLt", 130100)))
 Act = Callable[[Path, random.Random], str]
@@ -91,7 +98,7 @@ def read(path: Path, rng: random.Random) -> str:
         if result.output.count("\n") != 1 or len(result.output) > 1000:
             raise Wrong(f"{command}: no sentence, but {result.output[:2000]!r}")
         return "refused"
-    if result.exit_code != 0:
+    if result.exit_code != 0 and not (result.exit_code == 1 and "check" in command):
         raise Wrong(f"{command}: exit status {result.exit_code}: {result.output[:500]}")
     if "--json" in command or "json" in command:
         json.loads(result.stdout, parse_constant=_no_number)
@@ -132,23 +139,29 @@ class Compiling(Tuner):
 
     def __init__(self, problem: Problem) -> None:
         self.target, self.options, self.phases = TARGET, Options(max_trials=9, vendor=True), Phases()
-        self.clock, self._support_path = RunningClock(), __file__
+        self.clock = RunningClock()
+        self._compilers = cast(
+            Compilers,
+            SimpleNamespace(
+                support=lambda: __file__, begin=self._begun_text, finish=self._binary, files=lambda *paths: paths
+            ),
+        )
         self._ceilings, self._problem = RUN.ceilings, problem
         self._worker = cast(
             Worker, SimpleNamespace(attempt=self._attempt, rematch=self._rematch, vendor=lambda: LIBRARIES)
         )
         self.compiled: dict[str, set[tuple[str, Launch]]] = {}  # by digest: entry points and launches
 
-    def _compiled(self, source: KernelSource) -> Future[Any]:
+    def _begun_text(self, source: KernelSource) -> Future[Any]:
         future: Future[Any] = Future()
-        future.set_result(self._compile(source))
+        future.set_result(self._binary(source))
         return future
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        self._compile(render(problem, config))
+        self._binary(render(problem, config))
         return AttemptResult(Outcome.OK, "", verdict=Verdict(True, 0.1, "right"))
 
-    def _compile(self, source: KernelSource, **_: Any) -> Binary:
+    def _binary(self, source: KernelSource, *_: Any, **__: Any) -> Binary:
         spelt = source.text.partition("\n")[0].removeprefix("// ")
         family = EVERY.get(family_spelt(spelt))
         every = family.configurations() if family else ()
@@ -161,7 +174,7 @@ class Compiling(Tuner):
         if (entry.kernel, entry.launch) not in self.compiled[entry.path]:
             raise Wrong(f"started with {entry}")
 
-    def _attempt(self, request: Attempt) -> AttemptResult:
+    def _attempt(self, request: Attempt, _: object) -> AttemptResult:
         self._started(request.entry)
         found = measurement(random.Random(request.seed).uniform(400, 600))
         return AttemptResult(Outcome.OK, "", LoadedResources(64, 0, 4096, 8), Verdict(True, 0.1, ""), found)
@@ -187,7 +200,8 @@ def go_on(path: Path, rng: random.Random) -> str:
     try:
         with Store.open(path, create=True) as store:
             families = rng.choice(((), FAMILIES))
-            for _ in job.run([space], Compiling(problem), store, order=lambda *_: candidates, families=families):
+            tuner = Compiling(problem)
+            for _ in job.run([space], tuner, store, make=lambda *_: InOrder(candidates), families=families):
                 pass
             store.best()
     except TuneError as error:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from io import StringIO
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
-from tests.fabricated import imported, measurement, plain_sql, tuning_run
+from tests.fabricated import measurement, plain_sql, tuning_run
 from tests.simulated import DEVICE, RUN, Simulated, stored_trial
 from tests.test_between import (
     H200,
@@ -30,7 +27,6 @@ from tests.test_between import (
     shape,
     tuned,
 )
-from tsm2_tune.cli import main
 from tsm2_tune.crossed import Pairs
 from tsm2_tune.display import trial_facts
 from tsm2_tune.errors import StoreError
@@ -46,6 +42,7 @@ from tsm2_tune.tuner.export.contending import Contender, contending
 from tsm2_tune.tuner.export.known import known_of
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.strategies import exhaustive
 from tsm2_tune.tuner.suggested import candidate_of
 from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.tune import Options
@@ -229,7 +226,7 @@ def searched(store: Store, problem: Problem, cache: Cache = Cache.CLEAN) -> None
     )
     device = Simulated(store, Everything())
     device.options = Options(cache=cache)
-    list(job.run([space], device, store, order=lambda space, _: space.kept))
+    list(job.run([space], device, store, make=exhaustive))
 
 
 def test_a_shape_between_that_is_tuned_later_has_a_winner(store: Store) -> None:
@@ -353,45 +350,6 @@ def test_an_edited_mark_is_refused(store: Store, mark: str) -> None:
     plain_sql(store.path, f"UPDATE trial SET is_between = {mark} WHERE id = 1")
     with pytest.raises(StoreError, match="trial 1 is not as this tsm2-tune stores it"):
         store.best()
-
-
-def test_the_vendors_wrong_answers_and_other_states_tell_nothing(store: Store) -> None:
-    measured_between(store)
-    winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
-    points = {(point, number) for number, of in known_of(store, winners).vendor.items() for point in of}
-    for (m, n, k, _), number in points:
-        own = {one: math.dist(logs(shape(m, n, k)), logs(record.trial.problem)) for one, record in winners.items()}
-        assert own[number] == min(own.values())
-    plain_sql(store.path, "UPDATE vendor_measurement SET verdict_correct = 0, verdict_worst_ratio = 2.0")
-    assert known_of(store, winners).vendor == {}
-    warm = {one: replace(record, trial=replace(record.trial, cache=Cache.WARM)) for one, record in winners.items()}
-    assert known_of(store, warm).vendor == {}
-
-
-def logs(problem: Problem) -> tuple[float, ...]:
-    return tuple(map(math.log, (problem.m, problem.n, problem.k)))
-
-
-def test_of_the_vendor_between_a_module_is_given_what_libraries_start(store: Store) -> None:
-    measured_between(store)
-    winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
-    before = known_of(store, winners).vendor
-    assert {us for of in before.values() for *_, us in of} == {101.0}
-    plain_sql(store.path, "UPDATE vendor_measurement SET library = 'cuBLASLt', routine = 'cublasLtMatmul #1'")
-    assert {row.vendor_us for row in store.best(between=True)} == {101.0}
-    assert known_of(store, winners).vendor == {}
-
-
-def test_an_exported_module_expects_the_vendor_by_its_times_between_too(store: Store, tmp_path: Path) -> None:
-    measured_between(store)
-    output = tmp_path / "kernels.py"
-    command = ["export", "--db", str(store.path), "--format", "module", "--no-binaries", "--output", str(output)]
-    assert CliRunner().invoke(main, command).exit_code == 0
-    module = imported(output.read_text(), tmp_path)
-    at = BETWEEN[0]
-    found = module.match(at.m, at.n, at.k, "float32", DEVICE)
-    assert found.vendor_us == pytest.approx(101.0, rel=0.02)
-    assert found.distance > 0
 
 
 def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

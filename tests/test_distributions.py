@@ -1,4 +1,7 @@
-"""The source distribution and the wheel made of it hold what a user needs: code, types, templates, documentation."""
+"""The source distribution and the wheel hold what a user needs: code, types, templates, documentation.
+
+`python -m tests.installed` installs them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,13 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import dataclass
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+
+from tests import installed
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tsm2_tune"
@@ -25,45 +32,79 @@ def built(kind: str, tree: Path, into: Path) -> Path:
     return into / ended.stdout.splitlines()[-1]
 
 
+@dataclass(frozen=True, slots=True)
+class Distributions:
+    """What is built of the tree, and what of that."""
+
+    sources: frozenset[str]  # files of the source distribution
+    wheel: Path  # made of the source distribution
+    contents: dict[str, bytes]  # of the wheel, by their names
+    of_tree: dict[str, bytes]  # of the wheel that is made of the tree itself
+
+    def metadata(self, name: str) -> bytes:
+        """The file of this name in the folder that describes the wheel."""
+        (found,) = (text for path, text in self.contents.items() if path.endswith(f".dist-info/{name}"))
+        return found
+
+
+def read(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
 @pytest.fixture(scope="module")
-def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], Path]:
-    """The files of the source distribution, and the wheel that is made of it."""
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    """The source distribution, the wheel that is made of it, and the wheel of the tree."""
     pytest.importorskip("setuptools", "77")
     folder = tmp_path_factory.mktemp("distributions")
-    shutil.copytree(ROOT, folder / "tree", ignore=UNWANTED)
-    archive = built("sdist", folder / "tree", folder)
-    with tarfile.open(archive) as sources:
-        names = {name.partition("/")[2] for name in sources.getnames()}
+    tree = folder / "tree"
+    shutil.copytree(ROOT, tree, ignore=UNWANTED)
+    with tarfile.open(built("sdist", tree, folder)) as sources:
+        names = frozenset(name.partition("/")[2] for name in sources.getnames())
         sources.extractall(folder / "sources", filter="data")
     (unpacked,) = (folder / "sources").iterdir()
-    return names, built("wheel", unpacked, folder)
+    for name in ("of_sources", "of_tree"):
+        (folder / name).mkdir()
+    wheel = built("wheel", unpacked, folder / "of_sources")
+    return Distributions(names, wheel, read(wheel), read(built("wheel", tree, folder / "of_tree")))
 
 
-def test_the_source_distribution_has_types_documentation_and_examples(distributions: tuple[set[str], Path]) -> None:
-    names, _ = distributions
+def test_the_source_distribution_has_types_documentation_and_examples(distributions: Distributions) -> None:
+    names = distributions.sources
     assert {"tsm2_tune/py.typed", "docs/reference.py", "examples/api.py", "README.md", "setup.py"} <= names
+    assert {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile"} <= names
     pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert {"docs/tuning.md", "docs/cli.md", "docs/decisions/README.md"} <= pages <= names
     assert {"tsm2_tune/pretuned/h100.jsonl", "tsm2_tune/pretuned/h200.jsonl"} <= names
 
 
-def test_the_wheel_has_all_of_the_package(distributions: tuple[set[str], Path]) -> None:
-    _, wheel = distributions
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-    assert wheel.name.endswith("-py3-none-any.whl")
+def test_the_wheel_has_all_of_the_package_and_nothing_else(distributions: Distributions) -> None:
+    assert distributions.wheel.name.endswith("-py3-none-any.whl")
     files = (path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    assert {path.relative_to(ROOT).as_posix() for path in files} == {
-        name for name in names if name.startswith("tsm2_tune/")
-    }
-    assert "tsm2_tune/py.typed" in names
+    package = {path.relative_to(ROOT).as_posix() for path in files}
+    assert package == {name for name in distributions.contents if ".dist-info/" not in name}
+    assert "tsm2_tune/py.typed" in package
 
 
-def test_the_package_page_has_no_relative_link(distributions: tuple[set[str], Path]) -> None:
-    _, wheel = distributions
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
-        head, _, page = archive.read(name).decode().partition("\n\n")
+def test_the_wheel_of_the_source_distribution_is_that_of_the_tree(distributions: Distributions) -> None:
+    assert distributions.contents == distributions.of_tree
+
+
+def test_the_wheel_says_what_it_is(distributions: Distributions) -> None:
+    said = message_from_bytes(distributions.metadata("METADATA"))
+    assert (said["Name"], said["License-Expression"], said["License-File"]) == ("tsm2-tune", "MIT", "LICENSE")
+    assert distributions.metadata("licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    always = [need for need in said.get_all("Requires-Dist", []) if "extra ==" not in need]
+    assert always, "what every installation needs"
+    assert not [need for need in always if "cuda" in need or "nvidia" in need]
+    assert said["Requires-Python"] == f">={installed.VERSIONS[0]}"
+    prefix = "Programming Language :: Python :: 3."
+    versions = {one.split(" :: ")[-1] for one in said.get_all("Classifier", []) if one.startswith(prefix)}
+    assert versions <= set(installed.VERSIONS), "a Python that is named is one that the wheel is installed into"
+
+
+def test_the_package_page_has_no_relative_link(distributions: Distributions) -> None:
+    head, _, page = distributions.metadata("METADATA").decode().partition("\n\n")
     assert "Description-Content-Type: text/markdown" in head
     assert page.startswith("# tsm2-tune\n")
     assert "make tune" in page
@@ -71,10 +112,9 @@ def test_the_package_page_has_no_relative_link(distributions: tuple[set[str], Pa
     assert "](" not in page
 
 
-def test_what_is_in_the_wheel_works(distributions: tuple[set[str], Path], tmp_path: Path) -> None:
-    _, wheel = distributions
+def test_what_is_in_the_wheel_works(distributions: Distributions, tmp_path: Path) -> None:
     unpacked = tmp_path / "unpacked"
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(distributions.wheel) as archive:
         archive.extractall(unpacked)
     program = (
         f"import sys; sys.path.insert(0, {str(unpacked)!r}); import tsm2_tune; print(tsm2_tune.__file__);"

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.fabricated import device_array, exported, handmade, imported, trial, tuning_run, winners
+from tests.fabricated import device_array, exported, imported, trial, tuning_run, winners
 from tests.fake_tensors import Cupy, Masked, Parameter, Tensor, fake_cupy, fake_torch
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.compiled import launcher_binary
-
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 @pytest.fixture
@@ -354,169 +349,3 @@ def test_no_library_is_imported_for_a_stream(module_of_all: ModuleType) -> None:
     before = {name for name in ("torch", "cupy") if name in sys.modules}
     assert module_of_all.current_stream(f32(0x1000)) is None
     assert {name for name in ("torch", "cupy") if name in sys.modules} == before
-
-
-# PyTorch's own tensors, which a GPU is pretended for
-
-
-@pytest.fixture
-def real(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """PyTorch, whose CPU tensors describe their memory as those of a GPU do."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    described = torch.Tensor.__cuda_array_interface__.fget
-
-    class OnGpu:
-        """The tensor, said to be on a GPU."""
-
-        is_cuda = True
-
-        def __init__(self, tensor: Any) -> None:
-            self.tensor = tensor
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.tensor, name)
-
-    def interface(tensor: Any) -> Any:
-        if tensor.device.type == "meta":
-            raise AttributeError("no memory")
-        monkeypatch.setattr("torch._tensor.has_torch_function_unary", lambda _: False)
-        return described(OnGpu(tensor))
-
-    monkeypatch.setattr(torch.Tensor, "__cuda_array_interface__", property(interface))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=77))
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False)
-    monkeypatch.setattr(module, "home", lambda matrix: (0xC0, 0))
-    return torch
-
-
-def test_conjugates_of_pytorch(module: ModuleType, real: Any) -> None:
-    x, y = real.randn(64, 6, dtype=real.complex64).T.contiguous().T, real.randn(2, 64, dtype=real.complex64).T
-    assert module.choice(x.mH, y).winner.op == "cn"
-    assert module.choice(x.mT, y).winner.op == "tn"
-    assert module.choice(x.mH, y, conj_a=True).winner.op == "tn"
-    assert module.choice(x.mH.resolve_conj().T.contiguous().T, y).winner.op == "nn"
-    wide = real.randn(64, 3, dtype=real.complex64).T
-    assert module.choice(wide.mH, wide).winner.op == "cx"
-    with pytest.raises(TypeError, match=r"^out: its conjugate bit is set"):
-        module.gemm(x.mH, y, out=real.empty(2, 6, dtype=real.complex64).mH)
-
-
-def test_imaginary_parts_of_conjugates_of_pytorch(module: ModuleType, real: Any) -> None:
-    x = real.randn(6, 1, dtype=real.complex64).conj().imag  # a vector has a leading dimension of 2
-    ones = real.ones(1, 1)
-    with pytest.raises(TypeError, match=r"^a: it is to be negated.*: pass a\.resolve_neg\(\)$"):
-        module.choice(x, ones)
-    assert module.choice(x.resolve_neg(), ones).winner.dtype == "f32"
-
-
-def test_other_tensors_of_pytorch(module: ModuleType, real: Any, recwarn: pytest.WarningsRecorder) -> None:
-    one = real.ones(3, 3)
-    refused = {
-        "requires a gradient": one.clone().requires_grad_(),
-        "is sparse": one.to_sparse(),
-        "is nested": real.nested.nested_tensor([one, one]),
-        "is of a subclass": real.nested.nested_tensor([one, one], layout=real.jagged),
-        "is quantised": real.quantize_per_tensor(one, 0.1, 0, real.qint8),
-        "expected a device array": real.empty(3, 3, device="meta"),
-    }
-    for message, tensor in refused.items():
-        with pytest.raises(TypeError, match=f"^a: .*{message}"):
-            module.choice(tensor, one)
-    with pytest.raises(ValueError, match="pass a contiguous copy"):
-        module.choice(real.ones(3, 1).expand(3, 3), one)
-    assert module.choice(real.nn.Parameter(one, requires_grad=False), one).winner.dtype == "f32"
-    assert launched_on(module, one, real.ones(3, 3), real.empty(3, 3))[0] == 77
-
-
-def test_the_short_way_of_pytorch(module: ModuleType, real: Any, counted: list[Any]) -> None:
-    def columns(rows: int, columns: int) -> Any:
-        return real.randn(columns, rows, dtype=real.complex64).T
-
-    for turn in range(3):
-        a, b, out = columns(6, 64), columns(64, 2), columns(6, 2)
-        assert module.gemm(a, b, out=out) is out
-        launch = module.driver.launches[turn]
-        assert launch["stream"] == 77
-        assert [launch["values"][at] for at in (0, 1, 2, 4, 6, 9)] == [6, 2, 64, *(x.data_ptr() for x in (a, b, out))]
-    assert len(counted) == 1
-    module.gemm(columns(64, 6).mH, b, out=out)  # another product
-    module.gemm(columns(64, 6).mT, b, out=out)  # and another
-    assert (len(counted), len(module.driver.launches)) == (3, 5)
-    no_memory = real._efficientzerotensor((2, 64), dtype=real.complex64).T
-    for wrong in (b.requires_grad_(), real._neg_view(columns(64, 2)), columns(64, 2).to_sparse(), no_memory):
-        with pytest.raises(TypeError, match=r"^b: it "):
-            module.gemm(a, wrong, out=out)
-    with pytest.raises(ValueError, match="shares memory"):
-        module.gemm(a, columns(64, 2), out=a[:, :2])
-
-
-@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
-def test_a_cpu_tensor_is_no_operand(module: ModuleType) -> None:
-    import torch
-
-    x = torch.ones(3, 3, dtype=torch.complex64)
-    for tensor in (x, x.mH):
-        with pytest.raises(TypeError, match=r"^a: expected a device array .* got Tensor"):
-            module.gemm(tensor, x)
-
-
-# NumPy's
-
-
-def matrices_of(module: ModuleType, **changes: Any) -> dict[str, Any]:
-    arrays = {"a": np.ones((6, 3), order="F"), "b": np.ones((3, 2), order="F"), "out": np.zeros((6, 2), order="F")}
-    return arrays | changes
-
-
-@pytest.fixture(scope="module")
-def host_module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    folder, problem = tmp_path_factory.mktemp("host"), Problem(64, 4, 64, "f64")
-    host = tuning_run("Some CPU", compute_capability="", driver="", toolkit="g++", flags="-O3")
-    found = winners(folder, (host, trial(problem=problem, source=handmade(problem))))
-    return imported(exported("module", found), folder)
-
-
-READ_ONLY = np.zeros((6, 2), order="F")
-READ_ONLY.flags.writeable = False
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"a": np.ma.masked_array(np.ones((6, 3)))}, TypeError, "a: masked arrays are not supported"),
-        ({"out": np.ma.masked_array(np.ones((6, 2)))}, TypeError, "out: masked arrays are not supported"),
-        ({"a": np.broadcast_to(np.ones((6, 1)), (6, 3))}, ValueError, "a: .*pass a contiguous copy"),
-        ({"b": np.broadcast_to(1.0, (3, 2))}, ValueError, "b: .*pass a contiguous copy"),
-        ({"a": np.ones((6, 3), order="F")[::-1]}, ValueError, "a: .*pass a contiguous copy"),
-        (
-            {"out": np.lib.stride_tricks.as_strided(np.zeros(6), (6, 2), (8, 0))},
-            ValueError,
-            "out: .*pass a contiguous copy",
-        ),
-        ({"out": READ_ONLY}, ValueError, "out: it is read-only"),
-        ({"out": np.broadcast_to(np.zeros((6, 1)), (6, 2))}, ValueError, "out: .*(contiguous copy|read-only)"),
-        ({"a": np.ones((6, 3), ">f8", order="F")}, TypeError, "a: expected one of float32"),
-        ({"a": np.ones((6, 3), object)}, TypeError, "a: expected one of float32"),
-    ],
-)
-def test_arrays_that_numpy_makes(
-    host_module: ModuleType, changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=f"^{message}"):
-        host_module.gemm(**matrices_of(host_module, **changes))
-
-
-def test_an_out_within_an_operand_is_refused(host_module: ModuleType) -> None:
-    whole = np.ones((6, 6), order="F")
-    for a, out in ((whole[:, :3], whole[:, 2:4]), (whole[:, :3], whole[:, :2])):
-        with pytest.raises(ValueError, match=r"^out: it shares memory with a"):
-            host_module.gemm(a, np.ones((3, 2), order="F"), out=out)
-
-
-@pytest.mark.host
-@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-def test_a_matrix_of_numpy_and_a_file_are_arrays(host_module: ModuleType, tmp_path: Path) -> None:
-    on_disk = np.memmap(tmp_path / "a", np.float64, "w+", shape=(6, 3), order="F")
-    on_disk[:] = np.arange(18).reshape(6, 3)
-    old = np.full((3, 2), 2.0, order="F").view(np.matrix)
-    np.testing.assert_array_equal(host_module.gemm(on_disk, old), np.asarray(on_disk) @ np.asarray(old))

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.fabricated import ONE_STATE, PROBLEM, measurement, trial, tuning_run
+from tests.simulated import COMPILES_NOTHING
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.published import TSM2, Tsm2Config
@@ -17,13 +18,15 @@ from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner import export, job
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Search
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies import exhaustive
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Cache, Outcome, Verdict
+from tsm2_tune.tuner.trial import Cache, Outcome, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.tuner.worker import AttemptResult, Rematch, Rematched, Worker
 
@@ -32,7 +35,7 @@ TARGET = cast(
     Target,
     SimpleNamespace(
         identity=RUN.identity,
-        limits=SimpleNamespace(sms=132),
+        limits=SimpleNamespace(sms=132, compute_capability=(9, 0)),
         toolchain=SimpleNamespace(digest="nvcc"),
         **ONE_STATE,
     ),
@@ -45,7 +48,8 @@ def test_what_won_under_an_older_basis_is_tried_first() -> None:
     space = search_space(PROBLEM, PROFILES["h200"], families=["tsm2", "ism2"])
     candidates = ordered(space, 0)
     last, before = candidates[len(candidates) - 1], candidates[len(candidates) - 2]
-    found = list(job.these_first((last.config.text, "tsm2-of-another-time", before.config.text), candidates, space))
+    first = job.spelt((last.config.text, "tsm2-of-another-time", before.config.text), space)
+    found = list(Search(InOrder(candidates), first=first))
     assert [candidate.config for candidate in found[:2]] == [last.config, before.config]
     assert [candidate.config for candidate in found[2:]] == [candidate.config for candidate in candidates][:-2]
 
@@ -57,7 +61,7 @@ class Replay(Tuner):
         self.target, self.options, self.phases = TARGET, Options(), Phases()
         self._store, self._again, self._change, self._ceilings = store, dict(again or {}), change, RUN.ceilings
         self._worker = cast(Worker, SimpleNamespace(rematch=self._rematch))
-        self._support_path = __file__
+        self._compilers = COMPILES_NOTHING
         self.in_full: list[str] = []  # what was verified so
         self.refuted: dict[Tsm2Config, Outcome] = {}
         self.rounds: list[tuple[Tsm2Config, ...]] = []
@@ -71,9 +75,6 @@ class Replay(Tuner):
         return AttemptResult(
             outcome, "C[3, 1] = 2" * (outcome is not Outcome.OK), verdict=Verdict(True, 0.1, "right")
         )
-
-    def _compile(self, source: KernelSource) -> Binary:
-        return Binary(source.digest, source.kernel, 0, 0.0)
 
     def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
         stored = self._store.history(RUN.identity.name, PROBLEM, ("tsm2",), TARGET.basis(Cache.CLEAN)).tried()
@@ -100,7 +101,7 @@ def finals(store: Store, again: Mapping[Tsm2Config, float] | None = None, change
     """The configurations of each round that a run measures, and the winner after them."""
     replay = Replay(store, again, change)
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    *_, ended = job.run([space], replay, store, order=lambda *_: (), families=("tsm2",))
+    *_, ended = job.run([space], replay, store, make=exhaustive, families=("tsm2",))
     assert isinstance(ended, job.ProblemEnded)
     assert ended.winner is not None
     return replay.rounds, ended.winner
@@ -165,7 +166,7 @@ def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.Monkey
     tried(store, {A: 100, B: 101})
     monkeypatch.setattr(Replay, "final", lambda *_: FinalFailure(PROBLEM, "it does not start"))
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    events = list(job.run([space], Replay(store), store, order=lambda *_: (), families=("tsm2",)))
+    events = list(job.run([space], Replay(store), store, make=exhaustive, families=("tsm2",)))
     assert [type(event) for event in events] == [
         job.ProblemStarted,
         FinalFailure,
@@ -176,7 +177,7 @@ def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.Monkey
 
 def turn(store: Store, replay: Replay) -> list[job.Event]:
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    return list(job.run([space], replay, store, order=lambda *_: (), families=("tsm2",)))
+    return list(job.run([space], replay, store, make=exhaustive, families=("tsm2",)))
 
 
 @pytest.mark.parametrize("outcome", [Outcome.WRONG_RESULT, Outcome.CRASHED, Outcome.TIMED_OUT])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
-from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, final, plain_sql, trial, tuning_run
+from tests.fabricated import GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.tampered import Compiling
 from tests.tampering import EVIL, REWRITTEN, SCHEMA, SKINNY, TARGET, good_database
 from tsm2_tune.errors import StoreError
@@ -24,11 +24,9 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import digest_of
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner import database, job, migrations, schema
-from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.domains import BY_NAME, BY_TYPE, checked
 from tsm2_tune.tuner.schema import LAUNCH_OF_TRIAL
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import MOST_TEXT, Cache, in_a_line
+from tsm2_tune.tuner.trial import Cache
 
 RUN = tuning_run()
 C128 = configuration(128)
@@ -307,128 +305,3 @@ def test_no_more_is_read_than_the_file_can_hold(tried: Path, monkeypatch: pytest
     monkeypatch.setattr(database, "READ_BYTES", 0)
     monkeypatch.setattr(database, "READ_PER_BYTE", 0)
     assert "is a damaged database" in refused("show", path=tried)
-
-
-# Values
-
-
-def test_what_is_stored_is_of_its_columns_domain(path: Path) -> None:
-    good_database(path)
-    with Database.open(path, create=False) as opened:
-        for table in (*schema.metadata.tables.values(), schema.best):
-            rows = opened.rows(table.select())
-            assert rows or table is schema.claim  # which nobody has
-            for row in rows:
-                checked(row, table.columns)
-
-
-def test_every_domain_is_of_a_column() -> None:
-    columns = {column.name for table in schema.metadata.tables.values() for column in table.columns}
-    columns |= {column.name for column in schema.best.columns} | {"newest_us", "is_new"}
-    assert BY_NAME.keys() <= columns
-    assert {column.type.python_type for table in schema.metadata.tables.values() for column in table.columns} <= set(
-        BY_TYPE
-    )
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        "run SET device_name = 'a' || char(10)",
-        "run SET driver = char(27) || '[2J'",
-        f"run SET toolkit = '{'x' * 1001}'",
-        "run SET started_at = 'yesterday'",
-        "run SET started_at = '2026-13-01T00:00:00+00:00'",
-        "run SET seed = -1",
-        "run SET read_gbytes_per_s = 0",
-        "run SET copy_gbytes_per_s = 9e999",
-        "run SET gflops = '{\"f32\": true}'",
-        'run SET gflops = \'{"f32": 1' + "0" * 400 + "}'",
-        "trial SET ended_at = ''",
-        "trial SET source_digest = 'abc'",
-        "trial SET registers = -1",
-        "trial SET blocks_per_sm = NULL",
-        "trial SET blocks_per_sm = 4294967296",
-        "trial SET smem_bytes = 1e300",
-        "trial SET total_seconds = 9e999",
-        "trial SET floor_us = -1",
-        "trial SET verdict_worst_ratio = NULL",
-        "trial SET verdict_worst_ratio = -1",
-        "trial SET verdict_correct = 2",
-        "trial SET guideline_broken = 'a b'",
-        "trial SET family = '../tsm2'",
-        "trial SET outcome = 'fine'",
-        "trial SET tunables = '{\"threads\": [1]}'",
-        "trial SET tunables = '{\"\\ud800\": 1}'",
-        "measurement SET sm_clock_mhz = -9e999",
-        "measurement SET round = -2147483648",
-        "sample SET us = 9e999",
-        "sample SET us = 'x'",
-        "sample SET ordinal = ordinal + 10",
-        "problem SET flops = 0",
-        "problem SET least_bytes = -1",
-        "problem SET op = 'n'",
-    ],
-)
-def test_a_value_outside_its_domain_is_refused(tried: Path, edit: str) -> None:
-    plain_sql(tried, f"UPDATE {edit}")
-    assert "Error: trial 1 is not as this tsm2-tune stores it" in refused("show", "1", path=tried)
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        "trial SET verdict_worst_ratio = 2",
-        "trial SET verdict_detail = NULL",
-        "measurement SET median_us = 5",
-        "measurement SET low_us = 502",
-        "measurement SET high_us = 498",
-        "measurement SET median_us = 499.5",  # within its interval, but not of these samples
-        "sample SET us = -us",
-        "sample SET us = us / 2",
-        "problem SET least_bytes = 2 * least_bytes",
-    ],
-)
-@pytest.mark.parametrize("command", [("best",), ("export", "--format", "module", "--output", "-")])
-def test_a_winner_that_contradicts_itself_is_refused(tried: Path, edit: str, command: tuple[str, ...]) -> None:
-    plain_sql(tried, f"UPDATE {edit}")
-    assert "Error: trial 1 is not as this tsm2-tune stores it" in refused(*command, path=tried)
-
-
-def test_a_winner_without_samples_is_refused(tried: Path) -> None:
-    plain_sql(tried, "DELETE FROM sample")
-    assert "samples of round 0 are missing" in refused("best", path=tried)
-
-
-def test_a_trial_is_ok_only_with_a_verdict_and_a_time(tried: Path) -> None:
-    plain_sql(tried, "UPDATE trial SET verdict_correct = 0")
-    with (
-        Store.open(tried, create=False) as store,
-        pytest.raises(StoreError, match="it is ok, but has no right result"),
-    ):
-        store.history(GPU, PROBLEM, ("tsm2",), BASIS).tried()
-
-
-@pytest.mark.parametrize("value", ["'x'", "1.5", "9e999", "-5", "x'00'"])
-def test_a_final_after_a_round_that_is_none(tried: Path, value: str) -> None:
-    plain_sql(tried, f"UPDATE measurement SET round = {value}")
-    with Store.open(tried, create=True) as store, pytest.raises(StoreError, match="has a final of the round"):
-        store.add_final(RUN, final((C128, 400.0)), ("tsm2",), BASIS)
-
-
-def test_a_device_without_its_run(tried: Path) -> None:
-    for table in ("sample", "measurement", "run"):
-        plain_sql(tried, f"DELETE FROM {table}")
-    said = refused("model", "--shapes", "64x64x64", "--device", GPU, path=tried)
-    assert f"has no run on '{GPU}'" in said
-
-
-@pytest.mark.parametrize("name", ["x'00'", "NULL || 1", "char(27)", f"'{'x' * 2000}'"])
-def test_a_device_that_has_no_name(tried: Path, name: str) -> None:
-    plain_sql(tried, f"UPDATE OR IGNORE trial SET device_name = coalesce({name}, '')  || char(7)")
-    assert "Error: trial 1 is not as" in refused("model", "--shapes", "64x64x64", path=tried)
-
-
-def test_names_are_stored_as_a_line() -> None:
-    assert in_a_line("a  b\tc\n\x1b[31md\u2028") == "a  b c  [31md "
-    assert len(in_a_line("x" * 10_000)) == MOST_TEXT

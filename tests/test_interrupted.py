@@ -24,7 +24,7 @@ from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner import serving
+from tsm2_tune.tuner import compiling, serving
 from tsm2_tune.tuner import tune as tuning
 from tsm2_tune.tuner import worker as workers
 from tsm2_tune.tuner.compiler import Toolchain
@@ -32,7 +32,9 @@ from tsm2_tune.tuner.cuda import FAULTS, fault_of, refusal_of
 from tsm2_tune.tuner.device import DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.past import NOTHING_PAST, Contender, Past
+from tsm2_tune.tuner.past import Contender, Past
+from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.target import find_target
 from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, Outcome, Trial
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
@@ -59,12 +61,12 @@ def candidates(tuner: Tuner) -> list[Candidate]:
 
 
 def outcomes(tuner: Tuner) -> list[Outcome]:
-    return [trial.outcome for trial in tuner.tune(candidates(tuner), NOTHING_PAST)]
+    return [trial.outcome for trial in tuner.tune(Search(InOrder(candidates(tuner))))]
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, failures: int, kernels_only: bool = True) -> list[str]:
     """Compilers are stopped from outside so many times; the texts that they were given."""
-    compile_text, given = tuning.compile_text, list[str]()
+    compile_text, given = compiling.compile_text, list[str]()
 
     def stopped(text: str, *, kernel: str, **named: Any) -> Binary | CompileFailure:
         if kernels_only and not kernel:
@@ -72,7 +74,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, failures: int, kernels_only: bool =
         given.append(text)
         return STOPPED if len(given) <= failures else compile_text(text, kernel=kernel, **named)
 
-    monkeypatch.setattr(tuning, "compile_text", stopped)
+    monkeypatch.setattr(compiling, "compile_text", stopped)
     return given
 
 
@@ -121,10 +123,10 @@ def test_a_winner_over_configurations_that_were_lost_is_no_success(
     command = (*TUNE[:-1], "2", "--db", str(path))
     attempt, asked = Worker.attempt, list[Attempt]()
 
-    def interrupted(worker: Worker, request: Attempt) -> AttemptResult:
+    def interrupted(worker: Worker, request: Attempt, *meanwhile: Any) -> AttemptResult:
         asked.append(request)
         lost = AttemptResult(Outcome.INTERRUPTED, "the worker died during timing (SIGKILL)")
-        return lost if len(asked) == 1 else attempt(worker, request)
+        return lost if len(asked) == 1 else attempt(worker, request, *meanwhile)
 
     monkeypatch.setattr(Worker, "attempt", interrupted)
     result = run(*command)
@@ -154,7 +156,7 @@ def test_a_winner_is_watched_for_races_where_the_compiler_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tuning, "EMULATED", replace(tuning.EMULATED, watched_products=1e6))
-    compile_text = tuning.compile_text
+    compile_text = compiling.compile_text
 
     def compiled(text: str, *, kernel: str, toolchain: Toolchain, **named: Any) -> Binary | CompileFailure:
         failure = of_sample if kernel == "sample" else of_kernel
@@ -162,7 +164,7 @@ def test_a_winner_is_watched_for_races_where_the_compiler_can(
             return failure
         return compile_text(text, kernel=kernel, toolchain=toolchain, **named)
 
-    monkeypatch.setattr(tuning, "compile_text", compiled)
+    monkeypatch.setattr(compiling, "compile_text", compiled)
     result = tuner.verify_in_full(PROBLEM, CONFIGS[0])
     assert (result.outcome, result.detail) == (outcome, detail)
 
@@ -173,12 +175,12 @@ def test_a_winner_is_watched_for_races_where_the_compiler_can(
 def test_a_cache_that_is_emptied_fails_no_kernel(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt, emptied = Worker.attempt, list[Path]()
 
-    def after_emptying(worker: Worker, request: Attempt) -> AttemptResult:
+    def after_emptying(worker: Worker, request: Attempt, *meanwhile: Any) -> AttemptResult:
         if not emptied:
-            for file in (Path(request.entry.path), Path(tuner._support_path)):
+            for file in (Path(request.entry.path), Path(tuner._compilers.support())):
                 emptied.append(file)
                 file.unlink()
-        return attempt(worker, request)
+        return attempt(worker, request, *meanwhile)
 
     monkeypatch.setattr(Worker, "attempt", after_emptying)
     assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
@@ -191,12 +193,12 @@ def test_a_binary_that_was_overwritten_fails_no_kernel(
 ) -> None:
     attempt, seen = Worker.attempt, list[str]()
 
-    def after_damage(worker: Worker, request: Attempt) -> AttemptResult:
+    def after_damage(worker: Worker, request: Attempt, *meanwhile: Any) -> AttemptResult:
         if not seen:
             Path(request.entry.path).unlink()
             Path(request.entry.path).write_bytes(content)
         seen.append(request.entry.path)
-        return attempt(worker, request)
+        return attempt(worker, request, *meanwhile)
 
     monkeypatch.setattr(Worker, "attempt", after_damage)
     assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
@@ -206,18 +208,18 @@ def test_a_binary_that_was_overwritten_fails_no_kernel(
 def test_a_cache_that_is_emptied_again_and_again_interrupts(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = Worker.attempt
 
-    def after_emptying(worker: Worker, request: Attempt) -> AttemptResult:
+    def after_emptying(worker: Worker, request: Attempt, *meanwhile: Any) -> AttemptResult:
         Path(request.entry.path).unlink()
-        return attempt(worker, request)
+        return attempt(worker, request, *meanwhile)
 
     monkeypatch.setattr(Worker, "attempt", after_emptying)
-    trials = list(tuner.tune(candidates(tuner), NOTHING_PAST))
+    trials = list(tuner.tune(Search(InOrder(candidates(tuner)))))
     assert [trial.outcome for trial in trials] == [Outcome.INTERRUPTED] * 2
     assert trials[0].detail.startswith("its binary was changed or removed")
 
 
 def test_a_worker_starts_where_its_own_kernels_are_gone(tuner: Tuner) -> None:
-    Path(tuner._support_path).unlink()
+    Path(tuner._compilers.support()).unlink()
     assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
 
 
@@ -237,7 +239,7 @@ def past_of(trials: list[Trial]) -> Past:
 
 
 def test_a_final_is_measured_though_the_cache_was_emptied(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    past = past_of(list(tuner.tune(candidates(tuner), NOTHING_PAST)))
+    past = past_of(list(tuner.tune(Search(InOrder(candidates(tuner))))))
     rematch, emptied = Worker.rematch, list[str]()
 
     def after_emptying(worker: Worker, request: Any) -> Any:
@@ -268,7 +270,7 @@ def test_a_final_that_the_machine_ends_is_told_and_stays_due(path: Path, monkeyp
 
 
 def test_finalists_whose_compiler_is_killed_are_due(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    past = past_of(list(tuner.tune(candidates(tuner), NOTHING_PAST)))
+    past = past_of(list(tuner.tune(Search(InOrder(candidates(tuner))))))
     with monkeypatch.context() as patch:
         failing(patch, 2)
         failure = tuner.final(PROBLEM, past)
@@ -344,7 +346,7 @@ def test_a_lost_device_is_no_crash(tuner: Tuner, support_path: str) -> None:
     device = Lost(support_path=support_path)
     silent = cast(Connection, SimpleNamespace(send=lambda _: None))
     source = render(PROBLEM, CONFIGS[0])
-    binary = tuner._compile(source)
+    binary = tuner._compilers.finish(source)
     assert isinstance(binary, Binary)
     entry = Entry(binary.path, source.kernel, source.launch)
     result = serving._Bench(device, support_path, silent).answer(Attempt(PROBLEM, entry, (), seed=1, effort=ONCE))

@@ -20,9 +20,11 @@ from tests.command import run
 from tests.kills import asked
 from tests.on_host import ON_HOST
 from tests.test_resume import dump
-from tsm2_tune import cli, crossed, fewest
+from tsm2_tune import crossed, fewest
+from tsm2_tune.api.tuning import TuningResult
 from tsm2_tune.fewest import Measuring
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.progress import changed_text
 from tsm2_tune.tuner.crossing import Crossed
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
@@ -121,11 +123,11 @@ from tsm2_tune.__main__ import main
 from tsm2_tune.tuner.worker import Worker
 make_quick(setattr)
 attempt, attempts = Worker.attempt, []
-def second_kills(worker, request):
+def second_kills(worker, request, *meanwhile):
     attempts.append(request)
     if len(attempts) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    return attempt(worker, request)
+    return attempt(worker, request, *meanwhile)
 Worker.attempt = second_kills
 main()
 """
@@ -185,9 +187,9 @@ def test_where_no_bar_tells_a_line_counts_them_now_and_then(monkeypatch: pytest.
 def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = Worker.attempt
 
-    def slow(worker: Worker, request: Attempt) -> AttemptResult:
+    def slow(worker: Worker, request: Attempt, *meanwhile: Any) -> AttemptResult:
         time.sleep(0.5)
-        return attempt(worker, request)
+        return attempt(worker, request, *meanwhile)
 
     monkeypatch.setattr(crossed, "LONG_SECONDS", 0.2)
     monkeypatch.setattr(Worker, "attempt", slow)
@@ -195,20 +197,18 @@ def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.M
 
 
 def test_problems_whose_winner_is_anothers_kernel_are_named() -> None:
-    def rows(configs: str, winners: str) -> Any:
+    def changed(configs: str, winners: str) -> tuple[Problem, ...]:
         problems = [Problem(m, 2, 8, "f32") for m in range(8, 8 + len(configs))]
-        ended = [
+        ended: Any = [
             SimpleNamespace(problem=one, winner=SimpleNamespace(config=config) if config != "-" else None)
             for one, config in zip(problems, configs, strict=True)
         ]
-        found = [SimpleNamespace(problem=one, config=config) for one, config in zip(problems, winners, strict=True)]
-        return SimpleNamespace(ended=ended, winners=found)
+        found: Any = [
+            SimpleNamespace(problem=one, config=config) for one, config in zip(problems, winners, strict=True)
+        ]
+        target: Any = None
+        return TuningResult(target, tuple(ended), tuple(found), 0).changed
 
-    def said(result: Any) -> str:
-        shown = io.StringIO()
-        cli._tell_changed(result, Console(file=shown, width=200))
-        return shown.getvalue()
-
-    assert said(rows("abc-", "abcd")) == ""
-    assert said(rows("abc", "bbc")) == "faster kernels than their searches found: 8x2x8:f32\n"
-    assert said(rows("aaaaaa", "bbbbbb")).endswith(", 11x2x8:f32, 12x2x8:f32, ...\n")
+    assert changed("abc-", "abcd") == ()
+    assert changed_text(changed("abc", "bbc")) == "faster kernels than their searches found: 8x2x8:f32"
+    assert changed_text(changed("aaaaaa", "bbbbbb")).endswith(", 11x2x8:f32, 12x2x8:f32, ...")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import wait
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,8 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.past import NOTHING_PAST, Contender
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.target import find_target
 from tsm2_tune.tuner.trial import Outcome, Verdict
 from tsm2_tune.tuner.tune import Options, Tuner
@@ -41,12 +44,12 @@ def test_a_spent_budget_leaves_the_least_trials(tuner: Tuner) -> None:
     candidates = [
         Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
     ]
-    trials = list(tuner.tune(candidates, NOTHING_PAST))
+    trials = list(tuner.tune(Search(InOrder(candidates))))
     assert [(trial.config, trial.outcome) for trial in trials] == [(config, Outcome.OK) for config in configs[:2]]
     assert {"compilers", "operands", "verification on probes", "verification", "timing"} <= set(tuner.phases.taken())
     tuner.worker.release()
     assert "release" in tuner.phases.taken()
-    assert next(tuner.tune(candidates, NOTHING_PAST)).outcome is Outcome.OK
+    assert next(tuner.tune(Search(InOrder(candidates)))).outcome is Outcome.OK
 
 
 def test_trials_take_all_of_the_time_of_a_search(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +61,7 @@ def test_trials_take_all_of_the_time_of_a_search(tuner: Tuner, monkeypatch: pyte
         Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
     ]
     start, trials = time.monotonic(), []
-    for trial in tuner.tune(candidates, NOTHING_PAST):
+    for trial in tuner.tune(Search(InOrder(candidates))):
         trials.append(trial)
         elapsed = time.monotonic() - start
         time.sleep(0.3)
@@ -74,7 +77,7 @@ def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
     times = iter([200.0, 100.0, 300.0, 150.0])
     asked: list[float | None] = []
 
-    def attempt(request: Attempt) -> AttemptResult:
+    def attempt(request: Attempt, _: object) -> AttemptResult:
         asked.append(request.within_us)
         us = next(times)
         outcome = Outcome.OK if us < 300 else Outcome.BEHIND
@@ -88,8 +91,9 @@ def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
     candidates = [
         Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
     ]
+    wait(tuner.compile_ahead(candidates))  # what is compiled first is tried first
     past = replace(NOTHING_PAST, contenders=(Contender(configs[0], 250.0),))
-    outcomes = [trial.outcome for trial in tuner.tune(candidates, past)]
+    outcomes = [trial.outcome for trial in tuner.tune(Search(InOrder(candidates), past))]
     assert outcomes == [Outcome.OK, Outcome.OK, Outcome.BEHIND, Outcome.OK]
     fastest = [250.0, 200.0, 100.0, 100.0]
     assert asked == ([pytest.approx(1.1 * us) for us in fastest] if spec == "0" and reach else [None] * 4)
@@ -99,7 +103,7 @@ def test_equal_texts_wait_for_one_compiler(tuner: Tuner) -> None:
     config = Tsm2Config("v2", 32, 1, 4)
     tuner.compile_ahead([Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines())])
     longer = replace(PROBLEM, k=65)
-    futures = {tuner._compiled(render(problem, config)) for problem in (PROBLEM, longer)}
+    futures = {tuner._compilers.begin(render(problem, config)) for problem in (PROBLEM, longer)}
     assert len(futures) == 1
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,16 +18,14 @@ from tests.fabricated import (
     PROBLEM,
     configuration,
     downgrade,
-    exported,
     final,
-    imported,
     plain_sql,
     trial,
     tuning_run,
     vendor_measurement,
 )
 from tests.test_finals import RUN, TARGET, A, B, C, Replay, tried
-from tsm2_tune.display import console, winners_table
+from tsm2_tune.display import console
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
@@ -41,7 +36,8 @@ from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.requests import AttemptResult, Rematch, Rematched
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import DeviceIdentity, Outcome, VendorMeasurement
+from tsm2_tune.tuner.strategies import exhaustive
+from tsm2_tune.tuner.trial import Cache, DeviceIdentity, Outcome, VendorMeasurement
 from tsm2_tune.tuner.tune import Options
 from tsm2_tune.tuner.vendor.beside import Libraries
 
@@ -98,7 +94,7 @@ class WithVendor(Replay):
 
 def turn(store: Store, tuner: Replay) -> list[job.Event]:
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    return list(job.run([space], tuner, store, order=lambda *_: (), families=("tsm2",)))
+    return list(job.run([space], tuner, store, make=exhaustive, families=("tsm2",)))
 
 
 def measured(store: Store, tuner: WithVendor) -> list[bool]:
@@ -243,6 +239,26 @@ def test_the_last_final_tells_driver_library_and_version(store: Store) -> None:
     assert store.history(GPU, replace(PROBLEM, n=8), *TODAY).vendor_of_last_final() == frozenset()
 
 
+def test_a_turn_begins_with_what_the_vendor_took_in_the_newest_final_where_it_was_right(store: Store) -> None:
+    def known_us() -> float | None:
+        return next(event.vendor_us for event in turn(store, Replay(store)) if isinstance(event, job.ProblemStarted))
+
+    assert known_us() is None
+    stored(store, GEMM, LT)
+    assert known_us() == 470
+    both = (vendor_measurement(520), vendor_measurement(515, "cublasLtMatmul #3"))
+    store.add_final(RUN, final((C128, 510), vendor=both), *TODAY)
+    assert known_us() == 515
+    store.add_final(RUN, final((C128, 510), vendor=(vendor_measurement(530),)), *TODAY)
+    assert known_us() == 530
+    store.add_final(RUN, final((C128, 510), vendor=(vendor_measurement(90, right=False),)), *TODAY)
+    store.add_final(RUN, final((C128, 510)), *TODAY)
+    assert known_us() == 530
+    assert store.vendor_us(GPU, PROBLEM, Cache.DIRTY) is None
+    assert store.vendor_us("another", PROBLEM, Cache.CLEAN) is None
+    assert store.vendor_us(GPU, replace(PROBLEM, n=8), Cache.CLEAN) is None
+
+
 def test_the_vendor_is_forgotten_with_the_last_trial_of_its_final(store: Store, path: Path) -> None:
     stored(store, GEMM, LT)
     counts = "SELECT (SELECT count(*) FROM vendor_measurement), (SELECT count(*) FROM vendor_sample)"
@@ -322,88 +338,6 @@ def test_an_altered_table_of_the_vendor_is_refused(path: Path, change: str) -> N
         pass
 
 
-# What is shown
-
-
-def table(rows: tuple[BestRow, ...], width: int, capsys: pytest.CaptureFixture[str]) -> str:
-    """The winners on a terminal so wide."""
-    shown = console()
-    shown.width, shown._force_terminal = width, True
-    winners_table(rows, shown)
-    return capsys.readouterr().out
-
-
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_a_table_says_how_many_times_as_fast(store: Store, capsys: pytest.CaptureFixture[str], width: int) -> None:
-    stored(store, GEMM)
-    other = Problem(20480, 8, 20480, "f32")
-    store.add_trial(RUN, trial(400, C128, problem=other))
-    shown = table(store.best(), width, capsys)
-    for text in ("x cuBLAS", "480.0", "0.96", "500.0", "400.0"):
-        assert text in shown
-    longest = len(f"  configuration: {C128.text}")  # which is never divided
-    assert all(len(line) <= max(width, longest) for line in shown.splitlines())
-    assert "-" in shown.replace("+-", "").replace("tsm2:version=v3,threads=128,columns=8,prefetch=4", "")
-
-
-def test_a_wrong_answer_is_marked(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    row = stored(store, vendor_measurement(480, right=False))
-    assert "480.0 (wrong)" in table((row,), 80, capsys)
-    for form in ("markdown", "latex"):
-        assert "480.00 (wrong)" in exported(form, ((row,), {}))
-
-
-def test_without_a_vendor_its_columns_are_left_out(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    row = stored(store)
-    assert "cuBLAS" not in table((row,), 200, capsys)
-    assert "| - | - | - |" in exported("markdown", ((row,), {}))
-    assert json.loads(exported("json", ((row,), {})))["best"][0]["x_cublas"] is None
-
-
-def test_every_export_says_how_many_times_as_fast(store: Store, tmp_path: Path) -> None:
-    row = stored(store, GEMM, LT, ours=1000)
-    found = ((row,), store.sources([row]))
-    (line,) = csv.DictReader(io.StringIO(exported("csv", found)))
-    (best,) = json.loads(exported("json", found))["best"]
-    expected = {"vendor_us": 470, "vendor_right": 1, "vendor_routine": "cublasLtMatmul #3", "vendor_version": 130100}
-    for name, value in expected.items():
-        assert best[name] == value
-        assert line[name] in (str(value), f"{value}.0")
-    assert best["x_cublas"] == float(line["x_cublas"]) == 0.47  # it loses, and that is shown
-    for form in ("markdown", "latex"):
-        text = exported(form, found)
-        assert "470.00" in text
-        assert "0.47" in text
-        assert "3 of 13.1.0" in text
-
-
-def test_a_module_knows_the_routine_that_it_can_leave_a_product_to(store: Store, tmp_path: Path) -> None:
-    row = stored(store, GEMM, LT, ours=1000)
-    (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS
-    told = winner.vendor_us, winner.vendor_right, winner.vendor_routine, winner.vendor_version, winner.x_cublas
-    assert told == (480, 1, "cublasSgemm", 130100, 0.48)
-
-
-@pytest.mark.parametrize("routine", ["cublasSsyrk", "cublasSgemv"])
-def test_a_module_compares_with_no_routine_that_libraries_do_not_start(store: Store, routine: str) -> None:
-    row = stored(store, vendor_measurement(480, routine))
-    assert (row.vendor_us, row.vendor_routine, row.cublas_us, row.cublas_routine) == (480, routine, None, None)
-
-
-def test_a_module_knows_the_routines_own_version(store: Store, tmp_path: Path) -> None:
-    row = stored(
-        store, vendor_measurement(480, version=130100), vendor_measurement(470, "cublasLtMatmul #3", version=130200)
-    )
-    (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS
-    assert (row.vendor_version, winner.vendor_version) == (130200, 130100)
-
-
-def test_a_module_knows_no_vendor_where_only_cublaslt_was_measured(store: Store, tmp_path: Path) -> None:
-    row = stored(store, LT)
-    (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS
-    assert (row.vendor_us, winner.vendor_us, winner.x_cublas) == (470, None, None)
-
-
 def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with Display(console(), Options(), 2, Phases()) as shown:
         for problem, detail in ((None, "libcublas not found"), (PROBLEM, "no such\nproduct"), (None, "again")):
@@ -418,7 +352,7 @@ def test_the_winners_line_says_it(store: Store, capsys: pytest.CaptureFixture[st
     tried(store, {A: 100})
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
     with Display(console(), Options(), 1, Phases()) as shown:
-        for event in job.run([space], WithVendor(store), store, order=lambda *_: (), families=("tsm2",)):
+        for event in job.run([space], WithVendor(store), store, make=exhaustive, families=("tsm2",)):
             shown.show(event)
     assert "0.90 x cuBLAS" in capsys.readouterr().out
 

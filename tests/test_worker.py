@@ -194,7 +194,7 @@ def test_what_cannot_win_is_timed_by_a_first_look_and_not_verified(
     try_kernel: TryKernel, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most_us, attempt = 1e9, worker.attempt
-    monkeypatch.setattr(worker, "attempt", lambda request: attempt(replace(request, within_us=most_us)))
+    monkeypatch.setattr(worker, "attempt", lambda request, *_: attempt(replace(request, within_us=most_us)))
     bug: Callable[[str], str] = lambda text: text.replace("alpha * ", "")  # noqa: E731
     assert try_kernel(CONFIG, PROBLEM, str).outcome is Outcome.OK
     assert try_kernel(CONFIG, PROBLEM, bug).outcome is Outcome.WRONG_RESULT

@@ -12,7 +12,6 @@ import sys
 import unittest
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.fabricated import handmade, trial, tuning_run
+from tests.torch_results import counted, same
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.trial import Trial, TuningRun
 
@@ -32,8 +32,6 @@ HANDMADE_OPS = {
 NAMES = {
     "f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16": "float16", "c64": "complex64", "c128": "complex128"
 }  # fmt: skip
-NEAR = {"bfloat16": 2e-2, "float16": 2e-3, "float32": 1e-4, "complex64": 1e-4}
-NEAREST = 1e-9
 SAMPLED = ("mm", "addmm", "matmul", "bmm", "nn.functional.linear", "einsum")
 SHAPES = ((70, 4, 900), (5, 3, 7), (1, 6, 33), (6, 1, 33), (40, 9, 1), (4, 4, 300))
 K_OF_LINEAR = 900  # so many for each result that a row to be added is little
@@ -45,45 +43,6 @@ def trials_of_all(name: str, capability: str, sms: int) -> list[tuple[TuningRun,
     run = tuning_run(name, compute_capability=capability, sms=sms)
     problems = [Problem(64, 8, 64, dtype, op) for dtype, ops in HANDMADE_OPS.items() for op in ops]
     return [(run, trial(problem=one, source=handmade(one))) for one in problems]
-
-
-@contextmanager
-def counted(best: ModuleType) -> Iterator[list[Any]]:
-    """The plans that are started meanwhile."""
-    started, start = [], best.Plan.start
-
-    def counting(plan: Any, *arguments: Any) -> None:
-        started.append(plan)
-        start(plan, *arguments)
-
-    best.Plan.start = counting
-    try:
-        yield started
-    finally:
-        best.Plan.start = start
-
-
-def same(found: Any, expected: Any, what: object = "") -> None:
-    """AssertionError where it differs: in its numbers by more than rounding, in its type, or in how it lies."""
-    assert (found.dtype, found.shape, found.stride()) == (expected.dtype, expected.shape, expected.stride()), what
-    assert (found.requires_grad, type(found)) == (expected.requires_grad, type(expected)), what
-    about(found, expected, what)
-
-
-def about(found: Any, expected: Any, what: object = "") -> None:
-    """AssertionError where numbers differ by more than rounding, beside the largest of them."""
-    import torch
-
-    if isinstance(expected, list):
-        for one, other in zip(found, expected, strict=True):
-            about(one, other, what)
-        return
-    near = NEAR.get(str(found.dtype).partition(".")[2], NEAREST)
-    scale = float(expected.detach().abs().nan_to_num().max()) if expected.numel() else 0.0
-    torch.testing.assert_close(
-        found.detach().resolve_conj(), expected.detach().resolve_conj(), rtol=near, atol=near * max(scale, 1.0),
-        equal_nan=True, msg=lambda text: f"{what}: {text}",
-    )  # fmt: skip
 
 
 # PyTorch's own samples

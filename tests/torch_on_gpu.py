@@ -19,8 +19,9 @@ from typing import Any
 from tests.array_libraries import Torch
 from tests.exported_on_gpu import PATIENCE_SECONDS, imported, in_threads
 from tests.fabricated import winners
-from tests.torch_checks import CHECKS, about, counted, is_untouched, same, trials_of_all
+from tests.torch_checks import CHECKS, is_untouched, trials_of_all
 from tests.torch_programs import PROGRAMS, drawn
+from tests.torch_results import about, counted, same
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from tests.exported_on_gpu import in_threads
-from tests.torch_checks import about, block, counted, kept, restored, same
+from tests.torch_checks import block, kept, restored
+from tests.torch_results import about, counted, same
 
 M, N, K = 70, 20, 90
 

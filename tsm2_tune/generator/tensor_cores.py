@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from tsm2_tune.generator.architecture import HOST, architecture_of, tensor_fmas
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
@@ -18,11 +20,15 @@ def has_f64_tensor_cores(limits: DeviceLimits, problem: Problem) -> bool:
     The host has a branch that does the same. Hopper's f64 tensor cores are as fast as FMAs in f32; chips that
     are not made for double precision multiply a 64th as fast in it.
     """
-    capability = limits.compute_capability
+    return _has_f64_tensor_cores(limits.compute_capability, problem.dtype_name)
+
+
+@cache  # it is asked of every configuration
+def _has_f64_tensor_cores(capability: tuple[int, int], dtype_name: str) -> bool:
     if capability < OLDEST_WITH_F64_MMA:
         return capability == HOST
     chip = architecture_of(capability)
-    return tensor_fmas(capability).get("f64", chip.f64_cores) >= chip.cores(problem.dtype_name)
+    return tensor_fmas(capability).get("f64", chip.f64_cores) >= chip.cores(dtype_name)
 
 
 HAS_F64_TENSOR_CORES = Rule(

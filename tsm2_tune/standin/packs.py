@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from tsm2_tune.pretuned import PREFIX, Pretuned, for_card
 from tsm2_tune.standin.build import LEFT, digest, gpu_here, kept
 from tsm2_tune.tuner import cache
 from tsm2_tune.tuner import export as exports
+from tsm2_tune.tuner.addresses import is_address
 from tsm2_tune.tuner.host.toolchain import compiler_command
 from tsm2_tune.tuner.importing.files import opened
 from tsm2_tune.tuner.nvcc import nvcc_path
@@ -30,7 +30,7 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
     Of those that were verified in full: that others are left out is told, as imported ones are. InputError where none
     is of a GPU, ToolMissing without compiler.
     """
-    if database and not os.path.exists(database):
+    if database and not is_address(database) and not os.path.exists(database):
         raise InputError(
             f"no database {database}: tune first, name another with --db, or take the kernels that the package brings"
             " with --pretuned"
@@ -38,12 +38,7 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
     if gpu_here(tell) is None:
         return None
     with Store.open(database, create=False) as store:
-        found = hashlib.sha256(__version__.encode())
-        for beside in ("", "-wal"):  # what SQLite has not yet put into the file itself
-            file = Path(f"{store.path}{beside}")
-            if file.is_file():
-                found.update(file.read_bytes())
-        return kept(found.hexdigest(), lambda: _pack(store, tell))
+        return kept(digest(__version__, store.database.digest()), lambda: _pack(store, tell))
 
 
 def _pack(store: Store, tell: Callable[[str], None]) -> bytes:

@@ -3,51 +3,53 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, count
 
-from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.generator.rules import GUIDELINE_RULES
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
 from tsm2_tune.tuner.clock import RunningClock
-from tsm2_tune.tuner.compiler import Toolchain, compile_text, kill_running, remove_leftovers
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.compiling import Compiled, Compilers, Text, cores
 from tsm2_tune.tuner.events import FinalFailure
 from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, full_verification
 from tsm2_tune.tuner.host.toolchain import WATCHED_SAMPLE
-from tsm2_tune.tuner.leading import Claim, Leading
 from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.past import Claimed, Contender, Past, finalists, is_final_due
+from tsm2_tune.tuner.past import Contender, Past, finalists, is_final_due
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.quarantine import HAZARDS, small_problems
+from tsm2_tune.tuner.search import Search, Why
 from tsm2_tune.tuner.stopping import held
+from tsm2_tune.tuner.strategies.strategy import told_of
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Final, LoadedResources, Outcome, Trial
 from tsm2_tune.tuner.vendor.turn import VendorTurn
-from tsm2_tune.tuner.waiting import Compiled, Line, Pending
-from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rematch, Worker
+from tsm2_tune.tuner.waiting import Pending
+from tsm2_tune.tuner.worker import (
+    BETWEEN_REQUESTS,
+    Attempt,
+    AttemptResult,
+    Meanwhile,
+    Rematch,
+    Worker,
+    nothing_meanwhile,
+)
 
-CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
 TRIES = 2  # of a kernel whose binary was touched
 CHANGED = "its binary was changed or removed while it was tried, twice: see who cleans the cache of kernels"
 LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # however the cache was touched meanwhile
-REMEDIES = {  # where the tuner's own kernels are not compiled
-    Outcome.TIMED_OUT: "raise --compile-limit",
-    Outcome.INTERRUPTED: "see what ends it, then run this again",
-}
-KILL_AGAIN_SECONDS = 0.05  # at the end, until no compiler runs: one may have started just before
-Text = tuple[KernelSource, Toolchain | None]  # and what compiles it: None stands for the target's toolchain
-__all__ = ["Claim", "FinalFailure", "Options", "Tuner", "cores"]
+__all__ = ["FinalFailure", "Options", "Tuner", "cores"]
 
 
 class Tuner:
@@ -63,13 +65,9 @@ class Tuner:
         self.phases, self.clock = Phases(), RunningClock()
         self._worker: Worker | None = None
         self._ceilings: Ceilings | None = None
-        self._compiling: dict[str, Compiled] = {}
-        self._submitted: list[Compiled] = []
-        compilers = cores() - cores() // CORES_A_SPARE
-        self._pool = ThreadPoolExecutor(max_workers=compilers, thread_name_prefix="compile")
+        self._compilers = Compilers(target.toolchain, options.compile_limit_seconds)
         try:
-            remove_leftovers()
-            self._support_path = self._compiled_support()
+            self._compilers.support()
         except BaseException:
             self.close()
             raise
@@ -87,10 +85,7 @@ class Tuner:
             self.clock.stop()
             if self._worker is not None:
                 self._worker.close()
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            while running := [future for future in self._submitted if not future.done()]:
-                kill_running()
-                wait(running, timeout=KILL_AGAIN_SECONDS)
+            self._compilers.close()
 
     @property
     def cache(self) -> Cache:
@@ -112,65 +107,56 @@ class Tuner:
     @property
     def worker(self) -> Worker:
         """The device's process, or who starts it: it needs the support kernels, which the cache may have lost."""
-        if not os.path.exists(self._support_path):
-            self._support_path = self._compiled_support()
+        support_path = self._compilers.support()
         if self._worker is None:
             limit = self.options.run_limit_seconds
-            self._worker = Worker(self.target.spec, self._support_path, limit_seconds=limit, phases=self.phases)
+            self._worker = Worker(self.target.spec, support_path, limit_seconds=limit, phases=self.phases)
         return self._worker
-
-    def _compiled_support(self) -> str:
-        support = self._compile_text(support_source(), "", ()).result()
-        if isinstance(support, CompileFailure) and support.outcome is Outcome.INTERRUPTED:
-            support = self._compile_text(support_source(), "", ()).result()
-        if isinstance(support, CompileFailure):
-            remedy = REMEDIES.get(support.outcome, "mend it or name another compiler")
-            raise ToolMissing(
-                f"{self.target.toolchain.compiler} does not compile the tuner's own kernels: {support.detail};"
-                f" {remedy}"
-            )
-        return support.path
 
     def tune(
         self,
-        candidates: Iterable[Candidate],
-        past: Past,
-        claim: Claim = lambda _: Claimed.YES,
+        search: Search,
         together: Callable[[], AbstractContextManager[object]] = nullcontext,
+        meanwhile: Meanwhile = nothing_meanwhile,
     ) -> Iterator[Trial]:
-        """Try the candidates of one problem that the past has not tried, in their order, until the options end it.
+        """Try the candidates of one problem that its search gives, until that or the budget ends it.
 
-        Those of a family that proves far behind wait. Each is claimed before it is compiled, several `together`. What
-        families have tried late is made of the fastest few. A trial that the machine interrupted twice says nothing
-        of its kernel.
+        On a GPU those wait that are not compiled yet while others are. Each is claimed before it is compiled, several
+        `together`. A trial that the machine interrupted twice says nothing of its kernel.
+
+        While a kernel runs, the next ones are made ready, and what `meanwhile` does is done.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
-        line = Line(candidates, past.contenders)
-        most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
-        makes_late = options.late and not self.target.is_host  # there is one way to load on a host
-        remaining = Leading(line, past, claim, most, late=makes_late)
-        first = next(remaining, None)
+        first = next(search, None)
         if first is not None:
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
-            remaining.put_back(first)
+            search.put_back(first)
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
-        pending = Pending(remaining, line, self._begun, cores() + 1, together)
-        fastest_us = min((one.median_us for one in past.contenders), default=None)
+        pending = Pending(search, search, self._begun, cores() + 1, together)
+        ahead = nothing_meanwhile if self.target.is_host else lambda: meanwhile() or pending.step()
+        fastest_us = min((one.median_us for one in search.past.contenders), default=None)
         try:
             for trials in count():
                 budget = options.budget_seconds
-                is_spent = budget is not None and past.seconds + seconds() - start >= budget
-                if (is_spent and trials >= options.least_trials) or (begun := pending.take()) is None:
+                is_spent = budget is not None and search.past.seconds + seconds() - start >= budget
+                if is_spent and trials >= options.least_trials:
+                    search.end(Why.BUDGET)
+                if search.is_over:
                     return
-                if self.target.is_host:
-                    wait([begun[2], *pending.compiling])  # a compiler beside it would disturb its times
-                trial = self._trial(*begun, since=since, fastest_us=fastest_us)
+                self.phases.enter("compilers")
+                if self.target.is_host:  # where a compiler beside it would disturb its times
+                    while pending.step():
+                        pass
+                    wait(list(pending.compiling))
+                begun = pending.take(meanwhile)
+                self.phases.enter(BETWEEN_REQUESTS)
+                if begun is None:
+                    return
+                trial = self._trial(*begun, since=since, fastest_us=fastest_us, meanwhile=ahead)
                 since = seconds()
-                remaining.tell(trial)
-                if trial.measurement is not None:
-                    line.tell(trial.config.family, trial.measurement.median_us)
+                search.tell(told_of(trial))
                 if trial.outcome is Outcome.OK and trial.measurement is not None:
                     fastest_us = min(trial.measurement.median_us, fastest_us or trial.measurement.median_us)
                 yield trial
@@ -181,44 +167,11 @@ class Tuner:
     def _begun(self, candidate: Candidate) -> tuple[KernelSource, Compiled]:
         """The candidate's text, and its binary to come."""
         source = render(candidate.problem, candidate.config)
-        return source, self._compiled(source)
+        return source, self._compilers.begin(source)
 
     def compile_ahead(self, candidates: Sequence[Candidate]) -> list[Compiled]:
         """Start compilers for the first candidates of a search to come; returns what can be waited for."""
         return [self._begun(candidate)[1] for candidate in candidates]
-
-    def _compiled(self, source: KernelSource) -> Compiled:
-        """The binary to come: of equal texts that are asked for twice, one waits for no second compiler."""
-        key = f"{source.digest} {source.defines}"
-        future = self._compiling.get(key)
-        if future is None or future.cancelled():
-            future = self._compiling[key] = self._compile_text(source.text, source.kernel, source.defines)
-        return future
-
-    def _compile_text(
-        self, text: str, kernel: str, defines: tuple[str, ...], toolchain: Toolchain | None = None
-    ) -> Compiled:
-        """The binary to come, from the cache where that has it: a thread is not stopped in the middle by a signal."""
-        with held():
-            future = self._pool.submit(
-                compile_text,
-                text,
-                kernel=kernel,
-                defines=defines,
-                toolchain=toolchain or self.target.toolchain,
-                limit_seconds=self.options.compile_limit_seconds,
-            )
-            self._submitted.append(future)
-        return future
-
-    def _compile(
-        self, source: KernelSource, toolchain: Toolchain | None = None, begun: Compiled | None = None
-    ) -> Binary | CompileFailure:
-        """The binary, compiled anew where the cache has lost it, or where the machine interrupted it once."""
-        binary = (begun or self._compile_text(source.text, source.kernel, source.defines, toolchain)).result()
-        if isinstance(binary, CompileFailure) and binary.outcome is Outcome.INTERRUPTED:
-            binary = self._compile_text(source.text, source.kernel, source.defines, toolchain).result()
-        return binary
 
     @cached_property
     def vendor(self) -> VendorTurn | None:
@@ -254,7 +207,7 @@ class Tuner:
         for _ in range(TRIES):
             entries = []
             for contender, source in chosen:
-                binary = self._compile(source)
+                binary = self._compilers.finish(source)
                 if isinstance(binary, CompileFailure):
                     detail = f"{contender.config.text} does not compile any more: {binary.detail}"
                     return FinalFailure(problem, detail, binary.outcome is Outcome.INTERRUPTED)
@@ -263,7 +216,7 @@ class Tuner:
             effort = self.options.final_effort
             caches = self.target.caches(self.options.cache, self.options.final_caches)
             request = Rematch(problem, tuple(entries), seed, effort, vendor=vendor is not None, caches=caches)
-            before = self._files(*(entry.path for entry in entries))
+            before = self._compilers.files(*(entry.path for entry in entries))
             answer = self.worker.rematch(request)
             if not isinstance(answer, AttemptResult):
                 if vendor is not None and not answer.vendor:
@@ -290,13 +243,15 @@ class Tuner:
             named.append("races watched")
         for _ in range(TRIES):
             entries = []
-            begun = [self._compile_text(one.text, one.kernel, one.defines, toolchain) for one, toolchain in texts]
+            begun = [
+                self._compilers.begin_text(one.text, one.kernel, one.defines, toolchain) for one, toolchain in texts
+            ]
             for (source, toolchain), name, compiling in zip(texts, named, begun, strict=True):
-                binary = self._compile(source, toolchain, compiling)
+                binary = self._compilers.finish(source, toolchain, compiling)
                 if isinstance(binary, CompileFailure):
                     return AttemptResult(binary.outcome, f"with {name}: {binary.detail}")
                 entries.append(Entry(binary.path, source.kernel, source.launch))
-            before = self._files(*(entry.path for entry in entries))
+            before = self._compilers.files(*(entry.path for entry in entries))
             widths, watched = entries[: len(INDEX_BITS)], entries[len(INDEX_BITS) :]
             by_bits = tuple(zip(INDEX_BITS, widths, strict=True))
             request = full_verification(
@@ -313,23 +268,17 @@ class Tuner:
         watching = self.target.watching
         if watching is None:
             return None
-        binary = self._compile_text(WATCHED_SAMPLE, "sample", (), watching).result()
+        binary = self._compilers.begin_text(WATCHED_SAMPLE, "sample", (), watching).result()
         if isinstance(binary, Binary):
             return watching
         return None if binary.outcome is Outcome.COMPILE_FAILED else binary
 
-    def _files(self, *paths: str) -> tuple[object, ...]:
-        """Which files these are, and that of the support kernels: others, or none, where the cache was touched."""
-        return tuple(map(_file, (self._support_path, *paths)))
-
     def _are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
         """Whether the cache holds what was compiled, in the files that were there before: else it does again now.
 
-        If not, nothing that was computed with them says anything of the kernels; nor does the worker that has them.
+        If not, the worker that has them is ended.
         """
-        self._support_path = self._compiled_support()
-        again = [self._compile(*text) for text in texts]
-        if None not in before and before == self._files(*(one.path for one in again if isinstance(one, Binary))):
+        if self._compilers.are_whole(before, texts):
             return True
         self.worker.close()
         return False
@@ -340,6 +289,7 @@ class Tuner:
         source: KernelSource,
         binary: Binary | CompileFailure,
         fastest_us: float | None,
+        meanwhile: Meanwhile,
     ) -> tuple[AttemptResult, Binary | None]:
         """How it ended, decided only by what it was compiled to, and by no failure of the machine that is over."""
         problem, config = candidate.problem, candidate.config
@@ -347,7 +297,7 @@ class Tuner:
         for _ in range(TRIES):
             if isinstance(binary, CompileFailure):
                 return AttemptResult(binary.outcome, binary.detail), None
-            before = self._files(binary.path)
+            before = self._compilers.files(binary.path)
             result = self.worker.attempt(
                 Attempt(
                     problem,
@@ -357,11 +307,12 @@ class Tuner:
                     effort=self.options.effort,
                     cache=self.cache,
                     within_us=None if reach is None or fastest_us is None else reach * fastest_us,
-                )
+                ),
+                meanwhile,
             )
             if result.outcome in LASTING or self._are_whole(before, [(source, None)]):
                 return result, binary
-            binary = self._compile(source)
+            binary = self._compilers.finish(source)
         return AttemptResult(Outcome.INTERRUPTED, CHANGED), None
 
     def _trial(
@@ -372,11 +323,14 @@ class Tuner:
         *,
         since: float,
         fastest_us: float | None,
+        meanwhile: Meanwhile,
     ) -> Trial:
         self.phases.enter("compilers")
-        binary = self._compile(source, begun=compiling)
+        binary = self._compilers.finish(source, begun=compiling)
         self.phases.enter(BETWEEN_REQUESTS)
-        result, compiled = self._tried(candidate, source, binary, fastest_us)
+        result, compiled = self._tried(candidate, source, binary, fastest_us, meanwhile)
+        is_late = result.outcome is Outcome.TIMED_OUT
+        hung = is_late and compiled is not None and self._hangs(candidate, source, compiled)
         return Trial(
             problem=candidate.problem,
             config=candidate.config,
@@ -394,21 +348,14 @@ class Tuner:
             total_seconds=self.clock.seconds() - since,
             limits=self.options.limits,
             cache=self.cache,
+            hung=hung,
         )
 
-
-def _file(path: str) -> tuple[int, int, int] | None:
-    """What tells a file from another in its place; None where there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    def _hangs(self, candidate: Candidate, source: KernelSource, binary: Binary) -> bool:
+        """Whether the kernel, which timed out, does not end on small problems either, or faults there."""
+        entry = Entry(binary.path, source.kernel, source.launch)
+        request = small_problems(candidate.problem, candidate.config, entry, seed=self.options.seed)
+        return self.worker.verify_in_full(request).outcome in HAZARDS
 
 
 def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:

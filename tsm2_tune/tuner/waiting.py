@@ -1,60 +1,33 @@
-"""Which candidate is next: those of a family that is far behind wait, whatever their rank, until no other is left."""
+"""Candidates whose compilers were started: which is next."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
+from typing import Protocol
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.past import Contender
-from tsm2_tune.tuner.trial import Binary, CompileFailure
+from tsm2_tune.tuner.compiling import Compiled
 
-FAR_BEHIND = 4.0  # times as long as the fastest of all: the fastest of a family whose others wait
-LOOK_AHEAD = 10_000  # candidates that are passed over for one that need not wait
-
-Compiled = Future[Binary | CompileFailure]
+WAIT_SECONDS = 0.1  # for a compiler, before other work is looked for
 Begun = tuple[Candidate, KernelSource, Compiled]
 
 
-class Line(Iterator[Candidate]):
-    """The candidates of a search in their order, but for those that wait.
+class Line(Protocol):
+    """What knows which candidates are to wait until no other is left."""
 
-    `contenders` are earlier trials, which say as much of a family as those that `tell` hears of.
-    """
-
-    def __init__(self, candidates: Iterable[Candidate], contenders: Iterable[Contender] = ()) -> None:
-        self._coming, self._waiting = iter(candidates), deque[Candidate]()
-        self._least_us: dict[str, float] = {}
-        for one in contenders:
-            self.tell(one.config.family, one.median_us)
-
-    def __next__(self) -> Candidate:
-        for candidate in islice(self._coming, LOOK_AHEAD):
-            if not self.is_behind(candidate):
-                return candidate
-            self._waiting.append(candidate)
-        if not self._waiting:
-            raise StopIteration
-        return self._waiting.popleft()
-
-    def tell(self, family: str, median_us: float) -> None:
-        """A configuration of the family was right, and took so long."""
-        self._least_us[family] = min(self._least_us.get(family, median_us), median_us)
-
-    def is_behind(self, candidate: Candidate) -> bool:
-        """Whether its family has been tried, and takes many times as long as the fastest one."""
-        own = self._least_us.get(candidate.config.family)
-        return own is not None and own > FAR_BEHIND * min(self._least_us.values())
+    def is_behind(self, candidate: Candidate) -> bool: ...
 
 
 class Pending:
     """Candidates whose compilers were started ahead of their trials; of those, too, some wait.
 
-    There are at least so many, where as many are left. Where there are fewer, twice as many are begun `together`.
+    There are at least so many, where as many are left, and twice as many where there is time for it. They are claimed
+    `together`.
     """
 
     def __init__(
@@ -67,6 +40,7 @@ class Pending:
     ) -> None:
         self._remaining, self._line, self._begin, self._least = remaining, line, begin, least
         self._together = together
+        self._claimed = deque[Candidate]()
         self._begun, self._waiting = deque[Begun](), deque[Begun]()
 
     @property
@@ -74,16 +48,37 @@ class Pending:
         """What compilers were started for, and is not taken."""
         return (one for _, _, one in chain(self._begun, self._waiting))
 
-    def take(self) -> Begun | None:
-        """The next one, compilers started for those that follow; None where none is left."""
+    def step(self) -> bool:
+        """Do a little ahead of the next trials: claim some, or start one's compiler; False where all is done."""
+        if len(self._begun) >= 2 * self._least:
+            return False
+        if not self._claimed:
+            with self._together():
+                self._claimed.extend(islice(self._remaining, self._least))
+        if not self._claimed:
+            return False
+        candidate = self._claimed.popleft()
+        self._begun.append((candidate, *self._begin(candidate)))
+        return True
+
+    def take(self, meanwhile: Callable[[], object] = lambda: None) -> Begun | None:
+        """The next one that is compiled; None where none is left. `meanwhile` is done while compilers run."""
         while True:
-            if len(self._begun) < self._least:
-                with self._together():
-                    for one in islice(self._remaining, 2 * self._least - len(self._begun)):
-                        self._begun.append((one, *self._begin(one)))
+            while len(self._begun) < self._least and self.step():
+                pass
             if not self._begun:
                 return self._waiting.popleft() if self._waiting else None
-            taken = self._begun.popleft()
+            place = self._first_compiled(meanwhile)
+            taken = self._begun[place]
+            del self._begun[place]
             if not self._line.is_behind(taken[0]):
                 return taken
             self._waiting.append(taken)
+
+    def _first_compiled(self, meanwhile: Callable[[], object]) -> int:
+        """The place of the first one that is compiled, as soon as there is one."""
+        while (place := next((at for at, one in enumerate(self._begun) if one[2].done()), None)) is None:
+            meanwhile()
+            if not self.step():
+                wait([one[2] for one in self._begun], timeout=WAIT_SECONDS, return_when=FIRST_COMPLETED)
+        return place

@@ -12,7 +12,7 @@ import multiprocessing
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from types import ModuleType
@@ -47,6 +47,13 @@ BETWEEN_REQUESTS = "search"  # the phase in which the worker waits
 REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
 _starting = threading.Lock()  # held while a process starts, from which the script is hidden
 
+Meanwhile = Callable[[], bool]  # does a little of other work; False where there is none now
+
+
+def nothing_meanwhile() -> bool:
+    """There is no other work."""
+    return False
+
 
 __all__ = ["Attempt", "AttemptResult", "Rematch", "Rematched", "Worker", "WorkerError"]
 
@@ -79,9 +86,9 @@ class Worker:
         assert isinstance(answer, Ceilings)
         return answer
 
-    def attempt(self, request: Attempt) -> AttemptResult:
-        """The result, also where the kernel took the worker down with it."""
-        answer = self._ask(request)
+    def attempt(self, request: Attempt, meanwhile: Meanwhile = nothing_meanwhile) -> AttemptResult:
+        """The result, also where the kernel took the worker down with it. `meanwhile` is done until it is there."""
+        answer = self._ask(request, meanwhile=meanwhile)
         assert isinstance(answer, AttemptResult)
         return answer
 
@@ -120,34 +127,37 @@ class Worker:
             self._process.join(END_SECONDS)
         self._process = self._connection = None
 
-    def _ask(self, request: object, limit_seconds: float | None = None) -> object:
+    def _ask(
+        self, request: object, limit_seconds: float | None = None, meanwhile: Meanwhile = nothing_meanwhile
+    ) -> object:
         limit_seconds = self.limit_seconds if limit_seconds is None else limit_seconds
         self._requests += 1
         if self._requests % REQUESTS_PER_PROCESS == 0:
             self.close()
-        answer = self._answer_of_two(request, limit_seconds)
+        answer = self._answer_of_two(request, limit_seconds, meanwhile)
         if isinstance(answer, AttemptResult) and answer.outcome is Outcome.CRASHED:
             self._connected()  # an error where the device is gone: then that was no fault of the kernel's
         return answer
 
-    def _answer_of_two(self, request: object, limit_seconds: float) -> object:
+    def _answer_of_two(self, request: object, limit_seconds: float, meanwhile: Meanwhile) -> object:
         """The process's answer; that of a second one where the first failed for no fault of the kernel's."""
         try:
-            return self._answer(request, limit_seconds)
+            return self._answer(request, limit_seconds, meanwhile)
         except _Innocent:
             pass
         try:
-            return self._answer(request, limit_seconds)
+            return self._answer(request, limit_seconds, meanwhile)
         except _Innocent as died:
             return AttemptResult(Outcome.INTERRUPTED, str(died))
 
-    def _answer(self, request: object, limit_seconds: float) -> object:
+    def _answer(self, request: object, limit_seconds: float, meanwhile: Meanwhile) -> object:
         """The process's answer, or how it ended; _Innocent where that may be none of its doing."""
         connection = self._connected()
         stage: str | None = None
         try:
             connection.send(request)
             while True:
+                self._let(meanwhile, connection)
                 if not answers_in_time(connection, self._process.pid, limit_seconds):
                     self.close()
                     return AttemptResult(Outcome.TIMED_OUT, f"{stage or 'start'} took more than {limit_seconds:g} s")
@@ -175,6 +185,15 @@ class Worker:
             return AttemptResult(Outcome.CRASHED, died)
         finally:
             self._phases.enter(BETWEEN_REQUESTS)
+
+    def _let(self, meanwhile: Meanwhile, connection: Connection) -> None:
+        """Do other work, a little at a time, until the process says something or there is none."""
+        try:
+            while not connection.poll() and meanwhile():
+                pass
+        except BaseException:  # nobody is to take the answer for that to another request
+            self.close()
+            raise
 
     def _connected(self) -> Connection:
         """The way to a process that has opened its device. One that dies of that is followed by another one."""

@@ -1,0 +1,286 @@
+"""How large a fleet's database becomes, how long the fleet works, what is full first: the tables of docs/scale.md.
+
+    python -m benchmarks.scale
+    python -m benchmarks.scale --shapes 500 --gpus 8 --kinds 1
+
+Arithmetic on recorded rates, not a simulation of events: every GPU does the same all the time. What a search on a GPU
+tries and takes is in h100-trial-rate.json, what a database takes in sqlite-rates.json and postgresql-rates.json.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.headline import markdown
+from benchmarks.scale_rates import SAMPLES
+from tsm2_tune.tuner.claims import BEAT_SECONDS
+from tsm2_tune.tuner.job import TOGETHER_SECONDS
+from tsm2_tune.tuner.past import FINALISTS
+from tsm2_tune.tuner.trial import IN_FINALS, Outcome
+from tsm2_tune.usage import Command
+
+RESULTS = Path(__file__).parent / "results"
+SEARCHES, SQLITE, POSTGRESQL = (
+    RESULTS / f"{name}.json" for name in ("h100-trial-rate", "sqlite-rates", "postgresql-rates")
+)
+GOAL = 100.0  # configurations a second, which no recorded search reaches
+ONCE = ("start", "start of the worker", "ceilings")  # phases of a run, not of a problem
+LIBRARIES = 2  # cuBLAS and cuBLASLt
+SERVER_CORES = 16  # assumed of a server
+CONNECTIONS, MOST_CONNECTIONS = (
+    2,
+    97,
+)  # of a run, which beats by one; PostgreSQL's default, less the superuser's three
+GIB, HOUR = 2**30, 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What is tuned by what: each shape on each kind of GPU."""
+
+    shapes: int
+    gpus: int
+    kinds: int
+
+    @property
+    def problems(self) -> int:
+        return self.shapes * self.kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a run does for one problem, on average."""
+
+    name: str
+    trials: float
+    right: float  # share of them
+    seconds: float  # of a problem: the search, its finals, the full verification
+    once_seconds: float  # of a run
+    texts: float  # that were new to this search
+    budget_seconds: float
+
+    @property
+    def per_second(self) -> float:
+        """Trials while it searches."""
+        return self.trials / self.budget_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a kind of database takes, as benchmarks.scale_rates measured it."""
+
+    found: Mapping[str, Any]
+
+    @property
+    def best(self) -> Mapping[str, float]:
+        """The number of tuners that stored most."""
+        return max(self.found["rows"], key=lambda row: row["trials_per_second"])
+
+    @property
+    def look_seconds(self) -> float:
+        """Of a processor, by which a look for a problem's winner takes longer for each trial in the database."""
+        few, many = self.found["reads"]
+        return (many["winner_seconds"] - few["winner_seconds"]) / (many["trials"] - few["trials"])
+
+    def row_bytes(self, table: str) -> float:
+        """Of a row, with its part of the indices. What the vendor took has rows as what kernels took."""
+        row = self.found["tables"][table.removeprefix("vendor_")]
+        return row["bytes"] / row["rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """All that was measured."""
+
+    searches: tuple[Search, ...]
+    sqlite: Rates
+    postgresql: Rates
+    texts: Mapping[str, float]  # how texts become more with trials, and what they take to compile
+    asked: Mapping[str, float]  # of the database for a problem
+    cores: int  # of the machine that searched: of configurations one more is claimed at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A resource that runs share, and with how many GPUs it is full."""
+
+    name: str
+    asked: str  # by each GPU
+    there: str
+    gpus: float
+
+
+def recorded() -> Recorded:
+    """What the result files have."""
+    searched, sqlite, postgresql = (
+        json.loads(path.read_text(encoding="utf-8")) for path in (SEARCHES, SQLITE, POSTGRESQL)
+    )
+    return Recorded(
+        searches(searched["rows"]),
+        Rates(sqlite),
+        Rates(postgresql),
+        sqlite["recorded"],
+        sqlite["asked"],
+        searched["cores"],
+    )
+
+
+def searches(rows: Sequence[Mapping[str, Any]]) -> tuple[Search, ...]:
+    """Recorded ones, in which trials end early, and one at the rate that is the goal."""
+    early = [row for row in rows if not row["in_full"]]
+    cold, warm = (
+        _search(name, [row for row in early if row["kernels"] == kernels])
+        for name, kernels in (("no kernel compiled", "none compiled"), ("kernels compiled before", "compiled"))
+    )
+    goal = replace(warm, name=f"{GOAL:.0f} trials a second", trials=GOAL * warm.budget_seconds)
+    return cold, warm, goal
+
+
+def _search(name: str, rows: Sequence[Mapping[str, Any]]) -> Search:
+    """The mean of recorded searches."""
+
+    def mean(values: Sequence[float]) -> float:
+        return sum(values) / len(rows)
+
+    once = mean([sum(row["phases"].get(phase, 0.0) for phase in ONCE) for row in rows])
+    trials = mean([row["trials"] for row in rows])
+    return Search(
+        name,
+        trials=trials,
+        right=mean([row["outcomes"]["ok"] for row in rows]) / trials,
+        seconds=mean([sum(row["phases"].values()) for row in rows]) - once,
+        once_seconds=once,
+        texts=mean([row["texts"] for row in rows]),
+        budget_seconds=mean([row["seconds"] for row in rows]),
+    )
+
+
+def hours(search: Search, fleet: Fleet) -> float:
+    """Until the last GPU is done, where nothing that they share is full."""
+    return (search.once_seconds + math.ceil(fleet.problems / fleet.gpus) * search.seconds) / HOUR
+
+
+def rows_of(search: Search, fleet: Fleet, texts: Mapping[str, float]) -> dict[str, float]:
+    """Of each table that grows."""
+    trials = search.trials * fleet.problems
+    finals, vendors = (count * len(IN_FINALS) * fleet.problems for count in (FINALISTS, LIBRARIES))
+    own = search.right * SAMPLES[Outcome.OK] + (1 - search.right) * SAMPLES[Outcome.BEHIND]
+    return {
+        "trial": trials,
+        "measurement": trials + finals,
+        "sample": trials * own + finals * texts["samples_of_final"],
+        "vendor_measurement": vendors,
+        "vendor_sample": vendors * texts["samples_of_final"],
+        "source": texts["texts"] * (trials / texts["trials"]) ** texts["texts_grow_by"],
+    }
+
+
+def bytes_of(rows: Mapping[str, float], rates: Rates) -> float:
+    """That the tables take with their indices."""
+    return sum(count * rates.row_bytes(table) for table, count in rows.items())
+
+
+def compiling_cores(search: Search, texts: Mapping[str, float]) -> float:
+    """Beside each GPU, that compile while it searches, where no text was compiled before."""
+    return search.texts * texts["compile_seconds"] / search.budget_seconds
+
+
+def sizes(fleet: Fleet, found: Recorded) -> str:
+    """Markdown, a line a figure and a column a search."""
+    each = [(search, rows_of(search, fleet, found.texts)) for search in found.searches]
+    lines = [
+        ["trials a second and GPU", *(f"{search.per_second:.0f}" for search, _ in each)],
+        ["seconds a problem", *(f"{search.seconds:.0f}" for search, _ in each)],
+        ["cores that compile, a GPU", f"{compiling_cores(found.searches[0], found.texts):.0f}", "fewer", "not known"],
+        ["hours, where nothing is full", *(f"{hours(search, fleet):.2f}" for search, _ in each)],
+        ["trials, millions", *(f"{rows['trial'] / 1e6:.1f}" for _, rows in each)],
+        ["samples, millions", *(f"{rows['sample'] / 1e6:.0f}" for _, rows in each)],
+        ["kernel texts, thousands", *(f"{rows['source'] / 1e3:.0f}" for _, rows in each)],
+        ["GiB in SQLite", *(f"{bytes_of(rows, found.sqlite) / GIB:.0f}" for _, rows in each)],
+        ["GiB in PostgreSQL", *(f"{bytes_of(rows, found.postgresql) / GIB:.0f}" for _, rows in each)],
+    ]
+    return markdown(("", *(search.name for search, _ in each)), lines, texts=("",))
+
+
+def writes_per_second(search: Search, found: Recorded) -> dict[str, float]:
+    """Transactions of a GPU, by what they are for."""
+    together = max(1, math.ceil(search.per_second * TOGETHER_SECONDS))
+    trials = search.trials / search.seconds
+    return {
+        "trials": trials / together,
+        "claims": trials / (found.cores + 1),
+        "finals": found.asked["writes"] / search.seconds,
+        "beats": 1 / BEAT_SECONDS,
+    }
+
+
+def writes(fleet: Fleet, found: Recorded) -> str:
+    """Markdown, transactions a second of the whole fleet, a line a purpose and a column a search."""
+    each = [writes_per_second(search, found) for search in found.searches]
+    each = [{**one, "all": sum(one.values())} for one in each]
+    lines = [[purpose, *(f"{fleet.gpus * one[purpose]:,.0f}" for one in each)] for purpose in each[0]]
+    return markdown(("", *(search.name for search in found.searches)), lines, texts=("",))
+
+
+def limits(search: Search, fleet: Fleet, found: Recorded) -> list[Limit]:
+    """What runs share, by the number of GPUs that fill it."""
+    trials = search.trials / search.seconds
+    stored = search.trials * fleet.problems
+    looks = found.asked["winners"] / search.seconds * found.postgresql.look_seconds * stored
+    server = found.postgresql.best["server_seconds_per_trial"] * trials
+    in_file = found.sqlite.best["trials_per_second"]
+    cores = f"{SERVER_CORES} cores"
+    return sorted(
+        [
+            Limit("looks for winners, at the end", f"{looks:.2f} cores", cores, SERVER_CORES / looks),
+            Limit(
+                "connections to PostgreSQL",
+                f"{CONNECTIONS}",
+                f"{MOST_CONNECTIONS} by default",
+                MOST_CONNECTIONS / CONNECTIONS,
+            ),
+            Limit(
+                "trials into one SQLite file",
+                f"{trials:.1f} a second",
+                f"{in_file:.0f} a second",
+                in_file / trials,
+            ),
+            Limit("PostgreSQL's processors", f"{server:.3f} cores", cores, SERVER_CORES / server),
+        ],
+        key=lambda limit: limit.gpus,
+    )
+
+
+def limit_table(search: Search, fleet: Fleet, found: Recorded) -> str:
+    """Markdown, what is full first above."""
+    lines = [(one.name, one.asked, one.there, f"{one.gpus:,.0f}") for one in limits(search, fleet, found)]
+    return markdown(("shared", "each GPU asks for", "there is", "full with GPUs"), lines, texts=("shared",))
+
+
+def drawn(fleet: Fleet, found: Recorded) -> dict[str, str]:
+    """Markdown by the name of its region."""
+    return {
+        "scale-sizes": sizes(fleet, found),
+        "scale-writes": writes(fleet, found),
+        "scale-limits": limit_table(found.searches[0], fleet, found),
+    }
+
+
+@click.command(cls=Command)
+@click.option("--shapes", type=click.IntRange(1), default=10_000, show_default=True)
+@click.option("--gpus", type=click.IntRange(1), default=1_000, show_default=True)
+@click.option("--kinds", type=click.IntRange(1), default=5, show_default=True, help="Kinds of GPU.")
+def main(shapes: int, gpus: int, kinds: int) -> None:
+    """Print the tables for a fleet."""
+    click.echo("\n\n".join(drawn(Fleet(shapes, gpus, kinds), recorded()).values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""What docs/scale.md needs of databases, read off them: sizes, a server's work, and what searches stored."""
+
+from __future__ import annotations
+
+import lzma
+import math
+import os
+import sqlite3
+import statistics
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from sqlalchemy import create_engine
+
+import tsm2_tune
+from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.store import Store
+
+RECORDED = Path(__file__).parent / "results/h100-pack.db.xz"
+CACHED_SECONDS = 0.2  # a binary from the cache takes less
+HOST_SHAPES, HOST_TRIALS = ("64x2x64", "64x3x64", "64x4x64"), 6  # what a run on the host tunes
+PARENT, USED = 1, slice(11, 15)  # where in the fields of proc(5)'s `stat`, from the third on, these are
+IN_FILE = "SELECT tbl_name, sum(pgsize) FROM dbstat JOIN sqlite_master USING (name) GROUP BY tbl_name"
+ON_SERVER = "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r' AND relnamespace = {here}"
+HERE = "(SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
+TEXTS = "SELECT count(*), count(DISTINCT source_digest) FROM trial"
+IN_FINALS = """
+SELECT avg(samples) FROM (
+  SELECT count(*) AS samples FROM sample JOIN measurement ON measurement.id = measurement_id
+  WHERE round > 0 GROUP BY measurement_id)
+"""
+
+
+def is_address(name: str) -> bool:
+    """Whether a server has the database, not a file."""
+    return "://" in name
+
+
+def rows_of(name: str, query: str) -> list[Any]:
+    """What the database answers."""
+    if not is_address(name):
+        with closing(sqlite3.connect(name)) as connection:
+            return connection.execute(query).fetchall()
+    engine = create_engine(name)
+    try:
+        with engine.connect() as connection:
+            return list(connection.exec_driver_sql(query).all())
+    finally:
+        engine.dispose()
+
+
+def version(name: str) -> str:
+    """What the database is."""
+    if not is_address(name):
+        return f"SQLite {sqlite3.sqlite_version}"
+    return f"PostgreSQL {rows_of(name, 'SHOW server_version')[0][0].split()[0]}"
+
+
+def tables(name: str) -> dict[str, dict[str, int]]:
+    """Rows and bytes of each table, its indices included."""
+    sizes = rows_of(name, ON_SERVER.format(here=HERE) if is_address(name) else IN_FILE)
+    counts = {table: rows_of(name, f'SELECT count(*) FROM "{table}"')[0][0] for table, _ in sizes}
+    return {table: {"rows": counts[table], "bytes": int(size)} for table, size in sorted(sizes)}
+
+
+def processor_seconds(name: str) -> float:
+    """That this process has used, in which SQLite runs; of a server, that it has: it is on this machine."""
+    if not is_address(name):
+        return time.process_time()
+    folder = Path(rows_of(name, "SHOW data_directory")[0][0])
+    first = int((folder / "postmaster.pid").read_text().split()[0])
+    used = sum(sum(fields[:4]) for pid, parent, fields in _processes() if pid == first or parent == first)
+    return used / os.sysconf("SC_CLK_TCK")
+
+
+def _processes() -> Iterator[tuple[int, int, list[int]]]:
+    """Each process, its parent, and the ticks that it and its ended children have used."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        yield int(folder.name), int(fields[PARENT]), [int(one) for one in fields[USED]]
+
+
+def recorded() -> dict[str, Any]:
+    """Of a database of searches on a GPU: how kernel texts become more with trials, and what they take to compile.
+
+    Texts are a power of the number of trials, `texts_grow_by`: by it they grew from either half of the problems to
+    all of them.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "recorded.db"
+        copy.write_bytes(lzma.decompress(RECORDED.read_bytes()))
+        name = str(copy)
+        ((trials, texts),) = rows_of(name, TEXTS)
+        halves = [rows_of(name, f"{TEXTS} WHERE problem_id % 2 = {half}")[0] for half in (0, 1)]
+        growths = [math.log(texts / some) / math.log(trials / of) for of, some in halves]
+        compiled = f"SELECT avg(compile_seconds) FROM trial WHERE compile_seconds > {CACHED_SECONDS}"
+        return {
+            "file": RECORDED.name,
+            "trials": trials,
+            "texts": texts,
+            "texts_grow_by": statistics.mean(growths),
+            "text_bytes": rows_of(name, "SELECT avg(length(text)) FROM source")[0][0],
+            "compile_seconds": rows_of(name, compiled)[0][0],
+            "samples_of_final": rows_of(name, IN_FINALS)[0][0],
+        }
+
+
+def asked_of_a_problem() -> dict[str, float]:
+    """What a run on the host asks of its database for a problem, beside claims, trials and beats."""
+    asked = Counter[str]()
+
+    def counted(of: type, method: str) -> Any:
+        """A patch that counts calls in this thread: another one beats."""
+        own = getattr(of, method)
+
+        def counting(self: Any, *arguments: Any, **named: Any) -> Any:
+            is_asked = method != "transaction" or named.get("writes", False)
+            asked[method] += is_asked and threading.current_thread() is threading.main_thread()
+            return own(self, *arguments, **named)
+
+        return patch.object(of, method, counting)
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        counted(Database, "transaction"),
+        counted(Claims, "together"),
+        counted(Store, "add_trials"),
+        counted(Store, "best"),
+    ):
+        path = Path(folder) / "results.db"
+        tsm2_tune.tune(HOST_SHAPES, device="cpu", db=path, family="tsm2", max_trials=HOST_TRIALS, pairs=False)
+    writes = asked["transaction"] - asked["together"] - asked["add_trials"]
+    return {"writes": writes / len(HOST_SHAPES), "winners": asked["best"] / len(HOST_SHAPES)}

@@ -1,0 +1,211 @@
+"""What a database takes of many tuners: bytes, writes and reads, by which docs/scale.md calculates.
+
+    python -m benchmarks.scale_rates --output benchmarks/results/sqlite-rates.json
+    python -m benchmarks.scale_rates --db postgresql+psycopg://... --output benchmarks/results/postgresql-rates.json
+
+Tuners are processes that store made-up trials as fast as they can, each those of problems of its own: of real
+configurations and kernel texts, with as many samples as searches take. No GPU is needed. A server is one on this
+machine, and the database in it empty.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import click
+
+import tsm2_tune
+from benchmarks import scale_facts
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.measure import measurement
+from tsm2_tune.tuner.past import Again
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import (
+    Cache,
+    DeviceIdentity,
+    LoadedResources,
+    Outcome,
+    TimeLimits,
+    Trial,
+    TuningRun,
+    Verdict,
+)  # fmt: skip
+from tsm2_tune.usage import Command
+
+DEVICE = "a made-up GPU"
+LIMITS = TimeLimits(120.0, 60.0)
+AGAIN = Again(LIMITS, frozenset())
+EVERY = 4  # of so many trials one is right; the others are behind
+SAMPLES = {Outcome.OK: 35, Outcome.BEHIND: 10}  # 34.8 on average in h100-pack.db.xz; the most of a first look
+CLAIMED, TOGETHER = 18, 2  # configurations claimed, and trials stored, in a transaction: of a run on 16 cores
+OF_PROBLEM = 340  # trials, at 17 a second for 20 seconds
+FILLER = 1000  # the number of a tuner that no other has
+FILLED = 20  # problems, before tuners write
+READS = 20  # of each the mean
+ROUNDS = 3  # of each number of tuners: the one that stored most says what the database takes
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one tuner did until its time was over."""
+
+    trials: int
+    transactions: int
+    processor_seconds: float  # of its own process
+
+
+def run_of(number: int) -> TuningRun:
+    identity = DeviceIdentity(DEVICE, f"GPU-{number}", "9.0", "580.1", "nvcc 13.0", "-O3")
+    ceilings = Ceilings(3e3, 2.8e3, (("f32", 6e4), ("f64", 3e4)))
+    return TuningRun(identity, ceilings, seed=0, version="0.1.0", started_at="2026-01-01T00:00:00+00:00", sms=132)
+
+
+def trials_of_a_problem() -> tuple[Trial, ...]:
+    """So many as a search of 20 seconds tries, with their texts."""
+    problem, identity = Problem(4096, 8, 4096, "f32"), run_of(0).identity
+    found = search_space(problem, PROFILES["h100"]).kept
+    kept = found[:: max(1, len(found) // OF_PROBLEM)][:OF_PROBLEM]
+    key = basis(identity.toolkit, identity.flags, Cache.DIRTY)
+    return tuple(_trial(problem, one.config, key, at) for at, one in enumerate(kept))
+
+
+def _trial(problem: Problem, config: KernelConfig, key: str, at: int) -> Trial:
+    outcome = Outcome.BEHIND if at % EVERY else Outcome.OK
+    right = outcome is Outcome.OK
+    samples = [35.0 + (at * 31 + place * 17) % 101 / 7 for place in range(SAMPLES[outcome])]
+    return Trial(
+        problem, config, key, render(problem, config), outcome, "" if right else "its first launches took too long",
+        LoadedResources(64, 0, 4096, 8), 0, None, Verdict(True, 0.01, "every element is right") if right else None,
+        measurement(samples, 1980.0, Cache.DIRTY), 30.0, 1.0, 0.06, LIMITS, cache=Cache.DIRTY,
+    )  # fmt: skip
+
+
+def problems_of(number: int) -> Iterator[Problem]:
+    """Of one tuner alone."""
+    return (Problem(4096 + number, 8, k, "f32") for k in itertools.count(4096))
+
+
+def tune(name: str, number: int, seconds: float) -> Written:
+    """Claim and store, one problem after another, as long as the time is not over."""
+    run, trials, end = run_of(number), trials_of_a_problem(), time.monotonic() + seconds
+    stored, transactions, before = 0, 0, time.process_time()
+    with Store.open(name, create=True) as store, store.claims(DEVICE) as claims:
+        for problem in problems_of(number):
+            own = [replace(trial, problem=problem) for trial in trials]
+            for at in range(0, len(own), CLAIMED):
+                if time.monotonic() >= end:
+                    return Written(stored, transactions, time.process_time() - before)
+                some = own[at : at + CLAIMED]
+                with claims.together():
+                    for one in some:
+                        claims.take(problem, one.config.text, basis=one.basis, again=AGAIN)
+                for first in range(0, len(some), TOGETHER):
+                    store.add_trials(run, some[first : first + TOGETHER], AGAIN)
+                stored += len(some)
+                transactions += 1 + -(-len(some) // TOGETHER)
+    raise AssertionError("problems have no end")
+
+
+def measured(name: str, tuners: Sequence[int], seconds: float) -> list[dict[str, Any]]:
+    """A row for each number of tuners, which write at a time."""
+    rows = []
+    for count in tuners:
+        rounds = [_together(name, count, seconds) for _ in range(ROUNDS)]
+        rows.append(max(rounds, key=lambda row: row["trials_per_second"]))
+        _tell(rows[-1])
+    return rows
+
+
+def _together(name: str, count: int, seconds: float) -> dict[str, Any]:
+    before = scale_facts.processor_seconds(name)
+    with get_context("spawn").Pool(count) as pool:
+        found = pool.starmap(tune, [(name, number, seconds) for number in range(count)])
+    stored = sum(one.trials for one in found)
+    in_tuners = sum(one.processor_seconds for one in found)
+    on_server = scale_facts.processor_seconds(name) - before if scale_facts.is_address(name) else 0.0
+    return {
+        "tuners": count,
+        "trials_per_second": stored / seconds,
+        "transactions_per_second": sum(one.transactions for one in found) / seconds,
+        "tuner_seconds_per_trial": in_tuners / stored,
+        "server_seconds_per_trial": on_server / stored,
+    }
+
+
+def _tell(row: dict[str, Any]) -> None:
+    click.echo(", ".join(f"{key} {value:.4g}" for key, value in row.items()))
+
+
+def filled(name: str) -> list[dict[str, float]]:
+    """Store the trials of problems; what a run's questions about the first one take, at first and at last."""
+    run, trials = run_of(FILLER), trials_of_a_problem()
+    families, first = {trial.config.family for trial in trials}, next(problems_of(FILLER))
+    rows = []
+    with Store.open(name, create=True) as store:
+        for count, problem in enumerate(itertools.islice(problems_of(FILLER), FILLED), start=1):
+            store.add_trials(run, [replace(trial, problem=problem) for trial in trials], AGAIN)
+            if count in (1, FILLED):
+                history = store.history(DEVICE, first, tuple(families), trials[0].basis)
+                winner = partial(store.best, device=DEVICE, problem=first)
+                row = {"winner_seconds": _seconds(name, winner), "history_seconds": _seconds(name, history.tried)}
+                rows.append({"trials": count * len(trials), **row})
+                _tell(rows[-1])
+    return rows
+
+
+def _seconds(name: str, call: Callable[[], object]) -> float:
+    """Of a processor, that the database takes for a call."""
+    before = scale_facts.processor_seconds(name)
+    for _ in range(READS):
+        call()
+    return (scale_facts.processor_seconds(name) - before) / READS
+
+
+def rates(name: str, tuners: Sequence[int], seconds: float) -> dict[str, Any]:
+    """All that is measured of one database."""
+    facts = {
+        "command": "python -m benchmarks.scale_rates",
+        "date": datetime.now(UTC).date().isoformat(),
+        "database": scale_facts.version(name),
+        "cores": len(os.sched_getaffinity(0)),
+        "tsm2_tune": tsm2_tune.__version__,
+        "claimed": CLAIMED,
+        "together": TOGETHER,
+        "reads": filled(name),
+        "rows": measured(name, tuners, seconds),
+    }
+    own = {} if scale_facts.is_address(name) else {"asked": scale_facts.asked_of_a_problem()}
+    return {**facts, "tables": scale_facts.tables(name), **own, "recorded": scale_facts.recorded()}
+
+
+@click.command(cls=Command)
+@click.option("--db", help="Address of an empty database; without it a new file.")
+@click.option("--tuners", default="1,2,4", show_default=True, help="How many at a time, separated by commas.")
+@click.option("--seconds", type=float, default=20.0, show_default=True, help="For each number of tuners.")
+@click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
+def main(db: str | None, tuners: str, seconds: float, output: Path) -> None:
+    """Measure what a database takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = rates(db or str(Path(folder) / "results.db"), [int(one) for one in tuners.split(",")], seconds)
+    output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

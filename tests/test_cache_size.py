@@ -1,0 +1,93 @@
+"""The cache of compiled kernels has a limit, and commands that show and clear it."""
+# ruff: noqa: F811  # fixtures of another file
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.command import run
+from tests.test_cache import binary, folder, writing  # noqa: F401
+from tsm2_tune.tuner import cache
+from tsm2_tune.tuner.compiler import Toolchain, remove_leftovers
+from tsm2_tune.tuner.processes import workplace
+
+
+def test_what_went_longest_unused_is_evicted(
+    folder: Path, writing: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [binary(writing, str(number)) for number in range(10)]
+    sizes = {entry.size_bytes for entry in cache.entries()}
+    (size,) = sizes
+    long_ago = time.time() - 10 * cache.SPARED_SECONDS
+    for age, path in enumerate(paths[:9]):
+        os.utime(path, (long_ago - age, long_ago - age))
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", str(10 * size))
+    remove_leftovers()
+    assert all(path.exists() for path in paths)
+    assert binary(writing, "8") == paths[8]  # the oldest, which is the youngest now
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", str(5 * size))
+    remove_leftovers()
+    assert [path.exists() for path in paths] == [True, True, False, False, False, False, False, False, True, True]
+    assert sorted({entry.binary for entry in cache.entries()}) == sorted(path for path in paths if path.exists())
+    assert len(list(folder.rglob("*.json"))) == 4
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", "0")
+    remove_leftovers()
+    assert [path for path in paths if path.exists()] == [paths[8], paths[9]]  # this run used them
+
+
+@pytest.mark.parametrize(("text", "size_bytes"), [("", 2**31), ("17", 17), ("3K", 3072), ("500m", 500 * 2**20)])
+def test_a_limit_is_told_as_a_size(text: str, size_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", text)
+    assert cache.cache_limit_bytes() == size_bytes
+
+
+def test_nothing_that_a_link_leads_to_is_evicted_or_cleared(
+    folder: Path, writing: Toolchain, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "thesis.txt").write_text("years of work")
+    os.utime(elsewhere / "thesis.txt", (0, 0))
+    binary(writing)
+    taken = {path.name for path in folder.iterdir()}
+    free = next(f"{number:02x}" for number in range(256) if f"{number:02x}" not in taken)
+    (folder / free).symlink_to(elsewhere)
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", "1")
+    remove_leftovers()
+    assert json.loads(run("cache", "show", "--json").output)["entries"] == 1
+    assert run("cache", "clear").exit_code == 0
+    assert (elsewhere / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "1.5G", "1e3", "9" * 40, "٣"])
+def test_a_limit_that_is_none_is_refused(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", text)
+    result = run("cache", "show")
+    assert result.exit_code == 2
+    assert "TSM2_TUNE_CACHE_LIMIT is " in result.output
+
+
+def test_the_cache_can_be_shown_and_cleared(folder: Path, writing: Toolchain) -> None:
+    empty = json.loads(run("cache", "show", "--json").output)
+    assert (empty["entries"], empty["bytes"], empty["oldest_use"]) == (0, 0, None)
+    path = binary(writing)
+    (folder / f"{'ab' * 32}.so").touch()
+    size_bytes = path.stat().st_size + path.with_suffix(".json").stat().st_size
+    shown = json.loads(run("cache", "show", "--json").output)
+    assert (shown["folder"], shown["entries"], shown["bytes"]) == (str(folder), 1, size_bytes)
+    assert shown["limit_bytes"] == cache.LIMIT_BYTES
+    assert shown["oldest_use"] == shown["newest_use"]
+    assert f"bytes: {size_bytes}\n" in run("cache", "show").output
+    with workplace(cache.working_parent()) as work:
+        result = run("cache", "clear")
+        assert result.output == (
+            f"removed 1 compiled kernels, {size_bytes} bytes; 1 working folders are in use and stay\n"
+        )
+        assert work.folder.is_dir()
+    assert [one.name for one in folder.iterdir()] == ["working"]
+    assert binary(writing) == path

@@ -1,0 +1,88 @@
+"""An import of what cannot be read, or where no copy can be made, is refused in a sentence."""
+# ruff: noqa: F811  # fixtures of another file
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tsm2_tune
+from tests.command import run
+from tests.fabricated import (
+    plain_sql,
+)
+from tests.test_importing import two  # noqa: F401
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.tuner.cache import cache_folder
+from tsm2_tune.tuner.importing import files
+
+pytestmark = pytest.mark.usefixtures("session_cache")
+
+
+def test_what_is_no_database_is_refused(two: tuple[Path, Path], tmp_path: Path) -> None:
+    ours, _ = two
+    pipe, empty, other = tmp_path / "pipe", tmp_path / "empty", tmp_path / "other"
+    os.mkfifo(pipe)
+    empty.touch()
+    other.write_text("SELECT 1")
+    plain_sql(tmp_path / "foreign.db", "CREATE TABLE t (x)")
+    for name, sentence in {
+        str(pipe): "is no regular file",
+        str(tmp_path): "is no regular file",
+        str(tmp_path / "missing"): "No such file or directory",
+        str(empty): "holds no results yet",
+        str(other): "it is neither a database nor a text of trials, nor a T4 file or a cache of Kernel Tuner",
+        str(tmp_path / "foreign.db"): "is a database of another program",
+        "pretuned:tpu": "unknown 'pretuned:tpu': expected a file, or one of pretuned:h100, pretuned:h200",
+        "H200": "cannot import H200: no such file; did you mean pretuned:h200, which the package brings?",
+        "": "the name of the file to import is empty: name a database or a text of trials",
+        '["tsm2-tune"]\n': "what is to be imported is a text and no name of a file: write it to a file",
+    }.items():
+        said = run("import", name, "--db", str(ours))
+        assert (said.exit_code, said.stdout) == (2, "")
+        assert sentence in said.stderr
+        assert "tsm2-tune-" not in said.stderr.replace(str(tmp_path), "")
+    with pytest.raises((InputError, StoreError)):
+        tsm2_tune.import_trials("x\0y", ours)
+
+
+@pytest.mark.parametrize("source", ["theirs", "pretuned:h200"])
+def test_where_there_is_no_room_for_a_copy_that_is_said_of_its_folder(
+    source: str, two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = two
+    connect = sqlite3.connect
+
+    def small(name: object, *arguments: Any, **named: Any) -> sqlite3.Connection:
+        connection = connect(name, *arguments, **named)  # type: ignore[arg-type]
+        if "/working/" in str(name):
+            connection.execute("PRAGMA max_page_count = 2")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", small)
+    said = run("import", str(theirs) if source == "theirs" else source, "--db", str(ours))
+    assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert " to import it: the disk of " in said.stderr
+    assert said.stderr.endswith(f"{cache_folder()} is full: free some space there, then run this again\n")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), StoreError])
+def test_where_no_copy_can_be_made_its_folder_is_named(
+    error: OSError | type[StoreError], two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = two
+
+    def none(*arguments: Any) -> None:
+        raise error if isinstance(error, OSError) else error(f"{arguments[1]} cannot be opened: why")
+
+    monkeypatch.setattr(files, "workplace", none) if isinstance(error, OSError) else monkeypatch.setattr(
+        files, "_copied", none
+    )
+    said = run("import", str(theirs), "--db", str(ours))
+    assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert said.stderr.startswith(f"Error: cannot copy {theirs} to import it (")
+    assert f"make {cache_folder()} writable, with space left, or set XDG_CACHE_HOME" in said.stderr

@@ -1,0 +1,124 @@
+"""The stand-in for cuBLASLt knows the descriptors that it was given before, and tells others apart."""
+# ruff: noqa: F811  # fixtures of another file
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.lt_calls import (
+    BIAS,
+    EPILOGUE,
+    A,
+    C,
+    matmul,
+)
+from tests.standin_calls import by_reason, play
+from tests.test_standin_loaded import run
+from tests.test_standin_lt import LEFT, narrow  # noqa: F401
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.usefixtures("toolchain", "session_cache"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+
+
+def test_what_is_left_does_not_decide_for_what_looks_alike(fakes: Path, narrow: Path) -> None:
+    unfit = matmul(operation={EPILOGUE: 4, BIAS: A})
+    played = play(fakes, [unfit, matmul(), unfit, matmul()], pack=narrow)
+    assert (len(played.launches), by_reason(played)) == (2, {"an epilogue is asked for": 2})
+    (one,) = played.seen
+    assert (one.shape, one.leading, one.batches) == ((6, 2, 3), (6, 3, 6), 1)
+
+
+ASKED_TWICE = """
+import ctypes
+from tests import lt_calls
+lt, driver = ctypes.CDLL("libcublasLt.so.13"), ctypes.CDLL("libcuda.so.1")
+factor, none, most = ctypes.c_float(1), ctypes.c_void_p(), 0
+for turn in range(3):
+    for n in range(1, 4):
+        _, values = lt_calls.matmul(n=n)
+        a, b, d = (lt_calls.made_layout(lt, values["layouts"][name]) for name in "abd")
+        lt.cublasLtMatmul(ctypes.c_void_p(1), lt_calls.made_operation(lt, values), ctypes.byref(factor),
+                          ctypes.c_void_p(1 << 40), a, ctypes.c_void_p(1 << 50), b, ctypes.byref(factor),
+                          ctypes.c_void_p(1 << 60), d, ctypes.c_void_p(1 << 60), d, none, none,
+                          ctypes.c_size_t(0), none)
+    print(lt.fake_attributes_asked())
+"""
+
+
+def test_descriptors_that_came_before_are_not_asked_again(fakes: Path, narrow: Path) -> None:
+    """Of new ones in other memory, too."""
+    first, second, third = map(int, run([sys.executable, "-c", ASKED_TWICE], [fakes], narrow))
+    assert first >= 3 * len(("compute", "scale", "transa", "transb"))
+    assert first == second == third
+
+
+def test_whatever_came_before_descriptors_are_told_apart(fakes: Path, narrow: Path) -> None:
+    """Of each kind there are two calls, with others between them; more than are kept, too."""
+    rng = random.Random(3)
+    taken = [*({"n": 3 + n} for n in range(1200)), {}, {"C": C}]
+    cases = [*LEFT, *((changes, "") for changes in taken)] * 2
+    rng.shuffle(cases)
+    played = play(fakes, [matmul(**changes) for changes, _ in cases], pack=narrow)
+    assert (len(played.launches), len(played.left)) == (2 * len(taken), 2 * len(LEFT))
+    assert by_reason(played) == Counter(reason for _, reason in cases if reason)
+
+
+OLDER = """
+import ctypes, mmap
+from tests import lt_calls
+lt, driver, libc = ctypes.CDLL("libcublasLt.so.13"), ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libc.so.6")
+driver.fake_log.restype = ctypes.c_char_p
+page = mmap.PAGESIZE
+memory = mmap.mmap(-1, 2 * page)
+end = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + page
+assert libc.mprotect(ctypes.c_void_p(end), ctypes.c_size_t(page), 0) == 0
+_, values = lt_calls.matmul()
+a, b, d = (lt_calls.made_layout(lt, values["layouts"][name]) for name in "abd")
+factor, none, whole = ctypes.c_float(1), ctypes.c_void_p(), 25
+for words in (whole, whole - 1, whole - 3, whole) * 2:
+    operation = ctypes.c_void_p(end - 8 * words)
+    assert lt.cublasLtMatmulDescInit_internal(operation, ctypes.c_size_t(8 * words), 68, 0) == 0
+    lt.cublasLtMatmul(ctypes.c_void_p(1), operation, ctypes.byref(factor), ctypes.c_void_p(1 << 40), a,
+                      ctypes.c_void_p(1 << 50), b, ctypes.byref(factor), ctypes.c_void_p(1 << 60), d,
+                      ctypes.c_void_p(1 << 60), d, none, none, ctypes.c_size_t(0), none)
+print(driver.fake_log().decode())
+"""
+
+
+def test_nothing_is_read_behind_an_operation_that_an_older_header_made(fakes: Path, narrow: Path) -> None:
+    """It ends where memory that may be read does. Such ones are left."""
+    lines = run([sys.executable, "-c", OLDER], [fakes], narrow)
+    calls = [line.split()[0] for line in lines if line.startswith(("launch", "cublas"))]
+    assert calls == ["launch", "cublasLtMatmul", "cublasLtMatmul", "launch"] * 2
+
+
+def test_operations_that_are_another_one_each_time_leave_room_for_others(fakes: Path, narrow: Path) -> None:
+    """Each adds another bias; what comes after them is known when it comes again."""
+    biased = [matmul(operation={EPILOGUE: 4, BIAS: 64 * at}) for at in range(1, 1500)]
+    assert len(play(fakes, [*biased, matmul(), matmul()], pack=narrow).launches) == 2
+    first, second, third = map(int, run([sys.executable, "-c", FILLED + ASKED_TWICE], [fakes], narrow))
+    assert first == second == third
+
+
+FILLED = """
+import ctypes
+from tests import lt_calls
+lt = ctypes.CDLL("libcublasLt.so.13")
+factor, none = ctypes.c_float(1), ctypes.c_void_p()
+for at in range(1, 1500):
+    _, values = lt_calls.matmul(operation={lt_calls.EPILOGUE: 4, lt_calls.BIAS: 64 * at})
+    a, b, d = (lt_calls.made_layout(lt, values["layouts"][name]) for name in "abd")
+    lt.cublasLtMatmul(ctypes.c_void_p(1), lt_calls.made_operation(lt, values), ctypes.byref(factor),
+                      ctypes.c_void_p(1 << 40), a, ctypes.c_void_p(1 << 50), b, ctypes.byref(factor),
+                      ctypes.c_void_p(1 << 60), d, ctypes.c_void_p(1 << 60), d, none, none,
+                      ctypes.c_size_t(0), none)
+"""

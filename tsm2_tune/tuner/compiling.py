@@ -1,0 +1,125 @@
+"""The compilers of a run: several at a time, and the binary of equal texts made once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.generator.render import support_source
+from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.tuner.compiler import Toolchain, compile_text, kill_running, remove_leftovers
+from tsm2_tune.tuner.stopping import held
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
+
+CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
+KILL_AGAIN_SECONDS = 0.05  # at the end, until no compiler runs: one may have started just before
+REMEDIES = {  # where the tuner's own kernels are not compiled
+    Outcome.TIMED_OUT: "raise --compile-limit",
+    Outcome.INTERRUPTED: "see what ends it, then run this again",
+}
+Compiled = Future[Binary | CompileFailure]
+Text = tuple[KernelSource, Toolchain | None]  # and what compiles it: None stands for the run's toolchain
+
+
+class Compilers:
+    """What compiles a run's kernels, and the tuner's own, by one toolchain where no other is given."""
+
+    def __init__(self, toolchain: Toolchain, limit_seconds: float) -> None:
+        self._toolchain, self._limit_seconds = toolchain, limit_seconds
+        self._by_text: dict[str, Compiled] = {}
+        self._submitted: list[Compiled] = []
+        compilers = cores() - cores() // CORES_A_SPARE
+        self._pool = ThreadPoolExecutor(max_workers=compilers, thread_name_prefix="compile")
+        self._support_path = ""
+        remove_leftovers()
+
+    def close(self) -> None:
+        """End every compiler, and wait until its folder is gone."""
+        with held():
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            while running := [future for future in self._submitted if not future.done()]:
+                kill_running()
+                wait(running, timeout=KILL_AGAIN_SECONDS)
+
+    def support(self) -> str:
+        """The path of the tuner's own kernels, compiled again where the cache has lost them.
+
+        ToolMissing where the compiler does not compile them.
+        """
+        if not os.path.exists(self._support_path):
+            self._support_path = self._compiled_support()
+        return self._support_path
+
+    def begin(self, source: KernelSource) -> Compiled:
+        """The binary to come: of equal texts that are asked for twice, one waits for no second compiler."""
+        key = f"{source.digest} {source.defines}"
+        future = self._by_text.get(key)
+        if future is None or future.cancelled():
+            future = self._by_text[key] = self.begin_text(source.text, source.kernel, source.defines)
+        return future
+
+    def begin_text(
+        self, text: str, kernel: str, defines: tuple[str, ...], toolchain: Toolchain | None = None
+    ) -> Compiled:
+        """The binary to come, from the cache where that has it: a thread is not stopped in the middle by a signal."""
+        with held():
+            future = self._pool.submit(
+                compile_text,
+                text,
+                kernel=kernel,
+                defines=defines,
+                toolchain=toolchain or self._toolchain,
+                limit_seconds=self._limit_seconds,
+            )
+            self._submitted.append(future)
+        return future
+
+    def finish(
+        self, source: KernelSource, toolchain: Toolchain | None = None, begun: Compiled | None = None
+    ) -> Binary | CompileFailure:
+        """The binary, compiled anew where the cache has lost it, or where the machine interrupted it once."""
+        binary = (begun or self.begin_text(source.text, source.kernel, source.defines, toolchain)).result()
+        if isinstance(binary, CompileFailure) and binary.outcome is Outcome.INTERRUPTED:
+            binary = self.begin_text(source.text, source.kernel, source.defines, toolchain).result()
+        return binary
+
+    def files(self, *paths: str) -> tuple[object, ...]:
+        """Which files these are, and that of the support kernels: others, or none, where the cache was touched."""
+        return tuple(map(_file, (self._support_path, *paths)))
+
+    def are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
+        """Whether the cache holds what was compiled, in the files that were there before: else it does again now.
+
+        If not, nothing that was computed with them says anything of the kernels.
+        """
+        self._support_path = self._compiled_support()
+        again = [self.finish(*text) for text in texts]
+        now = self.files(*(one.path for one in again if isinstance(one, Binary)))
+        return None not in before and before == now
+
+    def _compiled_support(self) -> str:
+        support = self.begin_text(support_source(), "", ()).result()
+        if isinstance(support, CompileFailure) and support.outcome is Outcome.INTERRUPTED:
+            support = self.begin_text(support_source(), "", ()).result()
+        if isinstance(support, CompileFailure):
+            remedy = REMEDIES.get(support.outcome, "mend it or name another compiler")
+            raise ToolMissing(
+                f"{self._toolchain.compiler} does not compile the tuner's own kernels: {support.detail}; {remedy}"
+            )
+        return support.path
+
+
+def _file(path: str) -> tuple[int, int, int] | None:
+    """What tells a file from another in its place; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
