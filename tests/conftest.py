@@ -15,6 +15,7 @@ import pytest
 
 from tests import layers
 from tests.fabricated import tuning_run
+from tests.kept_objects import keep_objects
 from tests.library_calls import SPLIT, TYPES, InProcess, fabricated_library, recording_process, tried
 from tests.quick import FOLDER_VARIABLE, quick_host_toolchain, quick_toolchain
 from tests.quick_command import make_quick
@@ -105,6 +106,14 @@ def quick_tuning(session_folder: Path, pytestconfig: pytest.Config) -> Iterator[
             with suppress(ToolMissing):
                 quick_toolchain(host_toolchain())
         make_quick(patch.setattr)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kept_objects(session_folder: Path) -> Iterator[None]:
+    """Equal libraries and launchers are built once, whichever process asks for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        keep_objects(patch.setattr, session_folder / "objects")
         yield
 
 
