@@ -128,7 +128,11 @@ def find(key: str, suffix: str) -> tuple[Path, int] | None:
 
 
 def keep(output: Path, key: str, suffix: str, spill_bytes: int) -> Path:
-    """Move what a compiler wrote into the cache."""
+    """Move what a compiler wrote into the cache. What another process has kept meanwhile stays: who tries it would find
+    it changed.
+    """
+    if (found := find(key, suffix)) is not None:
+        return found[0]
     binary = _place(key, suffix)
     report = output.with_name("report.json")
     with _OwnFile(output) as file:
