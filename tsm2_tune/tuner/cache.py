@@ -128,8 +128,9 @@ def find(key: str, suffix: str) -> tuple[Path, int] | None:
 
 
 def keep(output: Path, key: str, suffix: str, spill_bytes: int) -> Path:
-    """Move what a compiler wrote into the cache, but where another process has kept it meanwhile: who tries that would
-    find it changed.
+    """Move what a compiler wrote into the cache, but where another process has kept it meanwhile.
+
+    Whoever tries that file would find it changed.
     """
     if (found := find(key, suffix)) is not None:
         return found[0]
