@@ -173,6 +173,17 @@ def test_what_stands_in_place_of_an_entry_is_replaced(
 # --- What is removed meanwhile ---
 
 
+def test_what_another_process_has_kept_meanwhile_stays(folder: Path, tmp_path: Path) -> None:
+    kept = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        output = tmp_path / name / "output"
+        output.write_text(name)
+        kept.append(cache.keep(output, "aa", ".so", 0))
+    assert kept[0] == kept[1]
+    assert kept[0].read_text() == "first"
+
+
 def test_a_cache_that_is_removed_while_a_compiler_runs_is_made_anew(folder: Path, tmp_path: Path) -> None:
     script = f"[ $(wc -l < $calls) = 1 ] && rm -rf {folder.parent}\n{WRITE.strip()} || exit 1\n"
     path = binary(fake(tmp_path, script))

@@ -128,7 +128,12 @@ def find(key: str, suffix: str) -> tuple[Path, int] | None:
 
 
 def keep(output: Path, key: str, suffix: str, spill_bytes: int) -> Path:
-    """Move what a compiler wrote into the cache."""
+    """Move what a compiler wrote into the cache, but where another process has kept it meanwhile.
+
+    Whoever tries that file would find it changed.
+    """
+    if (found := find(key, suffix)) is not None:
+        return found[0]
     binary = _place(key, suffix)
     report = output.with_name("report.json")
     with _OwnFile(output) as file:

@@ -239,11 +239,10 @@ def facts_here() -> Facts:
 
 def work(run: bytes, queue: str, name: str) -> None:
     """On a worker: a run in a process of its own, whose events go to the caller's queue, as long as he waits."""
-    from distributed import Queue, get_worker
-
-    worker = get_worker()
+    distributed = _distributed()
+    worker = distributed.get_worker()
     key = worker.get_current_task()
-    to_caller = Queue(queue)
+    to_caller = distributed.Queue(queue)
     member = Member(pickle.loads(run))
     try:
         to_caller.put(pickle.dumps((name, process_of(member.process_id))))
