@@ -57,6 +57,7 @@ TRIALS = (  # each with its run: of two families, and of every outcome
 )
 VENDOR = (vendor_measurement(700), vendor_measurement(600, "cublasLtMatmul #3", right=False))
 FINAL = final((FASTEST, 505), (ISM2, 340), vendor=VENDOR)
+FINAL = replace(FINAL, measurements=((FASTEST, replace(measurement(505), slowed=2)), *FINAL.measurements[1:]))
 
 
 def tuned_database(path: Path) -> None:

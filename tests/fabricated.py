@@ -21,7 +21,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import environment, render
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.basis import basis, tools
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.store import Store
@@ -202,6 +202,7 @@ ONE_STATE: dict[str, Any] = {
     "cache": lambda asked: Cache.CLEAN,
     "caches": lambda asked, others: (Cache.CLEAN,),
     "basis": lambda cache: basis("nvcc", "", cache),
+    "tools": tools("nvcc", "", "580.65"),
 }
 
 
@@ -285,6 +286,9 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (("measurement", "summary_of"), ("vendor_measurement", "summary_of")),
     (("trial", "superseded"),),
     (),  # spellings alone
+    (),  # another outcome
+    (),  # names alone
+    (("measurement", "slowed"), ("vendor_measurement", "slowed"), ("quarantine", "")),
 )
 
 

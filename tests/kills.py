@@ -53,6 +53,7 @@ class Place:
     folder: Path
     warm: Path | None  # a cache of compiled kernels to begin with
     command: str = "tsm2_tune"  # the module that tunes
+    shared: Path | None = None  # the database, where it is another place's
     mark: str = field(default_factory=lambda: f"{os.getpid()}-{random.getrandbits(64):x}")
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class Place:
 
     @property
     def database(self) -> Path:
-        return self.folder / "results.db"
+        return self.shared or self.folder / "results.db"
 
     def start(self) -> subprocess.Popen[str]:
         """Begin to tune, in a session of its own."""

@@ -41,11 +41,12 @@ SLOW_FILES = """
     launcher_kernels
     order contending bacugen tampered trial_texts space cli guidelines api importing pretuned terminals inner_fma_ring
     exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
-    exported_orders exported_module exported_workspace bench_run bench_first_choices vendor_finals forget gate
+    exported_orders exported_module exported_workspace bench_run bench_first_choices faults vendor_finals forget gate
     launches choice bench_files bench_unseen cli_ops export_within distributions cache claims selection rekey
     exported_cupy exported_vendor imports compilers launcher_first launcher_choice pairs kills resume interrupted
     examples basis mutation ladder expecting leading api_on_host cache_states choice_on_host library_choice
-    bench_measured report_in_browser
+    bench_measured report_in_browser db_kills db_on_server postgresql postgresql_writers
+    json_lines_on_host bench_regret
 """
 SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 from tests.fabricated import ONE_STATE, measurement, trial, tuning_run, vendor_measurement
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import TSM2
@@ -16,8 +15,8 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compiling import Compilers
-from tsm2_tune.tuner.past import Claimed, Past
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Search
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Cache, Outcome, Trial, Verdict
@@ -67,14 +66,12 @@ class Simulated(Tuner):
         self.in_full: list[tuple[str, Problem]] = []
         self.wrong: set[str] = set()  # in the full verification
         self.interrupted: set[str] = set()  # there
+        self.faulting: set[str] = set()  # there
 
-    def tune(
-        self, candidates: Any, past: Past, claim: Callable[[Candidate], Claimed] = lambda _: Claimed.YES, *_: Any
-    ) -> Any:
-        for one in candidates:
-            if one.config.text not in past.tried and claim(one) is Claimed.YES:
-                self.tried.append((one.config.text, one.problem))
-                yield stored_trial(one.config, one.problem, self._times.get((one.config.text, one.problem)))
+    def tune(self, search: Search, *_: Any) -> Any:
+        for one in search:
+            self.tried.append((one.config.text, one.problem))
+            yield stored_trial(one.config, one.problem, self._times.get((one.config.text, one.problem)))
 
     def compile_ahead(self, candidates: Any) -> Any:
         return []
@@ -83,6 +80,7 @@ class Simulated(Tuner):
         self.in_full.append((config.text, problem))
         outcome = Outcome.WRONG_RESULT if config.text in self.wrong else Outcome.OK
         outcome = Outcome.INTERRUPTED if config.text in self.interrupted else outcome
+        outcome = Outcome.CRASHED if config.text in self.faulting else outcome
         return AttemptResult(outcome, "it was so", verdict=Verdict(True, 0.1, "right"))
 
     def _rematch(self, request: Rematch) -> Rematched | AttemptResult:

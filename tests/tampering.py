@@ -22,6 +22,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.tunables import declared
 from tsm2_tune.tuner import migrations, schema
+from tsm2_tune.tuner.quarantine import quarantined
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Cache, Outcome, TimeLimits, Verdict
@@ -85,7 +86,7 @@ REWRITTEN = (  # of statements that create something
 
 
 def good_database(path: Path) -> None:
-    """Trials of two devices: right ones, each kind of failure, finals, older bases, a stale winner."""
+    """Trials of two devices: right ones, each kind of failure, finals, older bases, a stale winner; a quarantine."""
     today = TARGET.basis(Cache.CLEAN)
     c128, c256, ism2 = configuration(128), configuration(256), Ism2Config(1, 128, 8, 8, 4)
     staged = StagedFmaConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2)
@@ -111,6 +112,11 @@ def good_database(path: Path) -> None:
         vendor = (vendor_measurement(480), vendor_measurement(470, "cublasLtMatmul #3", right=False))
         store.add_final(later, final((c128, 495), (c256, 505), (ism2, 515), vendor=vendor), tuple(FAMILIES), today)
         store.add_trial(tuning_run("Tesla K40c", compute_capability="3.5"), trial(900, c128, problem=SMALL))
+        faulty = quarantined(TARGET, SKINNY, configuration(32), Outcome.CRASHED, "an illegal address")
+        hanging = quarantined(
+            TARGET, SMALL, configuration(64, 2), Outcome.TIMED_OUT, "timing took more than 1 s", 1.0
+        )
+        store.add_trials(RUN, [], hazards=[faulty, hanging])
 
 
 # Tamperings: each changes one thing of a database that is open without any check.

@@ -15,6 +15,7 @@ from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TODAY, Simulated, stor
 from tsm2_tune.tuner import confirming
 from tsm2_tune.tuner.events import Confirmed, FinalStored
 from tsm2_tune.tuner.job import past_of
+from tsm2_tune.tuner.quarantine import entries
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Final, Outcome
 from tsm2_tune.tuner.tune import Options
@@ -95,6 +96,12 @@ def test_a_kernel_that_is_wrong_now_competes_no_more(store: Store, path: Path) -
     tried = store.history(DEVICE, SHAPE, ("tsm2",), TODAY).tried()
     assert [one.outcome for one in tried] == [Outcome.WRONG_RESULT, Outcome.OK, Outcome.OK]
     assert len(plain_sql(path, f"{MEASURED[:-12]} WHERE round = 0")) == 3
+
+
+def test_a_kernel_that_faults_now_is_quarantined(store: Store) -> None:
+    found, _ = confirmed(store, {A: 100.0, B: 103.0}, {B: 103.0}, faulting={A.text})
+    assert [one.outcome for one in found.wrong] == [Outcome.CRASHED]
+    assert [one.config for one in entries(store.database)] == [A.text]
 
 
 def test_where_every_kernel_is_wrong_nobody_wins(store: Store) -> None:

@@ -186,6 +186,23 @@ def test_the_command_stores_nothing_of_what_has_no_room(
         assert store.listing() == ()
 
 
+def no_room_to_open(*arguments: Any) -> None:
+    """What a worker process runs, on a device that has no room for what it needs at first."""
+
+    def refused(*_: str) -> None:
+        raise MemoryError("100000000 bytes of device memory")
+
+    serving.open_device = refused  # type: ignore[attr-defined]
+    serving.serve(*arguments)
+
+
+def test_a_device_without_room_to_open_is_a_sentence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "serve", no_room_to_open)
+    result = run(*TUNE, "--db", str(path))
+    assert result.exit_code == 2
+    assert "device cpu does not open: no room for 100000000 bytes of device memory; end what else" in result.output
+
+
 @pytest.mark.parametrize("refused", ["a process", "a pipe"])
 def test_a_system_that_starts_no_process_is_a_sentence(
     refused: str, path: Path, support_path: str, monkeypatch: pytest.MonkeyPatch

@@ -257,3 +257,12 @@ def test_a_decision_has_a_number_of_its_own_and_is_in_the_index() -> None:
         assert re.findall(r"\[(\d{4})\]", superseded) == later
         assert all(one > number for one in later)
         assert ("in part" in superseded) == ("Superseded in part by" in " ".join(dated.split()))
+
+
+def test_the_tests_that_trust_names_are_there() -> None:
+    page = (DOCS / "trust.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(?:tests/)?(test_\w+\.py)(?:::(\w+))?`", page)
+    assert sum(bool(name) for _, name in named) > 20
+    for file, name in named:
+        text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        assert not name or f"\ndef {name}(" in text, f"{file} has no {name}"

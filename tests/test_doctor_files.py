@@ -120,5 +120,5 @@ def test_locks_that_do_not_hold_are_a_problem(path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_networks_file_system_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_file_system", lambda _: "nfs4")
+    monkeypatch.setattr(storage, "network_of", lambda _: "nfs4")
     assert "(nfs4)" in only(storage.database(Question("cpu", str(path)))).text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.fabricated import (
     configuration,
     downgrade,
     final,
+    kernel,
     measurement,
     plain_sql,
     source,
@@ -228,7 +230,9 @@ def test_a_fault_anywhere_counts_and_a_right_one_before_one_in_no_time(
         for name, path in paths.items():
             with Store.open(path, create=True) as store:
                 store.add_trial(EARLY, trial(500, C128) if name == "a" else replace(trial(500, C128), **changes))
-        tsm2_tune.import_trials(paths[second], paths[first])
+        found = tsm2_tune.import_trials(paths[second], paths[first])
+        (told,) = found.conflicts
+        assert told.endswith(f"{outcome.value} counts")
         kept = plain_sql(paths[first], "SELECT outcome, full_verdict IS NOT NULL, count(*) FROM trial")
         assert kept == [(outcome.value, outcome == Outcome.OK, 1)]
         assert plain_sql(paths[first], "SELECT count(*) FROM sample") == [(3,)]
@@ -256,7 +260,7 @@ def test_of_trials_that_timed_out_the_one_that_had_more_time_counts(tmp_path: Pa
         assert plain_sql(path, "SELECT run_limit_seconds FROM trial") == [(90.0,)]
 
 
-def test_another_kernel_of_the_same_basis_is_left_out_and_told(tmp_path: Path) -> None:
+def test_another_kernel_of_the_same_basis_is_superseded_and_told(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
     for path, text, us in ((ours, "int one;\n", 490), (theirs, "int other;\n", 480)):
         with Store.open(path, create=True) as store:
@@ -264,13 +268,19 @@ def test_another_kernel_of_the_same_basis_is_left_out_and_told(tmp_path: Path) -
             store.add_final(EARLY, final((C128, us), vendor=(vendor_measurement(us + 100),)), *TODAY)
     said = run("import", str(theirs), "--db", str(ours))
     assert said.exit_code == 0
-    assert f"left out: one trial of {C128.text} for {PROBLEM.text} on NVIDIA H200, of which both" in said.stderr
-    assert "0 trials added, 1 were there; 1 measurement added" in said.stdout  # the vendor's
+    assert f"conflict: {C128.text} for {PROBLEM.text} on NVIDIA H200: two kernels of one basis" in said.stderr
+    assert "1 trial added, 0 were there; 3 measurements added" in said.stdout  # the vendor's, too
+    again = run("import", str(theirs), "--db", str(ours))
+    assert (again.stderr, again.stdout.startswith(f"{ours}: nothing new: 1 trial was there")) == ("", True)
     tsm2_tune.import_trials(ours, theirs)
     assert facts(ours) == facts(theirs)
-    ((kept,),) = plain_sql(ours, "SELECT text FROM trial JOIN source ON digest = source_digest")
-    times = plain_sql(ours, "SELECT median_us FROM measurement WHERE round > 0")
-    assert times == [(490 if kept == "int one;\n" else 480,)]
+    texts = "SELECT trial.id, text, superseded FROM trial JOIN source ON digest = source_digest ORDER BY text"
+    assert [row[1] for row in plain_sql(ours, texts)] == ["int one;\n", "int other;\n"]
+    assert sorted(row[2] for row in plain_sql(ours, texts)) == [0, 1]
+    assert [plain_sql(path, texts)[at][0] for at, path in enumerate((ours, theirs))] == [1, 1]  # as before
+    times = plain_sql(ours, f"SELECT median_us FROM measurement JOIN ({texts}) AS t ON trial_id = t.id"
+                            " WHERE round > 0 ORDER BY text")  # fmt: skip
+    assert times == [(490,), (480,)]
     assert plain_sql(ours, "SELECT median_us FROM vendor_measurement ORDER BY median_us") == [(580,), (590,)]
 
 
@@ -282,7 +292,7 @@ def test_of_two_kernels_of_a_configuration_the_one_counts_that_is_made_so(tmp_pa
     ended(older, "2026-01-01T00:00:00+00:00")  # the first by all else
     assert [row.stale for row in tsm2_tune.best(older)] == [1]
     for path, other in ((now, older), (older, now)):
-        assert len(tsm2_tune.import_trials(other, path).left_out) == 1
+        tsm2_tune.import_trials(other, path)
         assert [(row.stale, row.median_us) for row in tsm2_tune.best(path)] == [(0, 500.0)]
 
 
@@ -294,7 +304,31 @@ def test_a_text_that_is_started_otherwise_is_another_kernel(launch: dict[str, in
             made = replace(plain, launch=replace(plain.launch, **changes))
             store.add_trial(EARLY, trial(500, C128, source=made))
     found = tsm2_tune.import_trials(theirs, ours)
-    assert (found.trials, found.known, found.times, len(found.left_out)) == (0, 1, 0, 1)
+    assert (found.trials, found.known, found.times, len(found.conflicts)) == (1, 0, 1, 1)
+
+
+def test_what_is_superseded_here_is_not_there_twice_by_a_copy_from_before(tmp_path: Path) -> None:
+    ours, before = tmp_path / "ours.db", tmp_path / "before.db"
+    older = source(C128, text="int older;\n")
+    with Store.open(before, create=True) as store:
+        store.add_trial(EARLY, trial(500, C128, source=older))
+        store.add_final(EARLY, final((C128, 490)), *TODAY)
+    shutil.copy(before, ours)
+    with Store.open(ours, create=False) as store:
+        store.supersede(EARLY.identity.name, PROBLEM, BASIS)
+    superseded = facts(ours)
+    found = tsm2_tune.import_trials(before, ours)
+    assert (found.trials, found.known, found.times, found.changed, found.conflicts) == (0, 1, 0, 0, ())
+    assert facts(ours) == superseded
+    with Store.open(ours, create=False) as store:
+        store.add_trial(EARLY, trial(400, C128))
+        store.supersede(EARLY.identity.name, PROBLEM, BASIS)
+    tsm2_tune.import_trials(ours, before)
+    tsm2_tune.import_trials(before, ours)
+    assert facts(ours) == facts(before)
+    for path in (ours, before):
+        assert plain_sql(path, "SELECT superseded FROM trial ORDER BY id") == [(1,), (0,)]
+        assert [(row.stale, row.median_us) for row in tsm2_tune.best(path)] == [(0, 400.0)]
 
 
 def test_a_damaged_database_is_refused_and_nothing_is_made(two: tuple[Path, Path], tmp_path: Path) -> None:
@@ -325,7 +359,8 @@ def random_database(path: Path, rng: random.Random) -> None:
             for one in rng.sample(runs, k=1):
                 us = 500.0 + int(one.identity.uuid[-1]) + config.threads / 100
                 verdict = rng.choice((None, "right"))
-                store.add_trial(one, trial(us, config, full_verdict=verdict))
+                made = rng.choice((source(config, text="int older;\n"), kernel(config, PROBLEM)))
+                store.add_trial(one, trial(us, config, full_verdict=verdict, source=made))
         for one in sorted(rng.sample(runs, k=rng.randint(0, 3)), key=lambda run: run.started_at):
             at = int(one.identity.uuid[-1])
             store.add_final(

@@ -18,14 +18,17 @@ ALLOWED = {
     "winners": {"tuner", "winners"},
     "liveness": set[str](),
     "display": {"errors", "generator", "tuner", "winners", "display"},
-    "live": {"liveness", "tuner", "winners", "display"},
+    "tally": {"generator", "tuner"},
+    "live": {"generator", "liveness", "tally", "tuner", "winners", "display"},
+    "json_lines": {"api", "liveness", "tally", "tuner"},
     "options": {"errors", "generator", "tuner"},
     "selection": {"errors", "generator", "tuner", "options"},
     "html": {"generator", "tuner", "winners", "html"},
     "api": {"errors", "generator", "tuner", "options", "selection", "pretuned", "html", "api"},
     "pretuned": {"errors", "pretuned"},
-    "reporting": {"display", "command_options", "usage"},
-    "importing": {"display", "command_options", "usage"},
+    "reporting": {"tuner", "display", "command_options", "usage"},
+    "importing": {"tuner", "display", "command_options", "usage"},
+    "databases": {"importing", "tuner", "display", "command_options", "usage"},
     "completion": {"generator", "tuner"},
     "command_options": {"completion", "errors", "generator", "tuner", "options"},
     "usage": {"errors", "tuner", "display"},
@@ -69,6 +72,12 @@ def test_planning_loads_no_pycuda() -> None:
     )
     run = f"from tsm2_tune.cli import main\nfor command in {commands!r}: main(command, standalone_mode=False)"
     assert not any(name.startswith("pycuda") for name in loaded_modules(run))
+
+
+def test_commands_without_a_database_do_not_wait_for_what_reads_one() -> None:
+    commands = [[name, "--help"] for name in ("run", "record", "cache", "doctor")]
+    run = f"from tsm2_tune.cli import main\nfor command in {commands!r}: main(command, standalone_mode=False)"
+    assert not loaded_modules(run) & {"sqlalchemy", "tsm2_tune.tuner.export", "tsm2_tune.progress"}
 
 
 def test_the_generator_has_no_side_effects_to_offer() -> None:

@@ -5,8 +5,13 @@ A few of what `python -m tests.kills` does a hundred times.
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import sqlite3
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +19,7 @@ import pytest
 from tests import kills
 from tests.command import run
 from tests.conftest import copy_cache
+from tests.hasty_command import STALE_SECONDS
 from tests.kills import Place
 from tests.on_host import has_compiler
 
@@ -36,5 +42,38 @@ def warm(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("what", "seed", "number"), [("main", 1, 1), ("worker", 3, 2)])
 def test_who_is_killed(what: str, seed: int, number: int, warm: Path, tmp_path: Path) -> None:
     """Workers while they time and verify for seconds, so that kernels are running when they are killed."""
-    place = Place(tmp_path, warm, "tsm2_tune" if what == "worker" else "tests.quick_command")
+    place = Place(tmp_path, warm, "tests.quickly_compiled" if what == "worker" else "tests.quick_command")
     kills.try_once(place, what, random.Random(seed), seconds=0.5, kills=number)
+
+
+def stop_between_transactions(process: int, path: Path) -> None:
+    """Stop the process where it does not lock the database, which nobody else could write then."""
+    while True:
+        os.kill(process, signal.SIGSTOP)
+        try:
+            with closing(sqlite3.connect(path, timeout=0.0, isolation_level=None)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+        except sqlite3.OperationalError:
+            os.kill(process, signal.SIGCONT)
+            time.sleep(0.01)
+
+
+def test_who_is_stopped_and_comes_back_late(warm: Path, tmp_path: Path) -> None:
+    """Another run on the database does its work meanwhile; what it finds out later is not stored."""
+    (tmp_path / "late").mkdir()
+    (tmp_path / "other").mkdir()
+    late = Place(tmp_path / "late", warm, "tests.hasty_command")
+    other = Place(tmp_path / "other", warm, "tests.hasty_command", shared=late.database)
+    with kills.ended(late.start()) as stopped:
+        kills.wait_for_stage(late, stopped, 1)
+        stop_between_transactions(stopped.pid, late.database)
+        before = late.trials()
+        time.sleep(2 * STALE_SECONDS)
+        kills.check_continued(other, before)
+        after = late.trials()
+        os.kill(stopped.pid, signal.SIGCONT)
+        output, _ = stopped.communicate(timeout=kills.LIMIT_SECONDS)
+    assert stopped.returncode == 0, output
+    assert late.trials() == after
+    kills.check_continued(late, after)

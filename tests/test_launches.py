@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
 from tests.conftest import TryKernel, compiled
@@ -23,6 +24,7 @@ from tsm2_tune.generator.probes import launch_problems
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.cuda import packed_arguments
 from tsm2_tune.tuner.full_calls import EMULATED, calls_for
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.requests import AttemptResult, FullVerification, Run
@@ -159,3 +161,13 @@ def test_a_bug_of_other_launches_is_rejected_in_full(
     result = with_other_splits(worker, quickest, bug)
     assert result.outcome in (Outcome.WRONG_RESULT, Outcome.CRASHED), f"accepted: {result}"
     assert " splits" in result.detail
+
+
+def test_each_parameter_lies_at_a_multiple_of_its_size() -> None:
+    values = (np.float32(1), np.uint64(2**40), np.complex64(3 + 4j), np.int32(5), np.complex128(6 + 7j))
+    packed = packed_arguments(values).tobytes()
+    places = (0, 8, 16, 24, 32)
+    assert len(packed) == 48
+    assert [packed[at : at + one.nbytes] for at, one in zip(places, values, strict=True)] == [
+        one.tobytes() for one in values
+    ]

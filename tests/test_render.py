@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.gate import of_binary
 from tests.cases import SOURCES
 from tests.goldens import DIGESTS, GOLDEN, Source, difference, golden_digests, path_of, readable, spelling
 from tsm2_tune.errors import ToolMissing
@@ -15,6 +18,7 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.tuner import compiler
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.nvcc import cuda_toolchain
 from tsm2_tune.tuner.trial import Binary, CompileFailure
@@ -112,14 +116,21 @@ def together(sources: list[KernelSource]) -> str:
     )
 
 
-def test_the_golden_sources_compile_with_nvcc_without_a_warning() -> None:
-    """With either width of index, of 64 bits to PTX alone; with little optimisation, as tests on a GPU do it all."""
+QUICK = ("-Xcicc", "-O0", "-Xptxas", "-O0")
+
+
+@pytest.fixture
+def nvcc() -> Toolchain:
     try:
-        found_here = cuda_toolchain((9, 0))
+        return cuda_toolchain((9, 0))
     except ToolMissing as missing:
         pytest.skip(str(missing))
-    optimising = replace(found_here, flags=(*found_here.flags, "-Werror", "all-warnings"))
-    quick = replace(optimising, flags=(*optimising.flags, "-Xcicc", "-O0", "-Xptxas", "-O0"))
+
+
+def test_the_golden_sources_compile_with_nvcc_without_a_warning(nvcc: Toolchain) -> None:
+    """With either width of index, of 64 bits to PTX alone; with little optimisation, as tests on a GPU do it all."""
+    optimising = replace(nvcc, flags=(*nvcc.flags, "-Werror", "all-warnings"))
+    quick = replace(optimising, flags=(*optimising.flags, *QUICK))
     to_ptx = replace(quick, flags=tuple("-ptx" if flag == "-cubin" else flag for flag in quick.flags))
     sources = golden_sources()
 
@@ -134,3 +145,28 @@ def test_the_golden_sources_compile_with_nvcc_without_a_warning() -> None:
         for work in works:
             answer = work.result()
             assert isinstance(answer, Binary), answer.detail
+
+
+@pytest.mark.parametrize("kernel", ["minplus", "staged_dmma", "row_lanes_register_b", "inner_mma16"])
+def test_headers_in_place_of_the_toolkits_change_nothing(
+    nvcc: Toolchain, kernel: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = next(one for one in golden_sources() if one.kernel == kernel)
+    quick = replace(nvcc, flags=(*nvcc.flags, *QUICK))
+    calls, compiled = [], compiler._compiled
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return compiled(*arguments)
+
+    monkeypatch.setattr(compiler, "_compiled", counted)
+    found = []
+    for number, toolchain in enumerate((quick, replace(quick, includes=()))):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(number)))
+        binary = compile_text(
+            source.text, kernel=kernel, defines=source.defines, toolchain=toolchain, limit_seconds=120
+        )
+        assert isinstance(binary, Binary), binary.detail
+        found.append(of_binary(binary, launched_bytes=0))
+    assert found[0] == found[1]
+    assert len(calls) == 2  # none was compiled again, without these headers

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, final, plain_sql, trial, tuning_run
+from tests.command import run
+from tests.fabricated import (
+    BASIS,
+    GPU,
+    PROBLEM,
+    configuration,
+    downgrade,
+    final,
+    measurement,
+    plain_sql,
+    trial,
+    tuning_run,
+    vendor_measurement,
+)
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
 from tsm2_tune.generator.former_names import FORMER_NAMES
@@ -20,6 +35,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner import database, migrations
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Final
 
 RUN = tuning_run()
 TODAY = ("tsm2", "ism2"), BASIS
@@ -79,6 +95,7 @@ def test_a_folder_and_a_path_under_a_file(tmp_path: Path, path: Path) -> None:
 def test_a_read_only_folder_can_be_read_but_not_written(tmp_path: Path, path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
+    downgrade(path, 17)
     path.chmod(0o444)
     tmp_path.chmod(0o555)
     try:
@@ -87,6 +104,42 @@ def test_a_read_only_folder_can_be_read_but_not_written(tmp_path: Path, path: Pa
             assert len(store.best()) == 1
     finally:
         tmp_path.chmod(0o755)
+
+
+READING = (
+    "best --json", "show", "show 2", "export --format csv --output -", "export --format trials --output -",
+    f"export --format t4 --shapes {PROBLEM.text} --output -",
+    "space --audit --device h200",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("version", [1, 18, migrations.version()])
+def test_what_cannot_be_written_can_be_read_also_of_an_older_schema(
+    version: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(path, create=True) as store:
+        for us, config in ((500, C128), (600, C256)):
+            store.add_trial(RUN, trial(us, config))
+    if version < migrations.version():
+        downgrade(path, version)
+    shutil.copy(path, path.with_name("writable.db"))
+    content, names = path.read_bytes(), set(path.parent.iterdir())
+    connect = sqlite3.connect
+
+    def read_only(name: str, **named: Any) -> sqlite3.Connection:
+        return connect(name.replace(f"{path.name}?mode=rw", f"{path.name}?mode=ro"), **named)
+
+    monkeypatch.setattr(sqlite3, "connect", read_only)
+    for command in READING:
+        said, expected = (run(*command.split(), "--db", str(one)) for one in (path, path.with_name("writable.db")))
+        assert (said.exit_code, expected.exit_code) == (0, 0), (command, said.output, expected.output)
+        assert said.stdout.replace(str(path), "") == expected.stdout.replace(str(path.with_name("writable.db")), "")
+    said = run("forget", "2", "--db", str(path))
+    assert (said.exit_code, said.stderr) == (
+        2, f"Error: {path} cannot be written: make it and its folder writable, or name another with --db\n"
+    )  # fmt: skip
+    assert path.read_bytes() == content
+    assert set(path.parent.iterdir()) == names
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may look anywhere")
@@ -243,6 +296,22 @@ def test_names_of_older_versions_become_those_of_now(path: Path) -> None:
     with Store.open(path, create=True) as store:
         assert [(row.config, row.family) for row in store.best()] == [(now.text, "staged_dmma")]
         assert store.trial(1).trial.config == now
+
+
+def test_finals_of_before_counted_no_samples_at_a_dropped_clock(path: Path) -> None:
+    slowed = replace(measurement(490), slowed=2)
+    vendor = (replace(vendor_measurement(700), measurement=slowed),)
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500, C128))
+        store.add_final(RUN, Final(PROBLEM, ((C128, slowed),), vendor), *TODAY)
+        assert [one.slowed for _, one in store.trial(1).rounds] == [None, 2]
+    assert plain_sql(path, "SELECT slowed FROM vendor_measurement") == [(2,)]
+    downgrade(path, 19)
+    with Store.open(path, create=True) as store:
+        assert [one.slowed for _, one in store.trial(1).rounds] == [None, None]
+    plain_sql(path, "UPDATE measurement SET slowed = 4 WHERE round = 1")
+    with Store.open(path, create=True) as store, pytest.raises(StoreError, match="4 of 3 samples at a dropped clock"):
+        store.trial(1)
 
 
 def test_a_family_of_an_older_version_is_told_what_it_is_called_now() -> None:

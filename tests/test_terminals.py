@@ -9,12 +9,10 @@ import os
 import re
 import subprocess
 import sys
-import time
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,18 +21,15 @@ from rich.console import Console
 
 from tests.command import run
 from tests.fabricated import GPU, configuration, exported, host_run, trial, tuning_run
-from tsm2_tune import display, live, reports
+from tsm2_tune import display, reports
 from tsm2_tune.__main__ import main as command
 from tsm2_tune.generator.families.ladder import STEPS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import FORMATS
 from tsm2_tune.tuner.export.tables import csv_cell
-from tsm2_tune.tuner.job import ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.ladder import Rung
-from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.tune import Options
 
 WIDTHS = range(20, 201)
 PRINT_TABLE = display.print_table  # which tests replace, to keep what is printed
@@ -137,69 +132,6 @@ def test_the_ladder_is_whole_at_every_width(database: Path, monkeypatch: pytest.
     )
     reports.print_ladder(Problem(1024, 1024, 1024, "f32"), GPU, rungs, Console(file=io.StringIO()))
     assert_whole(found[0])
-
-
-@pytest.mark.parametrize("width", [20, 40, 80, 120])
-def test_the_line_of_progress_is_whole(width: int) -> None:
-    problem = Problem(20480, 16, 20480, "f32")
-    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
-    space: Any = SimpleNamespace(problem=problem, kept=range(12800))
-    with live.Display(console, Options(), 12, Phases()) as shown:
-        shown.show(ProblemStarted(space, tried_before=128, best_before_us=None, seconds_before=0.0))
-        shown.show(TrialStored(trial(123456.7), 1))
-    assert isinstance(console.file, io.StringIO)
-    last = console.file.getvalue().rpartition("1/12")[2].split()  # Live draws it again and again
-    assert last[:2] == [problem.text, "129/12800"]
-    assert {"123456.7", "13.6", "GB/s,", "0", "%", "floor"} <= set(last)
-
-
-def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = Problem(20480, 16, 20480, "f32")
-    console = Console(file=io.StringIO(), force_terminal=False, width=200)
-    space: Any = SimpleNamespace(problem=problem, kept=range(128))
-    with live.Display(console, Options(), 12, Phases()) as shown:
-        shown.show(ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
-        shown.show(TrialStored(trial(500.0), 1))
-        monkeypatch.setattr(live, "SILENCE_SECONDS", 0.0)
-        shown.show(TrialStored(trial(400.0), 2))
-        shown.show(ProblemEnded(problem, 2, 2, 0, 126, 0, 0, None))
-    assert isinstance(console.file, io.StringIO)
-    counted, ended = console.file.getvalue().splitlines()
-    assert re.fullmatch(rf"1/12 {problem.text}: 2 of 128 trials, \d+ s left; best 400.0 us, .* of the floor", counted)
-    assert ended.startswith(f"1/12 {problem.text}: no configuration gave a right result (2 new trials; 126 untried")
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_long_trial_is_not_silent(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
-    """Told after a while, then twice as long after that, and so on; anew after each event."""
-    monkeypatch.setattr(live, "LONG_SECONDS", 0.2)
-    console = Console(file=io.StringIO(), force_terminal=terminal, color_system=None, width=200)
-    assert isinstance(console.file, io.StringIO)
-    space: Any = SimpleNamespace(problem=Problem(20480, 16, 20480, "f32"), kept=range(128))
-    phases = Phases()
-    with live.Display(console, Options(), 2, phases) as shown:
-        time.sleep(0.3)
-        assert "no news" not in console.file.getvalue(), "there is no problem yet"
-        shown.show(ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
-        phases.enter("compilers")
-        wait_until(lambda: console.file.getvalue().count("no news for ") >= 2)
-        phases.enter("timing")
-        shown.show(TrialStored(trial(500.0), 1))
-        wait_until(lambda: "at timing" in console.file.getvalue())
-        shown.show(ProblemEnded(Problem(20480, 16, 20480, "f32"), 1, 1, 0, 127, 0, 0, None))
-        ended = console.file.getvalue()
-        time.sleep(0.5)
-        assert "no news" not in console.file.getvalue()[len(ended) :], "the problem has ended"
-    pattern = rf"{'' if terminal else '1/2 '}20480x16x20480:f32: no news for \d+ s, at compilers"
-    assert len(re.findall(pattern, ended)) >= 2
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait 10 s at the most."""
-    end = time.monotonic() + 10.0
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 # Encodings

@@ -36,7 +36,8 @@ from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.requests import AttemptResult, Rematch, Rematched
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import DeviceIdentity, Outcome, VendorMeasurement
+from tsm2_tune.tuner.strategies import exhaustive
+from tsm2_tune.tuner.trial import Cache, DeviceIdentity, Outcome, VendorMeasurement
 from tsm2_tune.tuner.tune import Options
 from tsm2_tune.tuner.vendor.beside import Libraries
 
@@ -93,7 +94,7 @@ class WithVendor(Replay):
 
 def turn(store: Store, tuner: Replay) -> list[job.Event]:
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    return list(job.run([space], tuner, store, order=lambda *_: (), families=("tsm2",)))
+    return list(job.run([space], tuner, store, make=exhaustive, families=("tsm2",)))
 
 
 def measured(store: Store, tuner: WithVendor) -> list[bool]:
@@ -238,6 +239,26 @@ def test_the_last_final_tells_driver_library_and_version(store: Store) -> None:
     assert store.history(GPU, replace(PROBLEM, n=8), *TODAY).vendor_of_last_final() == frozenset()
 
 
+def test_a_turn_begins_with_what_the_vendor_took_in_the_newest_final_where_it_was_right(store: Store) -> None:
+    def known_us() -> float | None:
+        return next(event.vendor_us for event in turn(store, Replay(store)) if isinstance(event, job.ProblemStarted))
+
+    assert known_us() is None
+    stored(store, GEMM, LT)
+    assert known_us() == 470
+    both = (vendor_measurement(520), vendor_measurement(515, "cublasLtMatmul #3"))
+    store.add_final(RUN, final((C128, 510), vendor=both), *TODAY)
+    assert known_us() == 515
+    store.add_final(RUN, final((C128, 510), vendor=(vendor_measurement(530),)), *TODAY)
+    assert known_us() == 530
+    store.add_final(RUN, final((C128, 510), vendor=(vendor_measurement(90, right=False),)), *TODAY)
+    store.add_final(RUN, final((C128, 510)), *TODAY)
+    assert known_us() == 530
+    assert store.vendor_us(GPU, PROBLEM, Cache.DIRTY) is None
+    assert store.vendor_us("another", PROBLEM, Cache.CLEAN) is None
+    assert store.vendor_us(GPU, replace(PROBLEM, n=8), Cache.CLEAN) is None
+
+
 def test_the_vendor_is_forgotten_with_the_last_trial_of_its_final(store: Store, path: Path) -> None:
     stored(store, GEMM, LT)
     counts = "SELECT (SELECT count(*) FROM vendor_measurement), (SELECT count(*) FROM vendor_sample)"
@@ -331,7 +352,7 @@ def test_the_winners_line_says_it(store: Store, capsys: pytest.CaptureFixture[st
     tried(store, {A: 100})
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
     with Display(console(), Options(), 1, Phases()) as shown:
-        for event in job.run([space], WithVendor(store), store, order=lambda *_: (), families=("tsm2",)):
+        for event in job.run([space], WithVendor(store), store, make=exhaustive, families=("tsm2",)):
             shown.show(event)
     assert "0.90 x cuBLAS" in capsys.readouterr().out
 

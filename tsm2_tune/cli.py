@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import UserDict
 from collections.abc import Iterator
 from importlib import import_module
@@ -16,25 +15,27 @@ from tsm2_tune.command_options import (
     device_option,
     family_options,
     full_trials_option,
+    gain_option,
     is_given,
     pairs_option,
     retry_option,
     shapes_options,
+    strategy_option,
     tuning_options,
     vendor_option,
     wait_option,
 )
-from tsm2_tune.options import DEFAULT_DATABASE, computable, family_names, problems_of, thresholds_of
-from tsm2_tune.tuner.target import default_spec, find_target
-from tsm2_tune.usage import Group, ended_by_signals
+from tsm2_tune.options import computable, family_names, problems_of, thresholds_of
+from tsm2_tune.tuner.addresses import shown_name
+from tsm2_tune.tuner.target import Target, default_spec, find_target
+from tsm2_tune.usage import Group, ended_by_signals, tell
 
 if TYPE_CHECKING:  # completion in a shell waits for what is imported here
-    from rich.console import Console
-
     from tsm2_tune import TuningResult
+    from tsm2_tune.json_lines import EventLines
+    from tsm2_tune.progress import Progress
     from tsm2_tune.tuner.events import RunStarted
 
-MOST_CHANGED = 5  # problems whose winner changed, that are named
 NO_GPU = (
     "no CUDA driver answers: the host emulates the kernels, which is for smaller shapes than a GPU's;"
     " --device cpu leaves this sentence out"
@@ -44,6 +45,7 @@ MODULES = {
     "best": "listing",
     "cache": "caching",
     "confirm": "confirming",
+    "db": "databases",
     "devices": "planning",
     "doctor": "doctor",
     "export": "exporting",
@@ -51,6 +53,7 @@ MODULES = {
     "import": "importing",
     "ladder": "laddering",
     "model": "planning",
+    "quarantine": "quarantining",
     "record": "programs",
     "report": "reporting",
     "run": "programs",
@@ -90,12 +93,15 @@ class Commands(UserDict[str, click.Command]):
 @shapes_options(required=False)
 @family_options
 @tuning_options
+@strategy_option
+@gain_option
 @full_trials_option
 @vendor_option
 @pairs_option
 @retry_option
 @wait_option
 @database_option
+@click.option("--json", "as_json", is_flag=True, help="Print events as they happen, each a line of JSON.")
 @click.pass_context
 def main(
     ctx: click.Context,
@@ -113,6 +119,7 @@ def main(
     pairs: bool,
     wait: bool,
     database: str,
+    as_json: bool,
     **patience: Any,
 ) -> None:
     """Tune tall-and-skinny matrix multiplication for a GPU, or for this host.
@@ -124,30 +131,22 @@ def main(
     compiles CUDA for the rest, verifies and times each, and stores every trial. The same command again goes on
     where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
     """
-    from tsm2_tune import display
-    from tsm2_tune.progress import Progress, of_state, tell_interrupted
-
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if is_given(ctx, name)]
         if given:
             raise click.UsageError(f"options of tuning before {ctx.invoked_subcommand!r}: put them behind it")
         return
+    from tsm2_tune.progress import tell_interrupted  # other commands do not wait for what tuning needs
+    from tsm2_tune.quarantining import tell_quarantined
+
     if shapes is None:
         raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480; --help says more")
     names = family_names(families)
     problems = computable(problems_of(shapes, dtypes, ops, layout, math), names)
-    with ended_by_signals(ctx, database):
+    with ended_by_signals(ctx, database, stderr=as_json):
         thresholds = thresholds_of(guidelines)
         target = find_target(default_spec() if spec is None else spec)
-        is_asked = is_given(ctx, "cache")
-
-        def said(run: RunStarted) -> Iterator[str]:
-            yield f"device: {target.identity.name}{of_state(target, run.options, is_asked=is_asked)}"
-            if spec is None and target.is_host:
-                yield NO_GPU
-
-        console = display.console()
-        with Progress(console, said) as shown:
+        with _shown(ctx, shown_name(database), target, as_json=as_json) as shown:
             result = tsm2_tune.tune(
                 problems,
                 device=target,
@@ -161,25 +160,33 @@ def main(
                 on_event=shown.show,
                 **patience,
             )
-        _tell_changed(result, console)
-        display.winners_table(result.winners, console)
-        if result.winners:
-            display.print_line(console, _next_step(database, is_host=target.is_host))
-    _tell_unsolved(result, database)
+        shown.end(result)
+    tell_quarantined(sum(one.quarantined for one in result.ended), shown_name(database))
+    _tell_unsolved(result, shown_name(database))
     tell_interrupted(result.interrupted)
-    if result.unsolved or result.interrupted:
+    if not result.is_complete:
         ctx.exit(1)
 
 
-def _tell_changed(result: TuningResult, console: Console) -> None:
-    """Say for which problems the kernel of another one has won since their searches ended, if for any."""
-    from tsm2_tune import display
+def _shown(ctx: click.Context, database: str, target: Target, *, as_json: bool) -> EventLines | Progress:
+    """What shows the events of a run into the database of this name."""
+    from tsm2_tune.display import console
+    from tsm2_tune.json_lines import EventLines
+    from tsm2_tune.progress import Progress, of_state
 
-    ended = {one.problem: one.winner.config for one in result.ended if one.winner is not None}
-    changed = [row.problem.text for row in result.winners if ended.get(row.problem, row.config) != row.config]
-    if changed:
-        shown = ", ".join(changed[:MOST_CHANGED]) + (", ..." if len(changed) > MOST_CHANGED else "")
-        display.print_line(console, f"faster kernels than their searches found: {shown}")
+    no_gpu = NO_GPU if target.is_host and not is_given(ctx, "spec") else ""
+    if as_json:
+        if no_gpu:
+            tell(no_gpu)
+        return EventLines(database)
+
+    def said(run: RunStarted) -> Iterator[str]:
+        state = of_state(target, run.options, is_asked=is_given(ctx, "cache"))
+        yield f"device: {target.identity.name}{state}"
+        if no_gpu:
+            yield no_gpu
+
+    return Progress(console(), database, said)
 
 
 def _tell_unsolved(result: TuningResult, database: str) -> None:
@@ -194,11 +201,3 @@ def _tell_unsolved(result: TuningResult, database: str) -> None:
     if any(one.timed_out for one in result.ended if one.winner is None):
         sentence += "; for what timed out choose smaller shapes or another device, or raise --run-limit, --budget"
     display.print_line(display.console(stderr=True), sentence)
-
-
-def _next_step(database: str, *, is_host: bool) -> str:
-    """What can be done with the winners, and what their times are."""
-    of_database = "" if database == DEFAULT_DATABASE else f" --db {shlex.quote(database)}"
-    command = f"tsm2-tune export{of_database} --format module --output best_kernels.py"
-    times = "times are of kernels that this host emulates, not of a GPU's; " if is_host else ""
-    return f"{times}next: `{command}` writes the winners as a module to import"

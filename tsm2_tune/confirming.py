@@ -12,6 +12,7 @@ import tsm2_tune
 from tsm2_tune import display
 from tsm2_tune.command_options import database_option, json_option, selection_options, wait_option
 from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.tuner.events import Confirmed, Event, Noted
 from tsm2_tune.usage import ended_by_signals, tell
 
@@ -40,11 +41,12 @@ def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool
         elif isinstance(event, Confirmed) and not as_json:
             display.print_line(display.console(), str(event))
 
-    with ended_by_signals(ctx, database), display.waiting("repeating finals"):
+    with ended_by_signals(ctx, database, stderr=as_json), display.waiting("repeating finals"):
         found = tsm2_tune.confirm(database, wait=wait, on_event=show, **which)
     if not found:
         raise InputError(
-            f"{database} has no winner of what was asked for on this device: tsm2-tune best shows what it has"
+            f"{shown_name(database)} has no winner of what was asked for on this device: tsm2-tune best shows what it"
+            " has"
         )
     if as_json:
         click.echo(json.dumps([facts(one) for one in found], indent=2))
@@ -67,7 +69,7 @@ def facts(one: Confirmed) -> dict[str, Any]:
         "vendor_us": None if one.now is None else one.now.vendor_us,
         "drift_percent": None if one.drift is None else 100 * one.drift,
         "spread_percent": 100 * one.spread,
-        "slowed_samples": 0 if one.again is None else one.again.slowed,
+        "slowed_samples": None if one.again is None else one.again.slowed,
         "wrong": [{"configuration": each.config, **_ending(asdict(each))} for each in one.wrong],
         "trouble": one.trouble,
     }

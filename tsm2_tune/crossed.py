@@ -9,8 +9,7 @@ from rich.console import Console
 
 from tsm2_tune.display import print_line
 from tsm2_tune.fewest import Measuring
-from tsm2_tune.live import LONG_SECONDS
-from tsm2_tune.liveness import Liveness
+from tsm2_tune.liveness import LONG_SECONDS, Liveness
 from tsm2_tune.tuner.events import Event, TrialInterrupted, TrialStored
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.trial import Outcome

@@ -11,6 +11,7 @@ from tsm2_tune import completion, display
 from tsm2_tune.api.results import FORMATS, contradiction
 from tsm2_tune.command_options import Choice, database_option, selection_options, wait_option, within_options
 from tsm2_tune.fewest import Choosing
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
 from tsm2_tune.usage import ended_by_signals, tell
 
@@ -81,7 +82,9 @@ def export(
     if wrong is not None:
         raise click.UsageError(wrong)
     into_file = output != "-"
-    ended = display.waiting(f"exporting {database}") if within is None else ended_by_signals(ctx, database)
+    ended = (
+        display.waiting(f"exporting {shown_name(database)}") if within is None else ended_by_signals(ctx, database)
+    )
     with ended, Choosing(display.console(stderr=not into_file)) as shown:
         exported = tsm2_tune.export(
             database,

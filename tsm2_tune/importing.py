@@ -7,9 +7,10 @@ import click
 import tsm2_tune
 from tsm2_tune.command_options import database_option
 from tsm2_tune.display import printable, waiting
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.usage import Command, tell
 
-MOST_TOLD = 20  # configurations that are left out
+MOST_TOLD = 20  # configurations of a kind
 
 
 @click.command("import", cls=Command)
@@ -27,10 +28,16 @@ def import_(source: str, database: str) -> None:
     FILE is only read. What is there already stays as it is, so that the same again adds nothing. Texts, T4 files
     and caches are those that `tsm2-tune export` wrote; the texts of this package are pretuned:h100 and pretuned:h200.
     """
-    with waiting(f"importing {source}"):
+    with waiting(f"importing {shown_name(source)}"):
         found = tsm2_tune.import_trials(source, database)
-    for sentence in found.left_out[:MOST_TOLD]:
-        tell(sentence)
-    if len(found.left_out) > MOST_TOLD:
-        tell(f"left out: {len(found.left_out) - MOST_TOLD} more configurations, for reasons like these")
-    click.echo(printable(f"{database}: {found}"))
+    tell_imported(found)
+    click.echo(printable(f"{shown_name(database)}: {found}"))
+
+
+def tell_imported(found: tsm2_tune.Imported) -> None:
+    """Say which configurations were left out, and of which the two files contradict each other."""
+    for sentences in (found.left_out, found.conflicts):
+        for sentence in sentences[:MOST_TOLD]:
+            tell(sentence)
+        if len(sentences) > MOST_TOLD:
+            tell(f"{sentences[0].partition(':')[0]}: {len(sentences) - MOST_TOLD} more configurations like these")

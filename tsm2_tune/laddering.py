@@ -23,6 +23,7 @@ from tsm2_tune.live import Display
 from tsm2_tune.options import LADDER_DATABASE, problems_of
 from tsm2_tune.progress import of_state, tell_interrupted
 from tsm2_tune.tuner import ladder as steps
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.tuner.events import is_interruption
 from tsm2_tune.tuner.locks import device_lock
 from tsm2_tune.tuner.store import Store
@@ -64,7 +65,7 @@ def ladder(
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
     interrupted = 0
-    with ended_by_signals(ctx, database):
+    with ended_by_signals(ctx, database, stderr=as_json):
         console, options = display.console(stderr=as_json), options_of(**patience)
         target = find_target(default_spec() if spec is None else spec)
         searched = steps.spaces(problems, target)
@@ -88,7 +89,7 @@ def ladder(
     if unsolved:
         untried = any(not rung.tried for rungs in found.values() for rung in rungs)
         more = "raise --budget or --max-trials, or choose a smaller shape" if untried else "raise its limits"
-        sentence = f"some steps have no time: see `tsm2-tune show --db {database}`, or {more}"
+        sentence = f"some steps have no time: see `tsm2-tune show --db {shown_name(database)}`, or {more}"
         display.print_line(display.console(stderr=True), sentence)
     tell_interrupted(interrupted)
     if unsolved or interrupted:

@@ -16,6 +16,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.selection import Selection, selected
 from tsm2_tune.trials import TrialNumber
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.usage import tell
 
@@ -26,14 +27,14 @@ from tsm2_tune.usage import tell
 @json_option
 def best(database: str, which: dict[str, Any], as_json: bool) -> None:
     """Show the winners in the database."""
-    with display.waiting(f"reading {database}"):
+    with display.waiting(f"reading {shown_name(database)}"):
         rows = tsm2_tune.best(database, **which)
     if not rows:
         selection = selected(**which)
         every = tsm2_tune.best(database, device=selection.device)
         _refuse_nothing("winner", [(row.problem, row.cache) for row in every], selection, database)
         if not every and not as_json:
-            tell(f"{database} has no winner yet: tune first")
+            tell(f"{shown_name(database)} has no winner yet: tune first")
     if as_json:
         click.echo(json.dumps([{**asdict(row), "parameters": row.tunables} for row in rows], indent=2))
     else:
@@ -43,7 +44,7 @@ def best(database: str, which: dict[str, Any], as_json: bool) -> None:
 def _refuse_nothing(what: str, stored: Sequence[tuple[Problem, str]], selection: Selection, database: str) -> None:
     """InputError where there are some, none of which was asked for."""
     if (selection.is_of_problems or selection.cache is not None) and stored:
-        raise InputError(selection.none_of(what, stored, database))
+        raise InputError(selection.none_of(what, stored, shown_name(database)))
 
 
 @click.command()

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID
 from rich.table import Column
+from rich.text import Text
 
 from tsm2_tune.display import one_line, print_line
-from tsm2_tune.liveness import Liveness
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.liveness import LONG_SECONDS, Liveness
+from tsm2_tune.tally import Tally, Turn, left_text
 from tsm2_tune.tuner.events import (
     Event,
     FinalFailure,
@@ -23,38 +29,63 @@ from tsm2_tune.tuner.events import (
     WinnerVerified,
 )
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.trial import Outcome, Trial
 from tsm2_tune.tuner.tune import Options
 from tsm2_tune.winners import rate_text, winner_text
 
 SILENCE_SECONDS = 15.0  # after which trials are counted in a line, where no bar does so
-LONG_SECONDS = 10.0  # without an event, after which its phase is shown; again after twice as long, and so on
-LEAST_BAR_WIDTH = 100  # of a terminal beside whose line of progress there is room for a bar
+BAR_WIDTH = 20
+LEAST_WIDTH = 100  # of a terminal that has room for a bar beside its lines of progress
+GAP = "  "  # between what a line of progress says
+
+
+@dataclass(slots=True)
+class _Shown:
+    """What is shown of a run: of the problem that it is at."""
+
+    number: int  # of the problem, in the order in which they began
+    task: TaskID  # its line of progress
+    note: str = ""  # in place of the best time
+    failed: dict[str, int] = field(default_factory=dict)  # outcome -> trials, all that are not ok
+
+
+class _Line(ProgressColumn):
+    """What a task says by itself: time goes on between events. It folds, so that nothing of it is cut."""
+
+    def render(self, task: Task) -> Text:
+        text: Callable[[], str] = task.fields["text"]
+        return Text(text())
 
 
 class Display:
-    """Shows the events of a search, and its phase where none comes for long. Use as a context manager."""
+    """Shows the events of a search, and its phase where none comes for long. Use as a context manager.
 
-    def __init__(self, console: Console, options: Options, problems: int, phases: Phases) -> None:
-        self._console, self._options, self._problems = console, options, problems
+    Runs that share the problems have a name each, and a line each.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        options: Options,
+        problems: int,
+        phases: Phases,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._tally = Tally(options, problems, clock)
         self._phases, self._liveness = phases, Liveness(self._goes_on, LONG_SECONDS)
         self._live = console.is_terminal
         self._progress = Progress(
-            TextColumn(
-                "{task.description}  {task.completed:g}/{task.total:g}  {task.fields[left]}  {task.fields[best]}",
-                table_column=Column(),  # which folds, so that nothing of it is cut
-                markup=False,
-            ),
-            *([BarColumn(bar_width=None)] if console.width >= LEAST_BAR_WIDTH else []),
+            _Line(table_column=Column(ratio=1)),
+            *([BarColumn(bar_width=BAR_WIDTH)] if console.width >= LEAST_WIDTH else []),
             expand=True,
             console=console,
             disable=not self._live,
         )
-        self._task: TaskID | None = None
-        self._number, self._problem = 0, ""
-        self._best_us: float | None = None
-        self._others: dict[str, int] = {}
-        self._seconds_before, self._started, self._trials, self._expected = 0.0, 0.0, 0, 0
+        self._all: TaskID | None = None  # the line of all problems, where there are several
+        self._shown: dict[str, _Shown] = {}  # by the run's name
+        self._numbers: dict[Problem, int] = {}  # of those that have begun; several runs may be at one
         self._told = time.monotonic()
         self._vendor_told = False  # that it is measured nowhere
 
@@ -68,53 +99,53 @@ class Display:
     ) -> None:
         self._liveness.__exit__(kind, error, trace)
         self._progress.stop()
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            with suppress(OSError):  # the terminal may be what is gone
+                self._tell_interrupted()
 
-    def _goes_on(self, seconds: float) -> None:
-        """Say what takes so long."""
-        if self._problem:
-            text = f"no news for {seconds:.0f} s, at {self._phases.now}"
-            self._line(f"{self._of_problems()}{self._problem}: {text}")
+    def __rich__(self) -> RenderableType:
+        """The lines of progress as they are now."""
+        return self._progress.get_renderable()
 
-    def show(self, event: Event) -> None:
-        """Bring the screen up to date with the event."""
+    def show(self, event: Event, run: str = "") -> None:
+        """Bring the screen up to date with the event of the run."""
         self._liveness.event()
+        turn = self._tally.turns.get(run)
+        self._tally.hear(event, run)
         if isinstance(event, ProblemStarted):
-            self._problem_started(event)
+            self._problem_started(event.space.problem, run)
         elif isinstance(event, TrialStored | TrialInterrupted):
-            self._trial_stored(event.trial)
+            self._trial_ended(event.trial, run)
         elif isinstance(event, FinalStored):
-            self._update(note="finalists measured again")
+            self._note(run, "finalists measured again")
         elif isinstance(event, FinalFailure):
             self._line(f"{event.problem.text}: finalists not measured again: {one_line(event.detail)}")
         elif isinstance(event, WinnerVerified):
-            self._winner_verified(event)
+            self._winner_verified(event, run)
         elif isinstance(event, VendorLeftOut):
             self._vendor_left_out(event)
-        elif isinstance(event, ProblemEnded):
-            self._problem_ended(event)
+        elif isinstance(event, ProblemEnded) and turn is not None:
+            self._problem_ended(event, run)
+        self._update()
 
-    def _problem_started(self, event: ProblemStarted) -> None:
-        self._number += 1
-        self._problem = event.space.problem.text
-        self._best_us, self._others = event.best_before_us, {}
-        kept = len(event.space.kept)
-        total = min(kept, self._options.max_trials) if self._options.max_trials is not None else kept
-        total = max(total, event.tried_before)
-        self._seconds_before, self._started = event.seconds_before, time.monotonic()
-        self._trials, self._expected = 0, total - event.tried_before
-        self._task = self._progress.add_task(
-            f"{self._number}/{self._problems} {event.space.problem.text}",
-            total=total,
-            completed=event.tried_before,
-            left="",
-            best="",
-        )
+    def _goes_on(self, seconds: float) -> None:
+        """Say what takes so long."""
+        for run, turn in tuple(self._tally.turns.items()):
+            text = f"no news for {seconds:.0f} s, at {self._phases.now}"
+            self._line(f"{self._of_problems(run)}{turn.problem.text}: {text}")
 
-    def _winner_verified(self, event: WinnerVerified) -> None:
+    def _problem_started(self, problem: Problem, run: str) -> None:
+        number = self._numbers.setdefault(problem, len(self._numbers) + 1)
+        if self._all is None and self._tally.problems > 1:
+            self._all = self._progress.add_task("", total=1.0, text=self._all_text)
+        task = self._progress.add_task("", total=1.0, text=lambda: self._run_text(run))
+        self._shown[run] = _Shown(number, task)
+
+    def _winner_verified(self, event: WinnerVerified, run: str) -> None:
         if event.outcome is Outcome.OK:
-            self._update(note="winner verified in full")
+            self._note(run, "winner verified in full")
         else:
-            self._others[event.outcome] = self._others.get(event.outcome, 0) + 1
+            self._count_failed(run, event.outcome)
             self._line(f"{event.config}: {event.outcome}: {one_line(event.detail)}")
 
     def _vendor_left_out(self, event: VendorLeftOut) -> None:
@@ -124,44 +155,18 @@ class Display:
             self._vendor_told = True
             self._line(f"cuBLAS not measured: {event.detail}, or leave it out with --no-vendor")
 
-    def _left_text(self) -> str:
-        """Time left for the problem: by the pace so far, but no more than the budget leaves."""
-        elapsed = time.monotonic() - self._started
-        seconds = elapsed / max(self._trials, 1) * (self._expected - self._trials)
-        if self._options.budget_seconds is not None:
-            seconds = min(seconds, self._options.budget_seconds - self._seconds_before - elapsed)
-        return f"{max(seconds, 0):.0f} s left"
-
-    def _trial_stored(self, trial: Trial) -> None:
-        note = ""
+    def _trial_ended(self, trial: Trial, run: str) -> None:
         if trial.outcome is not Outcome.OK:
-            self._others[trial.outcome] = self._others.get(trial.outcome, 0) + 1
+            self._count_failed(run, trial.outcome)
         if trial.outcome not in (Outcome.OK, Outcome.BEHIND):
             self._line(f"{trial.problem.text} {trial.config.text}: {trial.outcome}: {one_line(trial.detail)}")
-        elif trial.outcome is Outcome.OK and trial.measurement is not None:
-            self._best_us = min(trial.measurement.median_us, self._best_us or trial.measurement.median_us)
-        if self._best_us is not None:
-            note = best_text(self._best_us, trial)
-        assert self._task is not None
-        self._trials += 1
-        self._expected = max(self._expected, self._trials)  # which leaves out what is made of the fastest
-        self._progress.update(self._task, advance=1, best=note, left=self._left_text())
-        if not self._live and time.monotonic() - self._told >= SILENCE_SECONDS:
-            so_far = f"{self._trials} of {self._expected} trials, {self._left_text()}"
-            self._line(f"{self._of_problems()}{trial.problem.text}: {so_far}{note and f'; best {note}'}")
+        turn = self._tally.turns.get(run)
+        if turn is not None and not self._live and time.monotonic() - self._told >= SILENCE_SECONDS:
+            so_far = ", ".join(filter(None, (f"{turn.tried} of {turn.total} trials", self._left())))
+            best = best_text(turn)
+            self._line(f"{self._of_problems(run)}{trial.problem.text}: {so_far}{best and f'; best {best}'}")
 
-    def _of_problems(self) -> str:
-        """Which problem it is of how many, where no bar tells and there are several."""
-        return "" if self._live or self._problems == 1 else f"{self._number}/{self._problems} "
-
-    def _update(self, note: str) -> None:
-        assert self._task is not None
-        self._progress.update(self._task, best=note, left="")
-
-    def _problem_ended(self, event: ProblemEnded) -> None:
-        assert self._task is not None
-        self._progress.remove_task(self._task)
-        self._problem = ""
+    def _problem_ended(self, event: ProblemEnded, run: str) -> None:
         if event.winner is not None:
             text = winner_text(event.winner)
         elif event.tried:
@@ -169,16 +174,64 @@ class Display:
             text = f"no configuration {'was done in time' if all_timed_out else 'gave a right result'}"
         else:
             text = "nothing tried"
-        failed = "".join(f", {count} {outcome}" for outcome, count in sorted(self._others.items()))
+        failed = "".join(f", {count} {outcome}" for outcome, count in sorted(self._shown[run].failed.items()))
         trials = f"{event.new_trials} new trial{'s' if event.new_trials != 1 else ''}{failed}"
-        self._line(f"{self._of_problems()}{event.problem.text}: {text} ({trials}{self._untried_text(event)})")
+        self._line(f"{self._of_problems(run)}{event.problem.text}: {text} ({trials}; {self._why(event)})")
+        self._progress.remove_task(self._shown.pop(run).task)
 
-    def _untried_text(self, event: ProblemEnded) -> str:
-        """Why kept configurations were left out, where some were."""
-        most = self._options.max_trials
-        reason = "--max-trials" if most is not None and event.tried + event.interrupted >= most else "--budget"
-        text = f"; {event.untried} untried, stopped by {reason}" if event.untried else ""
+    def _why(self, event: ProblemEnded) -> str:
+        """Why the search stopped, and what that left out."""
+        text = str(event.why) if event.why is Why.ALL_TRIED else f"stopped by --{event.why}"
+        text += f", {event.untried} untried" if event.untried else ""
+        text += f"; {event.quarantined} quarantined" if event.quarantined else ""
         return text + (f"; {event.elsewhere} with another run" if event.elsewhere else "")
+
+    def _tell_interrupted(self) -> None:
+        for run, turn in self._tally.turns.items():
+            best = best_text(turn)
+            text = f"interrupted, {turn.tried} of {turn.total} tried{best and f'; best {best}'}"
+            self._line(f"{self._of_problems(run)}{turn.problem.text}: {text}")
+
+    def _count_failed(self, run: str, outcome: Outcome) -> None:
+        if (shown := self._shown.get(run)) is not None:
+            shown.failed[outcome] = shown.failed.get(outcome, 0) + 1
+
+    def _note(self, run: str, text: str) -> None:
+        if (shown := self._shown.get(run)) is not None:
+            shown.note = text
+
+    def _update(self) -> None:
+        """Move the bars."""
+        if self._all is not None:
+            self._progress.update(self._all, completed=self._tally.share)
+        for run, turn in self._tally.turns.items():
+            self._progress.update(self._shown[run].task, completed=self._tally.share_of(turn))
+
+    def _all_text(self) -> str:
+        tally = self._tally
+        x_vendor = tally.mean_x_vendor
+        beside_vendor = "" if x_vendor is None else f"{x_vendor:.2f} x cuBLAS"
+        done = f"{len(tally.ended)}/{tally.problems} problems"
+        return GAP.join(filter(None, (done, self._left(), beside_vendor)))
+
+    def _run_text(self, run: str) -> str:
+        turn, shown = self._tally.turns.get(run), self._shown.get(run)
+        if turn is None or shown is None:  # it has just ended
+            return ""
+        left = self._left() if self._all is None else ""
+        said = (run, turn.problem.text, f"{turn.tried}/{turn.total}", left, shown.note or best_text(turn))
+        return GAP.join(filter(None, said))
+
+    def _left(self) -> str:
+        seconds = self._tally.seconds_left
+        return "" if seconds is None else left_text(seconds)
+
+    def _of_problems(self, run: str) -> str:
+        """The run's name, and where no bar tells and there are several, which problem it is at of how many."""
+        name = f"{run}: " if run else ""
+        if (shown := self._shown.get(run)) is None or self._live or self._tally.problems == 1:
+            return name
+        return f"{name}{shown.number}/{self._tally.problems} "
 
     def _line(self, text: str) -> None:
         """A line above the progress bar; brackets in it are no markup."""
@@ -186,7 +239,13 @@ class Display:
         print_line(self._progress.console, text)
 
 
-def best_text(best_us: float, trial: Trial) -> str:
-    """The best time so far with what it means on this device."""
-    rate = rate_text(trial.problem.least_bytes / best_us * 1e-3)
-    return f"{best_us:.1f} us, {rate}, {100 * trial.floor_us / best_us:.0f} % of the floor"
+def best_text(turn: Turn) -> str:
+    """The best time so far beside the vendor's, or where that is not known, beside what the device allows."""
+    if turn.best_us is None:
+        return ""
+    beside = ""
+    if turn.x_vendor is not None:
+        beside = f", {turn.x_vendor:.2f} x cuBLAS"
+    elif turn.percent_of_floor is not None:
+        beside = f", {turn.percent_of_floor:.0f} % of the floor"
+    return f"{turn.best_us:.1f} us, {rate_text(turn.problem.least_bytes / turn.best_us * 1e-3)}{beside}"

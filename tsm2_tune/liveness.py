@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+LONG_SECONDS = 10.0  # without an event, after which a run's phase is told; again after twice as long, and so on
 LOOKS = 20  # in the time after which the first sign of life is due
 
 

@@ -45,6 +45,7 @@ from tsm2_tune.options import (
     problems_of,
     thresholds_of,
 )
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.tuner.audit import audit
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import default_spec, limits_of, stored_target
@@ -166,15 +167,15 @@ def _audit(
 ) -> None:
     """Audit the database's trials of the device."""
     with Store.open(database, create=False) as store:
-        name, limits = stored_target(store.devices(), spec, database)
+        name, limits = stored_target(store.devices(), spec, shown_name(database))
         trials = [trial for trial in store.current(name) if not trial.is_between]
     of_families = [trial for trial in trials if not families or trial.config.family in families]
     limits = replace(limits, name=name)
     found = audit(of_families, limits, guidelines)
     if as_json:
-        click.echo(json.dumps(reports.audit_facts(found, limits, database), indent=2))
+        click.echo(json.dumps(reports.audit_facts(found, limits, shown_name(database)), indent=2))
     else:
-        reports.print_audit(found, limits, database, display.console())
+        reports.print_audit(found, limits, shown_name(database), display.console())
 
 
 @click.command()
@@ -213,9 +214,9 @@ def model(
         ceilings, source = data_sheet(limits), reports.data_sheet_text(limits)
     else:
         with Store.open(database, create=False) as store:
-            name, limits = stored_target(store.devices(), spec, database)
+            name, limits = stored_target(store.devices(), spec, shown_name(database))
             newest = store.newest_run(name)
-        ceilings, source = newest.ceilings, reports.measured_text(newest, database)
+        ceilings, source = newest.ceilings, reports.measured_text(newest, shown_name(database))
     found = [modelled(problem, limits, ceilings) for problem in problems]
     if as_json:
         click.echo(json.dumps([reports.model_facts(one, limits, source) for one in found], indent=2))

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
 from rich.console import Console
 
+from tsm2_tune.api.tuning import TuningResult
 from tsm2_tune.crossed import Pairs
-from tsm2_tune.display import print_line
+from tsm2_tune.display import print_line, winners_table
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.live import Display
+from tsm2_tune.options import DEFAULT_DATABASE
 from tsm2_tune.tuner.events import Event, Noted, PairsStarted, RunStarted
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.tune import Options
 from tsm2_tune.usage import tell
 
+MOST_CHANGED = 5  # problems whose winner changed, that are named
+
 
 class Progress:
-    """Shows a run's events: those of the search, and then those of pairs. Use as a context manager.
+    """Shows the events of a run into the database: those of the search, and then those of pairs.
 
-    `said` are the lines that a run begins with.
+    Use as a context manager. `said` are the lines that a run begins with.
     """
 
-    def __init__(self, console: Console, said: Callable[[RunStarted], Iterable[str]]) -> None:
-        self._console, self._said = console, said
+    def __init__(self, console: Console, database: str, said: Callable[[RunStarted], Iterable[str]]) -> None:
+        self._console, self._database, self._said = console, database, said
         self._stack = ExitStack()
         self._started: RunStarted | None = None
         self._shown: Display | Pairs | None = None
@@ -54,6 +60,14 @@ class Progress:
         elif self._shown is not None:
             self._shown.show(event)
 
+    def end(self, result: TuningResult) -> None:
+        """Show the winners, and what can be done with them."""
+        if result.changed:
+            print_line(self._console, changed_text(result.changed))
+        winners_table(result.winners, self._console)
+        if result.winners:
+            print_line(self._console, _next_step(self._database, is_host=result.target.is_host))
+
 
 def of_state(target: Target, options: Options, *, is_asked: bool) -> str:
     """In which state of the L2 trials are timed; of the host only where one `is_asked` for that it does not have."""
@@ -72,3 +86,17 @@ def tell_interrupted(count: int) -> None:
             f"{count} interrupted by the machine, not by their kernels, and not judged: the same command tries them"
             " again"
         )
+
+
+def changed_text(changed: Sequence[Problem]) -> str:
+    """For which problems the kernel of another one has won since their searches ended."""
+    shown = ", ".join(problem.text for problem in changed[:MOST_CHANGED])
+    return f"faster kernels than their searches found: {shown}{', ...' if len(changed) > MOST_CHANGED else ''}"
+
+
+def _next_step(database: str, *, is_host: bool) -> str:
+    """What can be done with the winners, and what their times are."""
+    of_database = "" if database == DEFAULT_DATABASE else f" --db {shlex.quote(database)}"
+    command = f"tsm2-tune export{of_database} --format module --output best_kernels.py"
+    times = "times are of kernels that this host emulates, not of a GPU's; " if is_host else ""
+    return f"{times}next: `{command}` writes the winners as a module to import"

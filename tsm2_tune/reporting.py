@@ -9,6 +9,7 @@ import click
 import tsm2_tune
 from tsm2_tune import display
 from tsm2_tune.command_options import database_option, selection_options
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.usage import tell
 
 
@@ -34,7 +35,7 @@ def report(database: str, which: dict[str, Any], compare: tuple[str, ...], outpu
     times over two tunables, and trials. It needs the extra `report`: pip install 'tsm2-tune[report]'.
     """
     into_file = output != "-"
-    with display.waiting(f"reading {database}"):
+    with display.waiting(f"reading {shown_name(database)}"):
         exported = tsm2_tune.report(database, output=output if into_file else None, compare=compare, **which)
     if into_file:
         tell(f"wrote {output}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import OP_LETTERS, SAME, Problem
@@ -57,7 +56,7 @@ class Selection:
         """Whether some problems may be left out."""
         return bool(self.problems or self.shapes or self.dtypes or self.ops)
 
-    def none_of(self, what: str, stored: Collection[tuple[Problem, str]], path: str | Path) -> str:
+    def none_of(self, what: str, stored: Collection[tuple[Problem, str]], place: object) -> str:
         """A sentence on that none of these, each with its state of the L2, is of the selection: what there is."""
         kinds: dict[str, tuple[Selection, Callable[[Problem, str], str]]] = {}
         if self.shapes or self.problems:
@@ -77,7 +76,7 @@ class Selection:
         if not any(there.values()):
             there = {name: {value(*one) for one in stored} for name, (_, value) in kinds.items()}
         known = (f"{name} {_few(values)}" for name, values in there.items() if values)
-        return f"none of {len(stored)} {what}s in {path} is of what was asked for: it has {' or '.join(known)}{rest}"
+        return f"none of {len(stored)} {what}s in {place} is of what was asked for: it has {' or '.join(known)}{rest}"
 
     def device_in(self, store: Store) -> str | None:
         """The name under which the store has the device; InputError where it has none."""

@@ -10,6 +10,7 @@ from tsm2_tune.command_options import database_option, outcomes_option, stored_d
 from tsm2_tune.display import printable
 from tsm2_tune.options import STORED_OUTCOMES
 from tsm2_tune.selection import selected
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
 
@@ -53,7 +54,8 @@ def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], device: str | 
     def tell(counts: Mapping[str, int]) -> None:
         parts = [f"{count} {outcome}" for outcome, count in sorted(counts.items())]
         total = sum(counts.values())
-        which = f"{total} trial{'s' if total != 1 else ''} of {database}{'' if name is None else f' on {name}'}"
+        on = "" if name is None else f" on {name}"
+        which = f"{total} trial{'s' if total != 1 else ''} of {shown_name(database)}{on}"
         click.echo(printable(f"forgetting {which}: {', '.join(parts) or 'none ended so'}"))
 
     with Store.open(database, create=False) as store:

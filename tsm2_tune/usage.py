@@ -13,12 +13,14 @@ from typing import IO, Any
 import click
 
 from tsm2_tune.errors import ToolMissing, TuneError
+from tsm2_tune.tuner.addresses import is_address, shown_name
 from tsm2_tune.tuner.stopping import stoppable
 from tsm2_tune.tuner.trial import in_a_line
 
 OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
 STOPPED = 130  # the exit status after Ctrl-C, as shells have it
 MOST_CHARACTERS = 2000  # of a sentence
+_SECRET = re.compile(r"(://[^\s:/@]*):[^\s@]*@")  # of a database's address that stands where none belongs
 _LONG_WORD = re.compile(r"(\S{150})\S{100,}(\S{50})")  # no configuration, and no usual path, is so long
 _LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # in names that a user gives, and in what click says
 
@@ -70,20 +72,21 @@ class Refusal(click.UsageError):
 
 
 @contextmanager
-def ended_by_signals(ctx: click.Context, database: str) -> Iterator[None]:
-    """Ctrl-C, SIGTERM or SIGHUP ends what tunes into the database with a sentence."""
+def ended_by_signals(ctx: click.Context, database: str, *, stderr: bool = False) -> Iterator[None]:
+    """Ctrl-C, SIGTERM or SIGHUP ends what tunes into the database with a sentence, on standard error if `stderr`."""
     try:
         with stoppable():
             yield
     except KeyboardInterrupt as stop:
-        if os.path.exists(database):
-            text = f"stopped; every trial that ended is in {database}: the same command goes on from there"
+        name = shown_name(database)
+        if is_address(database) or os.path.exists(database):
+            text = f"stopped; every trial that ended is in {name}: the same command goes on from there"
         else:
-            text = f"stopped; no trial had ended, and {database} is not made yet: the same command starts again"
+            text = f"stopped; no trial had ended, and {name} is not made yet: the same command starts again"
         from tsm2_tune.display import console, print_line  # completion in a shell waits for what is imported above
 
         with suppress(OSError):  # the terminal may be what is gone
-            print_line(console(), text)
+            print_line(console(stderr=stderr), text)
         ctx.exit(OF_A_SIGNAL + getattr(stop, "number", signal.SIGINT))
 
 
@@ -95,7 +98,7 @@ def tell(sentence: str) -> None:
 def _refusal(sentence: str) -> Refusal:
     from tsm2_tune.display import printable
 
-    sentence = _LONG_WORD.sub(r"\1...\2", sentence)
+    sentence = _LONG_WORD.sub(r"\1...\2", _SECRET.sub(r"\1:***@", sentence))
     if len(sentence) > MOST_CHARACTERS:  # it quotes an argument
         sentence = f"{sentence[: MOST_CHARACTERS // 2]} ... {sentence[-MOST_CHARACTERS // 2 :]}"
     return Refusal(printable(sentence), ctx=None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 
 from tsm2_tune import pretuned
 from tsm2_tune.options import DEFAULT_DATABASE, file_name
-from tsm2_tune.tuner.database import Database, path_of
+from tsm2_tune.tuner.addresses import Address, is_address, place_of
+from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.importing.files import opened
 from tsm2_tune.tuner.importing.merging import Imported, merge
 
@@ -25,7 +28,10 @@ def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT
     InputError for a source that cannot be read, or is not as this version writes it; StoreError for a database that
     cannot be used. Of a source that is refused nothing is added.
     """
-    into = path_of(file_name("db", db))
-    with pretuned.named(file_name("source", source)) as path, opened(path) as (other, left_out):
+    into = place_of(file_name("db", db))
+    name = file_name("source", source)
+    named: AbstractContextManager[Path | Address]
+    named = nullcontext(place_of(name)) if is_address(name) else pretuned.named(name)
+    with named as place, opened(place) as (other, left_out):
         found = merge(lambda: Database.open(into, create=True), other)
     return replace(found, left_out=(*left_out, *found.left_out))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Table, case, func, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import ColumnElement, Connection, Table, case, cast, insert, select, update
 
 from tsm2_tune.tuner import forgetting, records, rows, schema, stored
 from tsm2_tune.tuner.claims import settle
 from tsm2_tune.tuner.domains import checked
+from tsm2_tune.tuner.inserting import add_alone, add_once
 from tsm2_tune.tuner.past import Again
 from tsm2_tune.tuner.trial import Measurement, Outcome, Trial
 
@@ -29,12 +29,15 @@ def added(connection: Connection, table: Table, values: Mapping[str, Any]) -> in
 def found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
     """The id of the row with these values, new where there was none."""
     present = found(connection, table, values)
+    if present is None and add_alone(connection, table):
+        present = found(connection, table, values)
     return added(connection, table, values) if present is None else present
 
 
-def _most(column: Any, value: float | None) -> Any:
+def _most(column: Any, value: float | None) -> ColumnElement[Any]:
     """The larger one of what is stored and the value: what ended neither way was tried under both."""
-    return func.max(func.coalesce(column, value), value)
+    new = cast(value, column.type)
+    return case((column > new, column), else_=new)
 
 
 def gives_place(connection: Connection, trial_id: int, again: Again) -> bool:
@@ -50,7 +53,10 @@ def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, An
     column = schema.trial.c
     timed_out = column.outcome == Outcome.TIMED_OUT.value
     seconds = values["total_seconds"] + case((timed_out, column.total_seconds), else_=0.0)
-    most = {name: case((timed_out, _most(column[name], values[name])), else_=values[name]) for name in rows.LIMITS}
+    most = {
+        name: case((timed_out, _most(column[name], values[name])), else_=cast(values[name], column[name].type))
+        for name in rows.LIMITS
+    }
     row = update(schema.trial).where(column.id == trial_id)
     connection.execute(row.values({**values, **most, "total_seconds": seconds}))
 
@@ -58,7 +64,7 @@ def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, An
 def add_trial(connection: Connection, run_id: int, device_name: str, trial: Trial, again: Again) -> int:
     """The id of the trial, which is stored now, or of the one in its place."""
     problem_id = found_or_added(connection, schema.problem, rows.problem_values(trial.problem))
-    connection.execute(insert(schema.source).values(rows.source_values(trial.source)).on_conflict_do_nothing())
+    add_once(connection, schema.source, rows.source_values(trial.source))
     key = {
         "device_name": device_name,
         "problem_id": problem_id,

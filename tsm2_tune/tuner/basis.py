@@ -1,4 +1,4 @@
-"""What a time rests on besides the kernel: the compiler, its flags, and the state of the L2."""
+"""What a time, and how a kernel ends, rest on besides the kernel."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def basis(toolkit: str, flags: str, cache: Cache, extra_digest: str = "") -> str
     a part of it: that is told for each trial, by its code.
     """
     return hashlib.sha256(json.dumps([toolkit, flags, extra_digest, cache.value]).encode()).hexdigest()
+
+
+def tools(toolkit: str, flags: str, driver: str, extra_digest: str = "") -> str:
+    """Digest of what decides, besides a kernel's code, whether it hangs or faults: the state of the L2 does not."""
+    return hashlib.sha256(json.dumps([toolkit, flags, driver, extra_digest]).encode()).hexdigest()

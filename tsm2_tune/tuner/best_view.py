@@ -60,14 +60,17 @@ best = Table(
 # between tuned ones, where some of their kernels were tried to know what they take there.
 #
 # `stale` is 1 where the family's newest basis on the device in the state, over all problems, is another than the
-# winner's. Of `newest` SQLite takes the basis from the row that has the largest time and, of these, id.
+# winner's.
+#
+# SQLite and PostgreSQL give the same rows: text is ordered by its bytes, and NULL comes first.
 #
 # Windows look at every trial of every problem. Who asks for one problem's winners, or those of one type and op, says
 # so within (`among`): SQLite would not carry a condition on the rows through the windows.
 _WINNERS = """
 WITH newest AS (
-  SELECT device_name, family, cache, basis, max(ended_at || printf('%020d', id))
-  FROM trial WHERE superseded = 0 GROUP BY device_name, family, cache
+  SELECT device_name, family, cache, basis,
+         row_number() OVER (PARTITION BY device_name, family, cache ORDER BY max(ended_at) DESC, max(id) DESC) AS age
+  FROM trial WHERE superseded = 0 GROUP BY device_name, family, cache, basis
 ), known AS (
   SELECT trial.*,
          first_value(basis) OVER
@@ -80,15 +83,16 @@ WITH newest AS (
   FROM known JOIN measurement ON measurement.trial_id = known.id AND measurement.cache = known.cache
   WHERE basis = current_basis AND outcome = 'ok' AND verdict_correct = 1
 ), racing AS (
-  SELECT *, first_value(high_us) OVER leading AS leader_high_us, first_value(median_us) OVER leading AS leader_us,
-         first_value(round) OVER leading AS leader_round
+  SELECT *, first_value(high_us) OVER in_order AS leader_high_us, first_value(median_us) OVER in_order AS leader_us,
+         first_value(round) OVER in_order AS leader_round
   FROM contender
   WHERE round = last_round
-  WINDOW leading AS (PARTITION BY device_name, problem_id, cache ORDER BY median_us, high_us, config)
+  WINDOW in_order AS (PARTITION BY device_name, problem_id, cache ORDER BY median_us, high_us, config)
 ), placed AS (
   SELECT *, count(*) OVER (PARTITION BY device_name, problem_id, cache) AS ties,
          row_number() OVER
-         (PARTITION BY device_name, problem_id, cache ORDER BY registers, smem_bytes, config) AS place
+         (PARTITION BY device_name, problem_id, cache ORDER BY registers NULLS FIRST, smem_bytes NULLS FIRST, config)
+         AS place
   FROM racing
   WHERE low_us <= leader_high_us AND median_us <= 1.05 * leader_us AND round = leader_round
 )
@@ -96,14 +100,15 @@ SELECT placed.device_name AS device, placed.family, op, dtype, m, n, k, tunables
        median_us, low_us, high_us, least_us AS floor_us,
        least_bytes / median_us * 1e-3 AS gbytes_per_s,
        100 * least_us / median_us AS percent_of_floor,
-       ties, placed.basis <> newest.basis AS stale, full_verdict IS NOT NULL AS verified_in_full, round,
+       ties, CAST(placed.basis <> newest.basis AS INTEGER) AS stale,
+       CAST(full_verdict IS NOT NULL AS INTEGER) AS verified_in_full, round,
        config, registers, smem_bytes, source_digest,
        placed.id AS trial_id, timed_in AS run_id,
        compute_capability, driver, toolkit, flags, version, started_at AS tuned_at, placed.cache,
        untuned AS is_between
 FROM placed JOIN problem ON problem.id = placed.problem_id JOIN run ON run.id = timed_in
      JOIN newest ON newest.device_name = placed.device_name AND newest.family = placed.family
-                    AND newest.cache = placed.cache
+                    AND newest.cache = placed.cache AND age = 1
 WHERE {which}
 """
 _FIRST = "place = 1"

@@ -13,14 +13,13 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, tuple_, update
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
@@ -29,7 +28,9 @@ from tsm2_tune.tuner.clock import process_fields
 from tsm2_tune.tuner.conditions import of_kernels
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.domains import checked
+from tsm2_tune.tuner.inserting import add_or_change
 from tsm2_tune.tuner.past import Again, Claimed
+from tsm2_tune.tuner.repeating import repeated
 from tsm2_tune.tuner.rows import problem_key
 from tsm2_tune.tuner.trial import Outcome
 
@@ -52,7 +53,7 @@ class Claims:
         self._beating = threading.Thread(target=self._beat, name="claims", daemon=True)
 
     def __enter__(self) -> Claims:
-        self._remove_dead()
+        self.remove_dead()
         self._beating.start()
         return self
 
@@ -66,13 +67,20 @@ class Claims:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Claims that are taken in here are one transaction: a disk takes milliseconds for each."""
+        """Claims that are taken in here are one transaction: a disk takes milliseconds for each.
+
+        On a server each is one of its own, which waits for no disk: others would wait for the last.
+        """
+        if self._database.is_shared:
+            yield
+            return
         with self._database.transaction(writes=True) as self._open:
             try:
                 yield
             finally:
                 self._open = None
 
+    @repeated
     def take(
         self,
         problem: Problem,
@@ -87,7 +95,7 @@ class Claims:
 
         `most` is how many trials of these families and this basis there may be, with all claims.
         """
-        opened = self._database.transaction(writes=True) if self._open is None else nullcontext(self._open)
+        opened = self._written(problem) if self._open is None else nullcontext(self._open)
         with opened as connection:
             if _is_tried(connection, self._device_name, problem, config, basis, again):
                 return Claimed.ELSEWHERE
@@ -100,18 +108,24 @@ class Claims:
 
     def take_final(self, problem: Problem) -> None:
         """Claim the finals of a problem: where another run is at them, when that has ended."""
-        while True:
-            with self._database.transaction(writes=True) as connection:
-                if not self._owned_by_other(connection, problem, FINAL, ""):
-                    self._add(connection, problem, FINAL, "")
-                    return
+        while not self._took_final(problem):
             time.sleep(WAIT_SECONDS)
 
+    @repeated
+    def _took_final(self, problem: Problem) -> bool:
+        with self._written(problem) as connection:
+            is_free = not self._owned_by_other(connection, problem, FINAL, "")
+            if is_free:
+                self._add(connection, problem, FINAL, "")
+            return is_free
+
+    @repeated
     def give_back(self) -> None:
         """Claim nothing any more."""
-        with self._database.transaction(writes=True) as connection:
+        with self._database.transaction(writes=True, about=(self.owner,), durable=False) as connection:
             connection.execute(delete(schema.claim).where(schema.claim.c.owner == self.owner))
 
+    @repeated
     def others(self, problem: Problem) -> int:
         """How many configurations other runs that live have taken on."""
         column = schema.claim.c
@@ -122,18 +136,23 @@ class Claims:
             column.owner != self.owner,
         )
         with self._database.transaction() as connection:
-            return sum(_lives(*row) for row in connection.execute(theirs).all())
+            now = self._database.now(connection)
+            return sum(_lives(*row, now) for row in connection.execute(theirs).all())
+
+    def _written(self, problem: Problem) -> AbstractContextManager[Connection]:
+        """A transaction that takes something on of the problem."""
+        about = (self._device_name, problem.text)
+        return self._database.transaction(writes=True, about=about, durable=False)
 
     def _owned_by_other(self, connection: Connection, problem: Problem, config: str, basis: str) -> bool:
         query = select(schema.claim.c.owner, schema.claim.c.beat_at)
         row = connection.execute(query.where(_is_claim(self._device_name, problem, config, basis))).first()
-        return row is not None and row.owner != self.owner and _lives(*row)
+        return row is not None and row.owner != self.owner and _lives(*row, self._database.now(connection))
 
     def _add(self, connection: Connection, problem: Problem, config: str, basis: str) -> None:
-        values = {"device_name": self._device_name, "problem": problem.text, "config": config, "basis": basis}
-        ours = {"owner": self.owner, "beat_at": time.time()}
-        added = insert(schema.claim).values(**values, **ours)
-        connection.execute(added.on_conflict_do_update(index_elements=list(values), set_=ours))
+        key = {"device_name": self._device_name, "problem": problem.text, "config": config, "basis": basis}
+        values = {**key, "owner": self.owner, "beat_at": self._database.now(connection)}
+        add_or_change(connection, schema.claim, key, values)
 
     def _count(self, connection: Connection, problem: Problem, families: Collection[str], basis: str) -> int:
         """Trials of these families and this basis, and claims of runs that live."""
@@ -144,10 +163,12 @@ class Claims:
         )
         tried = connection.execute(trials.where(_of_problem(self._device_name, problem), given)).scalar_one()
         owners = connection.execute(claims.group_by(claim.owner)).all()
-        taken_on = (int(number) for owner, beat_at, number in owners if owner == self.owner or _lives(owner, beat_at))
-        return int(tried) + sum(taken_on)
+        now = self._database.now(connection)
+        lives = (int(number) for owner, at, number in owners if owner == self.owner or _lives(owner, at, now))
+        return int(tried) + sum(lives)
 
-    def _remove_dead(self) -> None:
+    @repeated
+    def remove_dead(self) -> None:
         """Remove what nobody has taken on any more, or the table would grow with every run that is killed."""
         key = schema.claim.primary_key.columns
         with self._database.transaction(writes=True) as connection:
@@ -155,17 +176,25 @@ class Claims:
             newest = defaultdict[Any, float](float)
             for *_, owner, beat_at in rows:
                 newest[owner] = max(newest[owner], beat_at if isinstance(beat_at, float) else 0.0)
-            dead = {owner for owner, beat_at in newest.items() if not _lives(owner, beat_at)}
+            now = self._database.now(connection)
+            dead = {owner for owner, beat_at in newest.items() if not _lives(owner, beat_at, now)}
             found = [dict(zip(key.keys(), row, strict=False)) for row in rows if row.owner in dead]
             if found:  # one row each, however many owners there are
                 this = and_(*(column == bindparam(column.name) for column in key))
                 connection.execute(delete(schema.claim).where(this), found)
 
     def _beat(self) -> None:
+        claim, key = schema.claim.c, schema.claim.primary_key.columns
+        ours = select(*key).where(claim.owner == self.owner)
+        free = ours.with_for_update(skip_locked=True)  # others are removed right now
+        about = (self.owner,)
         while not self._ended.wait(BEAT_SECONDS):
-            with suppress(StoreError), self._database.transaction(writes=True) as connection:
-                ours = update(schema.claim).where(schema.claim.c.owner == self.owner)
-                connection.execute(ours.values(beat_at=time.time()))
+            with (
+                suppress(StoreError),
+                self._database.transaction(writes=True, about=about, durable=False) as connection,
+            ):
+                beaten = update(schema.claim).where(tuple_(*key).in_(free))
+                connection.execute(beaten.values(beat_at=self._database.now(connection)))
 
 
 def settle(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> None:
@@ -205,9 +234,9 @@ def _is_tried(
         return not again.includes(values["id"], outcome, limits, values["total_seconds"])
 
 
-def _lives(owner: Any, beat_at: Any) -> bool:
+def _lives(owner: Any, beat_at: Any, now: float) -> bool:
     """Whether the owner is a process that runs; of another system's, whether it beats."""
-    if not isinstance(owner, str) or not isinstance(beat_at, float) or abs(time.time() - beat_at) > STALE_SECONDS:
+    if not isinstance(owner, str) or not isinstance(beat_at, float) or abs(now - beat_at) > STALE_SECONDS:
         return False
     found = _OWNER.fullmatch(owner)
     if found is None:

@@ -40,6 +40,8 @@ class Toolchain:
     suffix: str  # of the binary: ".cubin" or ".so"
     extra_digest: str  # of whatever else decides the binary, such as included headers and the CPU's features
     wrap: Callable[[str], str] = _identity  # what the compiler must see around the CUDA text
+    # Folders of headers that take the place of larger ones: the binary is the same, if they suit the compiler.
+    includes: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()  # those named to the linker, which looks in them for what the text lacks
 
     @property
@@ -77,7 +79,8 @@ def compile_text(
     """Compile, or take the binary from the cache. Safe beside other processes that do the same.
 
     `kernel` names the entry point; "" for a text with several. What fails is compiled again at once: a refusal
-    stands when it came twice, as the text's fault comes again and the machine's may not.
+    stands when it came twice, as the text's fault comes again and the machine's may not, nor that of headers in place
+    of the compiler's own.
     """
     key = hashlib.sha256(json.dumps([code(text), defines, toolchain.digest]).encode()).hexdigest()
     found = cache.find(key, toolchain.suffix)
@@ -87,7 +90,8 @@ def compile_text(
     kills_before = kills()
     seen: Counter[Outcome] = Counter()
     while True:
-        answer = _compiled(key, text, kernel, defines, toolchain, limit_seconds)
+        includes = toolchain.includes if kernel and not seen else ()
+        answer = _compiled(key, text, kernel, defines, toolchain, includes, limit_seconds)
         if isinstance(answer, Binary) or answer.outcome is Outcome.TIMED_OUT or kills() != kills_before:
             return answer
         seen[answer.outcome] += 1
@@ -96,7 +100,13 @@ def compile_text(
 
 
 def _compiled(
-    key: str, text: str, kernel: str, defines: tuple[str, ...], toolchain: Toolchain, limit_seconds: float
+    key: str,
+    text: str,
+    kernel: str,
+    defines: tuple[str, ...],
+    toolchain: Toolchain,
+    includes: tuple[str, ...],
+    limit_seconds: float,
 ) -> Binary | CompileFailure:
     """Compiled once. InputError where the cache cannot be used, or its disk is full."""
     folder = cache_folder()
@@ -105,7 +115,7 @@ def _compiled(
             source = work.folder / f"kernel{toolchain.source_suffix}"
             output = work.folder / f"kernel{toolchain.suffix}"
             source.write_text(toolchain.wrap(text))
-            definitions = [f"-D{define}" for define in defines]
+            definitions = [*(f"-D{define}" for define in defines), *(f"-I{folder}" for folder in includes)]
             command = [toolchain.compiler, *toolchain.flags, *definitions, "-o", str(output), str(source)]
             command += toolchain.libraries
             killed_before = out_of_memory_kills()

@@ -11,6 +11,7 @@ from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.events import Confirmed, FinalFailure, FinalStored, WinnerVerified
 from tsm2_tune.tuner.job import MOST_FINALS, past_of, tuning_run
 from tsm2_tune.tuner.past import Again, Past, finalists, is_final_due
+from tsm2_tune.tuner.quarantine import refuted
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Final, Measurement, Outcome
@@ -112,8 +113,9 @@ class _Confirming:
                 if not store.row(trial_id).verified_in_full:
                     store.add_full_verdict(trial_id, result.verdict.detail if result.verdict else "")
             elif result.outcome is not Outcome.INTERRUPTED:
-                store.refute(trial_id, result.outcome, f"when it was confirmed: {result.detail}")
-            yield WinnerVerified(config.text, result.outcome, result.detail)
+                hazards = refuted(tuner.target, problem, config, result)
+                store.refute(trial_id, result.outcome, f"when it was confirmed: {result.detail}", hazards)
+            yield WinnerVerified(problem, trial_id, config.text, result.outcome, result.detail)
             if result.outcome is Outcome.INTERRUPTED:
                 return
 

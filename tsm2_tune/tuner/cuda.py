@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -198,10 +199,20 @@ class CudaKernel:
 
 def packed_arguments(arguments: Sequence[np.generic]) -> npt.NDArray[np.uint8]:
     """The bytes of a kernel's parameters, each at a multiple of its size: PyCUDA aligns complex numbers as C does."""
-    packed = b""
-    for argument in arguments:
-        packed += bytes(-len(packed) % argument.nbytes) + argument.tobytes()
-    return np.frombuffer(packed, np.uint8)
+    packed = np.zeros(1, _parameters(tuple(argument.dtype for argument in arguments)))
+    packed[0] = tuple(arguments)
+    return packed.view(np.uint8)
+
+
+@cache  # a thousand launches a second have the parameters of a few kernels
+def _parameters(types: tuple[np.dtype[Any], ...]) -> np.dtype[Any]:
+    """The structure of parameters of these types."""
+    offsets, end = [], 0
+    for one in types:
+        offsets.append(end + -end % one.itemsize)
+        end = offsets[-1] + one.itemsize
+    names = [f"parameter_{number}" for number in range(len(types))]
+    return np.dtype({"names": names, "formats": list(types), "offsets": offsets, "itemsize": end})
 
 
 def driver_occupancy(cubin: bytes, kernel: str, *, threads: int, smem_bytes: int) -> int:

@@ -1,4 +1,4 @@
-"""Opening results.db: what SQLite refuses, and whatever else a file can be, each in one sentence.
+"""Opening a database. Of a file: what SQLite refuses, and whatever else it can be, each in one sentence.
 
 A file may be from anywhere. SQLite is told to trust nothing that stands in it, its tables and its view are compared
 with this program's before anything is read, and what is read is bounded by the size of the file, in time and memory.
@@ -6,25 +6,32 @@ with this program's before anything is read, and what is read is bounded by the 
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
 import shlex
 import sqlite3
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from itertools import chain, repeat
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Executable, RowMapping, create_engine, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import QueuePool
+from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import layout, migrations
+from tsm2_tune.tuner.addresses import Address
+from tsm2_tune.tuner.mounts import UNCHANGED, Unchanged, network_of, refusal
+from tsm2_tune.tuner.repeating import repeated
+from tsm2_tune.tuner.server import Server
 
 LEAST_FREE_BYTES = 1 << 20  # of a disk that is not full
 BUSY_TIMEOUT_SECONDS = 30.0  # how long to wait for another program's lock
@@ -36,6 +43,7 @@ STEPS_AT_A_TIME = 10**5
 # What a query may give: more than the file has only where tables are joined, or where rows share pages, as none of
 # ours do.
 READ_BYTES, READ_PER_BYTE, ROW_BYTES = 1 << 20, 4, 100
+UNWRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL)
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: MOST_VALUE_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: MOST_VALUE_BYTES,
@@ -65,27 +73,63 @@ REMEDIES = {
 
 
 class Database:
-    """A file of ours, open: every use of it is one transaction."""
+    """A database of ours, open: every use of it is one transaction."""
 
-    def __init__(self, path: Path, engine: Engine) -> None:
+    def __init__(
+        self, path: Path | Address, engine: Engine, *, server: Server | None = None, file: Unchanged | None = None
+    ) -> None:
         self.path = path  # by which messages call it
-        self._engine = engine
+        self._engine, self._server, self._file = engine, server, file
+        self._is_copy = False  # what is written would be lost
 
     @classmethod
     @contextmanager
-    def open(cls, path: Path, *, create: bool) -> Iterator[Database]:
-        """The database at `path`. With `create` it is made where it is missing, and must be writable.
+    def open(cls, place: Path | Address, *, create: bool) -> Iterator[Database]:
+        """The database at `place`. With `create` it is made where it is missing, and must be writable.
 
         StoreError where it cannot be used: missing, no database, another program's, a newer version's, locked,
-        or not writable. A file of an older schema is migrated.
+        or not writable. One of an older schema is migrated; of a file that cannot be written a copy is, without
+        `create`, which can only be read.
         """
-        _refuse_others(path, create=create)
-        database = cls(path, _engine(path, create=create))
+        if isinstance(place, Address):
+            with Server.open(place, create=create) as server:
+                yield cls(place, server.engine, server=server)
+            return
+        _refuse_others(place, create=create)
+        network = network_of(place)
+        if network and create:
+            raise refusal(place, network)
+        mode = UNCHANGED if network else "rwc" if create else "rw"
+        engine = _engine(place, partial(connected, _absolute(place), mode))
+        database = cls(place, engine, file=Unchanged(place) if network else None)
         try:
             database._prepare(create=create)
             yield database
         finally:
             database._engine.dispose()
+
+    @classmethod
+    @contextmanager
+    def copied(cls, path: Path) -> Iterator[Database]:
+        """A copy of the file as it is now, unchecked, which nobody else sees and which is gone at the end.
+
+        StoreError as `copy`.
+        """
+        _refuse_others(path, create=False)
+        database = cls(path, _engine_of_copy(path))
+        try:
+            yield database
+        finally:
+            database._engine.dispose()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several machines may write at once."""
+        return self._server is not None
+
+    def now(self, connection: Connection) -> float:
+        """Seconds since 1970 by the clock that all who write have in common: the machine's, or the server's."""
+        return time.time() if self._server is None else self._server.now(connection)
 
     def _prepare(self, *, create: bool) -> None:
         """Create or migrate the file where needed, and see that it is ours."""
@@ -98,6 +142,19 @@ class Database:
             raise StoreError(f"{self.path} holds no results yet: tune first, or name another file with --db")
         if not create and found == migrations.version():
             return
+        try:
+            self.migrate()
+        except StoreError as error:
+            if create or (self._file is None and code_of(error.__cause__) not in UNWRITABLE):
+                raise
+            assert isinstance(self.path, Path)
+            self._engine.dispose()
+            self._engine, self._file = _engine_of_copy(self.path), None
+            self.migrate()
+            self._is_copy = True
+
+    def migrate(self) -> None:
+        """Bring the database to this program's schema. StoreError where it cannot be written."""
         with self.transaction(writes=True) as connection:
             found = migrations.found_version(connection, str(self.path))  # again: now nobody else can change it
             if found < migrations.version():
@@ -106,20 +163,44 @@ class Database:
             else:  # a write that changes nothing, so that a file that refuses it does so before the work
                 connection.exec_driver_sql(f"PRAGMA user_version = {found}")
 
+    def digest(self) -> str:
+        """Another one whenever anything else is stored."""
+        if self._server is not None:
+            return self._server.digest()
+        found = hashlib.sha256()
+        for beside in ("", "-wal"):  # what SQLite has not yet put into the file itself
+            file = Path(f"{self.path}{beside}")
+            if file.is_file():
+                found.update(file.read_bytes())
+        return found.hexdigest()
+
     @contextmanager
-    def transaction(self, *, writes: bool = False) -> Iterator[Connection]:
-        """One transaction; what SQLite refuses becomes a StoreError."""
+    def transaction(
+        self, *, writes: bool = False, about: tuple[str, ...] = (), durable: bool = True
+    ) -> Iterator[Connection]:
+        """One transaction; what is refused becomes a StoreError.
+
+        One that writes excludes others; on a server those alone that are `about` the same, where it says so. What
+        need not be `durable` may be gone when a server fails.
+        """
+        if self._server is not None:
+            with self._server.transaction(writes=writes, about=about, durable=durable) as connection:
+                yield connection
+            return
+        if writes and isinstance(self.path, Path) and (self._is_copy or self._file is not None):
+            network, remedy = network_of(self.path), REMEDIES[sqlite3.SQLITE_READONLY]
+            raise refusal(self.path, network) if network else StoreError(f"{self.path} {remedy}")
         try:
             with self._engine.execution_options(writes=writes).begin() as connection:
                 yield connection
+                if self._file is not None:
+                    self._file.check()
         except DBAPIError as error:
-            raise _refused(self.path, error.orig) from error
-        except (
-            UnicodeDecodeError,
-            MemoryError,
-        ) as error:  # SQLite's message quotes bytes of the file that are no text
+            raise refused(self.path, error.orig) from error
+        except (UnicodeDecodeError, MemoryError) as error:  # SQLite's message quotes bytes that are no text
             raise StoreError(f"{self.path} {REMEDIES[sqlite3.SQLITE_CORRUPT]}") from error
 
+    @repeated
     def rows(self, query: Executable) -> Sequence[RowMapping]:
         """What the query gives, in a transaction of its own; StoreError as `transaction`."""
         with self.transaction() as connection:
@@ -133,36 +214,54 @@ def copy(path: Path, into: Path) -> None:
     where that cannot be made, or its disk is full.
     """
     _refuse_others(path, create=False)
-    at = path
+    _back_up(path, into, partial(sqlite3.connect, into)).close()
+
+
+def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
+    """What is opened, with a copy of the database at `path` in it; StoreError as `copy`."""
+    at, target = path, None
     try:
-        with closing(_connected(path, "ro")) as source:
+        unchanged = Unchanged(path) if network_of(path) else None
+        with closing(connected(path, UNCHANGED if unchanged else "ro")) as source:
             source.execute("BEGIN")
             source.execute("SELECT 1 FROM sqlite_master").fetchone()  # waits for a lock, and not for ever
             at = into
-            with closing(sqlite3.connect(into)) as target:
-                source.backup(target)
+            target = opened()
+            source.backup(target)
+        if unchanged is not None:
+            unchanged.check()
+        return target
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if target is not None:
+            target.close()
+        code = code_of(error)
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) and os.path.exists(f"{path}-journal"):
             raise StoreError(
                 f"{path} was left half written by a program that was ended:"
                 f" tsm2-tune best --db {shlex.quote(str(path))} mends it, then run this again"
             ) from error
-        raise _refused(at if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN) else path, error) from error
+        raise refused(at if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN) else path, error) from error
 
 
-def _refused(path: Path, error: object) -> StoreError:
+def refused(path: object, error: object) -> StoreError:
     """What SQLite's refusal means."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    code = code_of(error)
     said = " ".join(str(error)[:DETAIL_CHARACTERS].split())
     refusal = f"was refused by SQLite ({said}): restore a copy, or name another file with --db"
     remedy = REMEDIES.get(code, refusal)
     return StoreError(f"{path} {remedy.format(full=_full_folder(path)) if code == sqlite3.SQLITE_FULL else remedy}")
 
 
-def _full_folder(path: Path) -> str:
+def code_of(error: object) -> int:
+    """SQLite's primary result code."""
+    refusal = error.orig if isinstance(error, DBAPIError) else error
+    code: int = getattr(refusal, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code & 0xFF
+
+
+def _full_folder(path: object) -> str:
     """The folder that has no room left: the file's own, or the one in which SQLite sorts what is large."""
-    own = os.path.dirname(os.path.abspath(path))
+    own = os.path.dirname(os.path.abspath(str(path)))
     for folder in (own, os.environ.get("SQLITE_TMPDIR") or tempfile.gettempdir()):
         with suppress(OSError):
             found = os.statvfs(folder)
@@ -179,13 +278,6 @@ def _refuse_others(path: Path, *, create: bool) -> None:
     if not create and not os.path.exists(path):
         raise StoreError(f"no database {path}: tune first, or name another file with --db")
     _refuse_companions(path)
-
-
-def path_of(name: str | PathLike[str]) -> Path:
-    """The path of this name. StoreError where that is empty: Path would take it for the working folder."""
-    if not os.fspath(name):
-        raise StoreError("the name of the database is empty: name a file with --db")
-    return Path(name)
 
 
 def _refuse_name(path: Path) -> None:
@@ -221,7 +313,7 @@ def _refuse_companions(path: Path) -> None:
 
 def fetched(connection: Connection, query: Executable) -> Sequence[RowMapping]:
     """What the query gives. StoreError where that is more than the file can hold."""
-    left: int = connection.info["read_bytes"]
+    left = connection.info.get("read_bytes", math.inf)  # a server bounds what it gives
     found = []
     for row in connection.execute(query).mappings():
         left -= ROW_BYTES + sum(len(value) for value in row.values() if isinstance(value, str | bytes))
@@ -231,12 +323,18 @@ def fetched(connection: Connection, query: Executable) -> Sequence[RowMapping]:
     return found
 
 
-def _engine(path: Path, *, create: bool) -> Engine:
+def _engine_of_copy(path: Path) -> Engine:
+    """One connection, to a copy of the file in a temporary one without a name."""
+
+    def copied() -> sqlite3.Connection:
+        return _back_up(path, Path(tempfile.gettempdir()), partial(_opened, "", uri=False))
+
+    return _engine(path, copied, StaticPool)
+
+
+def _engine(path: Path, opened: Callable[[], sqlite3.Connection], pool: type[Pool] = QueuePool) -> Engine:
     """Connections in which SQLite alone, and not Python's driver, begins and ends transactions."""
-    absolute = _absolute(path)
-    engine = create_engine(
-        "sqlite://", creator=lambda: _connected(absolute, "rwc" if create else "rw"), poolclass=QueuePool
-    )
+    engine = create_engine("sqlite://", creator=opened, poolclass=pool)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -250,10 +348,15 @@ def _engine(path: Path, *, create: bool) -> Engine:
     return engine
 
 
-def _connected(path: Path, mode: str) -> sqlite3.Connection:
+def connected(path: Path, mode: str) -> sqlite3.Connection:
+    """A connection of SQLite's own, in one of its modes, that expects nothing good of the file."""
+    return _opened(f"{_absolute(path).as_uri()}?mode={mode}", uri=True)
+
+
+def _opened(name: str, *, uri: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"{_absolute(path).as_uri()}?mode={mode}",
-        uri=True,
+        name,
+        uri=uri,
         timeout=BUSY_TIMEOUT_SECONDS,
         isolation_level=None,
         check_same_thread=False,

@@ -84,8 +84,8 @@ BY_TYPE: dict[type, Domain] = {str: _is_line, int: COUNT, float: between(0.0, MO
 BY_NAME: dict[str, Domain] = {
     **dict.fromkeys(("id", "run_id", "problem_id", "trial_id", "measurement_id", "flops", "least_bytes"), ID),
     **dict.fromkeys(("family", "kernel"), matching(_NAME)),
-    **dict.fromkeys(("digest", "source_digest"), matching(_SHA256)),
-    **dict.fromkeys(("started_at", "ended_at", "tuned_at"), _is_time),
+    **dict.fromkeys(("digest", "source_digest", "tools"), matching(_SHA256)),
+    **dict.fromkeys(("started_at", "ended_at", "tuned_at", "last_at"), _is_time),
     **dict.fromkeys(("detail", "verdict_detail", "full_verdict"), up_to(MOST_DETAIL)),
     **dict.fromkeys(("tunables", "parameters", "gflops"), up_to(MOST_JSON)),
     **dict.fromkeys(("median_us", "newest_us"), TIME_US),

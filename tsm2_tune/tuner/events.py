@@ -8,6 +8,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, in_a_line
@@ -44,6 +45,7 @@ class ProblemStarted:
     tried_before: int  # configurations, by earlier runs
     seconds_before: float  # that earlier runs spent on it
     best_before_us: float | None  # the least median of earlier runs
+    vendor_us: float | None = None  # the vendor's newest right median, of a final of earlier runs
 
     def __str__(self) -> str:
         kept = _counted(len(self.space.kept), "configuration")
@@ -98,6 +100,8 @@ class FinalFailure:
 class WinnerVerified:
     """What was about to win was verified in full. Where it was not right, another one wins."""
 
+    problem: Problem  # that it was about to win
+    trial_id: int  # the number of its trial, as `tsm2-tune show` has it
     config: str  # its text, such as tsm2:version=v3,threads=128,columns=16,prefetch=4
     outcome: Outcome  # OK where every call was right
     detail: str  # what was tried, or what went wrong
@@ -130,6 +134,8 @@ class ProblemEnded:
     interrupted: int  # by the machine, and left untried
     elsewhere: int  # that another run is trying
     winner: BestRow | None  # the fastest that is right
+    why: Why  # it ended
+    quarantined: int = 0  # left out, as their kernels hung or faulted for other problems
 
     def __str__(self) -> str:
         won = self.winner

@@ -6,14 +6,26 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, delete, or_, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, or_, select
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner import schema
+from tsm2_tune.tuner import quarantine, schema
 from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.vendor.storing import remove_without_final
 
 MOST_PARAMETERS = 500  # of a statement: SQLite takes 999 and more
+VENDOR = schema.vendor_measurement
+_TRIAL, _TIME = schema.trial.c, schema.measurement.c
+_IN_ROUND = and_(
+    _TIME.run_id == VENDOR.c.run_id, _TIME.round == VENDOR.c.round, _TRIAL.problem_id == VENDOR.c.problem_id
+)
+_FINAL = select(_TIME.id).join(schema.trial).where(_IN_ROUND).correlate(VENDOR)
+# Of each table what no trial has; in this order, as rows of the first ones need those of the last.
+UNUSED: dict[Table, ColumnElement[bool]] = {
+    VENDOR: ~_FINAL.exists(),
+    schema.source: schema.source.c.digest.not_in(select(_TRIAL.source_digest)),
+    schema.problem: schema.problem.c.id.not_in(select(_TRIAL.problem_id)),
+    schema.run: ~or_(schema.run.c.id.in_(select(_TRIAL.run_id)), schema.run.c.id.in_(select(_TIME.run_id))),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +61,17 @@ def remove(connection: Connection, trials: Sequence[int]) -> None:
     """Remove the trials, and the kernels, problems and runs that no other one has."""
     remove_measurements(connection, trials)
     for part in _parts(trials):
+        quarantine.forgive_trials(connection, part)
         connection.execute(delete(schema.trial).where(schema.trial.c.id.in_(part)))
-    remove_without_final(connection)
-    trial, source, problem, run = schema.trial.c, schema.source.c, schema.problem.c, schema.run.c
-    connection.execute(delete(schema.source).where(source.digest.not_in(select(trial.source_digest))))
-    connection.execute(delete(schema.problem).where(problem.id.not_in(select(trial.problem_id))))
-    used = or_(run.id.in_(select(trial.run_id)), run.id.in_(select(schema.measurement.c.run_id)))
-    connection.execute(delete(schema.run).where(~used))
+    remove_unused(connection)
+
+
+def remove_unused(connection: Connection) -> dict[str, int]:
+    """Remove what no trial has; how many rows of each table that were, if any."""
+    numbers = select(VENDOR.c.id).where(UNUSED[VENDOR])
+    connection.execute(delete(schema.vendor_sample).where(schema.vendor_sample.c.measurement_id.in_(numbers)))
+    removed = {table.name: connection.execute(delete(table).where(which)).rowcount for table, which in UNUSED.items()}
+    return {name: count for name, count in removed.items() if count}
 
 
 def remove_measurements(connection: Connection, trials: Sequence[int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, Integer, and_, cast, func, or_, select
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import brief, conditions, schema
@@ -36,7 +36,7 @@ class History:
         given = (
             newest.c.median_us.label("newest_us"),
             newest.c.high_us.label("newest_high_us"),
-            is_new.label("is_new"),
+            cast(is_new, Integer).label("is_new"),
         )
         query = (
             select(schema.trial, first.c.median_us, *given)
@@ -59,7 +59,7 @@ class History:
             .join(schema.measurement, conditions.is_first())
             .where(conditions.of_problem(self.device_name, self.problem), trial.family.in_(list(self.families)))
             .where(trial.outcome == Outcome.OK.value, trial.verdict_correct == 1, is_older)
-            .order_by(schema.measurement.c.median_us)
+            .order_by(schema.measurement.c.median_us, trial.id)
         )
         fastest: dict[str, str] = {}
         for row in self.database.rows(query):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
 from typing import overload
@@ -15,11 +15,12 @@ from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
 from tsm2_tune.generator.guidelines import Thresholds
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace, has_configurations, search_space
 from tsm2_tune.generator.tables import places
 from tsm2_tune.generator.transposed import transposed
+from tsm2_tune.tuner import quarantine
+from tsm2_tune.tuner.brief import StoredTrial
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.events import (
     FinalFailure,
@@ -31,13 +32,17 @@ from tsm2_tune.tuner.events import (
     VendorLeftOut,
     WinnerVerified,
 )
+from tsm2_tune.tuner.nearby import nearby
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.past import Again, Claimed, Contender, Past
+from tsm2_tune.tuner.search import Claim, Search
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.strategies import Make, strategy_named
+from tsm2_tune.tuner.strategies.strategy import Strategy, Told
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Cache, Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.tune import Claim, Tuner
+from tsm2_tune.tuner.tune import Tuner
 
 GIB = 2**30
 TOGETHER_SECONDS = 0.1  # trials that end within so much of each other are stored together
@@ -55,7 +60,6 @@ Event = (
     | VendorLeftOut
     | ProblemEnded
 )
-Order = Callable[[SearchSpace, int], Sequence[Candidate]]  # of a space and the run's seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +135,12 @@ def run(
     tuner: Tuner,
     store: Store,
     *,
-    order: Order = ordered,
+    make: Make | None = None,
     families: Sequence[str] = (),
 ) -> Iterator[Event]:
     """Tune each problem; every trial is in the store before its event is yielded.
+
+    `make` makes the strategy; without it that is the one of the options.
 
     What earlier runs tried of `families` takes part in the finals. Where none are named, these are all that are not
     only by name, also where fewer are searched now, as the winner is the problem's over all of them, and those of the
@@ -147,7 +153,7 @@ def run(
     with store.claims(tuner.target.identity.name) as claims:
         for space in searched:
             names = tuple(name for name in counted(families, space) if family_named(name).supports(space.problem))
-            yield from Turn(space, tuner, store, claims, names, started_at, cache).events(order)
+            yield from Turn(space, tuner, store, claims, names, started_at, cache).events(make)
 
 
 def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
@@ -167,13 +173,14 @@ class Turn:
     started_at: str  # of the run
     cache: Cache  # in which trials are timed
     is_between: bool = False  # whether the problem is no search's, but between those of searches
+    skipped: set[str] = field(default_factory=set)  # configurations whose kernels are quarantined
 
     @property
     def own(self) -> tuple[str, ...]:
         """The families that are searched."""
         return tuple(name for name in self.families if name in self.space.families)
 
-    def events(self, order: Order) -> Iterator[Event]:
+    def events(self, make: Make | None) -> Iterator[Event]:
         """Everything that happens, stored before it is told."""
         space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
         device = tuner.target.identity.name
@@ -183,12 +190,15 @@ class Turn:
         past = past_of(store, tuner, problem, self.own, again)
         contenders = past_of(store, tuner, problem, self.families, again).contenders
         best_before_us = min((one.median_us for one in contenders), default=None)
-        yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)
+        vendor_us = store.vendor_us(device, problem, self.cache)
+        yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us, vendor_us)
 
         new_trials = interrupted = 0
         older = store.history(device, problem, self.own, tuner.basis).fastest_of_older()
-        candidates = these_first(older, order(space, tuner.options.seed), space)
-        for event in self.tried(candidates, past, again):
+        known = nearby(store, problem, tuner.target.limits, device)
+        strategy = (make or strategy_named(tuner.options.strategy))(space, tuner.options.seed, known)
+        search = self.search(strategy, past, again, first=spelt(older, space))
+        for event in self.tried(search, again):
             interrupted += isinstance(event, TrialInterrupted)
             new_trials += isinstance(event, TrialStored)
             yield event
@@ -196,22 +206,28 @@ class Turn:
         past = past_of(store, tuner, problem, self.own, again)
         winners = store.best(device=device, problem=problem, cache=self.cache)
         configs = frozenset(filter(None, map(config_spelt, past.tried)))
-        elsewhere = self.claims.others(problem)
+        elsewhere, skipped = self.claims.others(problem), len(self.skipped)
         yield ProblemEnded(
             problem,
             new_trials=new_trials,
             tried=len(past.tried),
             timed_out=past.timed_out,
-            untried=max(0, len(space.kept) - len(places(space.kept, configs)) - interrupted - elsewhere),
+            untried=max(0, len(space.kept) - len(places(space.kept, configs)) - interrupted - elsewhere - skipped),
             interrupted=interrupted,
             elsewhere=elsewhere,
+            quarantined=skipped,
             winner=winners[0] if winners else None,
+            why=search.why,
         )
 
-    def tried(
-        self, candidates: Iterable[Candidate], past: Past, again: Again
-    ) -> Iterator[TrialStored | TrialInterrupted]:
-        """Try the candidates that the past has not tried; what ended is stored while the next kernel runs."""
+    def search(self, strategy: Strategy, past: Past, again: Again, first: Sequence[Candidate] = ()) -> Search:
+        """What is to be tried: what is `first`, and then what the strategy gives, that the past has not tried."""
+        options = self.tuner.options
+        most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
+        return Search(strategy, past, self._claim(again), first=first, most=most, gain=options.gain)
+
+    def tried(self, search: Search, again: Again) -> Iterator[TrialStored | TrialInterrupted]:
+        """Try the candidates of the search; what ended is stored while the next kernel runs."""
         ended: list[Trial] = []  # and not stored yet
         told: list[TrialStored] = []  # what is stored, to be
         stored_at = time.monotonic()
@@ -225,7 +241,7 @@ class Turn:
             return True
 
         try:
-            for trial in self.tuner.tune(candidates, past, self._claim(again), self.claims.together, store):
+            for trial in self.tuner.tune(search, self.claims.together, store):
                 if trial.outcome is Outcome.INTERRUPTED:
                     yield TrialInterrupted(trial)
                     continue
@@ -242,7 +258,8 @@ class Turn:
         """What tells of these trials, which are in the store now, and in the list no more."""
         if not ended:
             return []
-        ids = self.store.add_trials(tuning_run(self.tuner, self.started_at), ended, again)
+        hazards = quarantine.hazards(ended, self.tuner.target)
+        ids = self.store.add_trials(tuning_run(self.tuner, self.started_at), ended, again, hazards)
         events = [TrialStored(trial, trial_id) for trial, trial_id in zip(ended, ids, strict=True)]
         ended.clear()
         return events
@@ -262,9 +279,13 @@ class Turn:
         tried = self.store.history(self.tuner.target.identity.name, self.space.problem, own, basis).tried()
         replaced = sum(again.includes(one.id, one.outcome, one.limits, one.total_seconds) for one in tried)
         most = None if options.max_trials is None else options.max_trials + replaced
+        quarantined = quarantine.in_force(self.store.database, self.tuner.target, options.limits, options.retried)
 
         def claim(candidate: Candidate) -> Claimed:
             config = candidate.config
+            if quarantined.holds(candidate):
+                self.skipped.add(config.text)
+                return Claimed.QUARANTINED
             return self.claims.take(candidate.problem, config.text, basis=basis, again=again, families=own, most=most)
 
         return claim
@@ -318,8 +339,9 @@ def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
     if result.outcome is Outcome.OK:
         store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "")
     elif result.outcome is not Outcome.INTERRUPTED:
-        store.refute(row.trial_id, result.outcome, f"in the full verification: {result.detail}")
-    return WinnerVerified(row.config, result.outcome, result.detail)
+        hazards = quarantine.refuted(tuner.target, row.problem, config, result)
+        store.refute(row.trial_id, result.outcome, f"in the full verification: {result.detail}", hazards)
+    return WinnerVerified(row.problem, row.trial_id, row.config, result.outcome, result.detail)
 
 
 def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
@@ -332,8 +354,8 @@ def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
         yield VendorLeftOut(None, tuner.vendor.trouble)
 
 
-def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: SearchSpace) -> Iterator[Candidate]:
-    """The candidates, those first which are spelt so: what won before they were made otherwise still competes.
+def spelt(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
+    """The candidates that are spelt so: what won before they were made otherwise still competes.
 
     Of one that a search tries late the space has the configuration that it is made of.
     """
@@ -342,9 +364,7 @@ def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: Se
     there = [config for config in configs if config.early in at]
     early = {config: space.kept[at[config.early]] for config in there}
     found = {config: replace(candidate, config=config) for config, candidate in early.items()}
-    usable = {config: one for config, one in found.items() if family_named(config.family).has(config, one.problem)}
-    yield from usable.values()
-    yield from (candidate for candidate in candidates if candidate.config not in usable)
+    return [one for config, one in found.items() if family_named(config.family).has(config, one.problem)]
 
 
 def again_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[str]) -> Again:
@@ -386,7 +406,15 @@ def past_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[s
         last_finalists=history.final_configs(),
         vendor=history.vendor_of_last_final(),
         timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
+        told=tuple(map(_told, tried)),
     )
+
+
+def _told(trial: StoredTrial) -> Told:
+    """What a strategy is told of it: of one that may win the newest time."""
+    if trial.outcome is Outcome.OK and trial.newest_us is not None:
+        return Told(trial.config, trial.newest_us, is_right=True)
+    return Told(trial.config, trial.median_us, is_right=False)
 
 
 def tuning_run(tuner: Tuner, started_at: str) -> TuningRun:

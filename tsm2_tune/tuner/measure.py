@@ -170,7 +170,8 @@ class _Timed:
 
     @property
     def measurement(self) -> Measurement:
-        return replace(measurement(self.samples, self._usual_mhz, self._cache), slowed=len(self.slowed))
+        slowed = None if self._usual_mhz is None else len(self.slowed)
+        return replace(measurement(self.samples, self._usual_mhz, self._cache), slowed=slowed)
 
 
 def _replace_slowed(device: Device, timed: Sequence[_Timed], effort: Effort, end: float) -> None:

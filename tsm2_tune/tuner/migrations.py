@@ -201,6 +201,25 @@ def _rename(connection: Connection) -> None:
             connection.exec_driver_sql("UPDATE claim SET config = ? WHERE config = ?", (config.text, text))
 
 
+def _add_slowed(connection: Connection) -> None:
+    """A final's samples that were taken while the clock had dropped are counted; of those before nobody knows."""
+    for table in ("measurement", "vendor_measurement"):
+        columns = connection.exec_driver_sql(f"PRAGMA table_info({table})")
+        if "slowed" not in [column.name for column in columns]:  # as in a table that was made just now
+            connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN slowed INTEGER")
+
+
+def _add_quarantine(connection: Connection) -> None:
+    """Kernels that hung or faulted are left out for other problems."""
+    schema.quarantine.create(connection)
+
+
+def _to_20(connection: Connection) -> None:
+    """A final's samples at a dropped clock are counted, and kernels that hung or faulted are left out elsewhere."""
+    _add_slowed(connection)
+    _add_quarantine(connection)
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -221,7 +240,9 @@ MIGRATIONS: tuple[Migration, ...] = (
     _spell_out,
     _end_trials_early,
     _rename,
+    _to_20,
 )
+FIRST_ON_SERVERS = 20  # migrations from it on are of servers too
 
 
 def version() -> int:
@@ -237,22 +258,32 @@ def found_version(connection: Connection, path: str) -> int:
         if application_id or found or connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first():
             raise StoreError(f"{path} is a database of another program: name another file with --db")
         return 0
+    refuse_newer(found, path)
+    return found
+
+
+def refuse_newer(found: int, path: str) -> None:
+    """StoreError where the schema `found` is of a newer version of this program."""
     if found > version():
         raise StoreError(
             f"{path} has schema {found}, newer than {version()}, the last that this tsm2-tune knows:"
             " use a newer tsm2-tune, or name another file with --db"
         )
-    return found
 
 
 def upgrade(connection: Connection, found: int) -> None:
     """Bring the file from schema `found` to this program's, inside the transaction that is open."""
+    make(connection, found)
+    connection.exec_driver_sql(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+    connection.exec_driver_sql(f"PRAGMA user_version = {version()}")
+
+
+def make(connection: Connection, found: int) -> None:
+    """Make tables and view, or bring them from schema `found` to this program's."""
     if found == 0:
         schema.metadata.create_all(connection)
-        connection.exec_driver_sql(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     else:
         for migrate in MIGRATIONS[found - 1 :]:
             migrate(connection)
         connection.exec_driver_sql("DROP VIEW best")
     connection.exec_driver_sql(BEST_VIEW)
-    connection.exec_driver_sql(f"PRAGMA user_version = {version()}")

@@ -45,4 +45,5 @@ def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
         source_suffix=".cu",
         suffix=".cubin",
         extra_digest="",
+        includes=(str(Path(__file__).with_name("nvcc_include")),),
     )

@@ -30,6 +30,7 @@ def measurement_values(
         "floor_us": floor_us,
         "cache": measured.cache.value,
         "summary_of": measured.summary_of,
+        "slowed": measured.slowed,
     }
 
 
@@ -70,7 +71,7 @@ def source_values(source: KernelSource) -> dict[str, Any]:
         "kernel": source.kernel,
         "text": source.text,
         "dtype": source.dtype_name,
-        **source.launch.as_rendered,
+        **{name: int(value) for name, value in source.launch.as_rendered.items()},
     }
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import sqlalchemy
 from sqlalchemy import (
+    BigInteger,
     Column,
+    Dialect,
     Float,
     ForeignKey,
     ForeignKeyConstraint,
-    Integer,
     MetaData,
     Table,
-    Text,
+    TypeDecorator,
     UniqueConstraint,
 )
 
@@ -19,6 +23,20 @@ from tsm2_tune.tuner.best_view import best as best
 APPLICATION_ID = 0x74736D32  # "tsm2" in ASCII, in SQLite's file header: this file is ours
 
 metadata = MetaData()
+
+
+class _ServerText(TypeDecorator[str]):
+    """Text of a PostgreSQL server, in the order that SQLite has it. A server stores no NUL."""
+
+    impl = sqlalchemy.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return value.replace("\0", "\ufffd") if isinstance(value, str) else value
+
+
+Text = sqlalchemy.Text().with_variant(_ServerText(collation="C"), "postgresql")
+Integer = sqlalchemy.Integer().with_variant(BigInteger(), "postgresql")  # SQLite's have 64 bits
 
 run = Table(
     "run",
@@ -133,6 +151,7 @@ measurement = Table(
     Column("floor_us", Float, nullable=False),  # of the problem, by the ceilings of this measurement's run
     Column("cache", Text, nullable=False, server_default="clean"),
     Column("summary_of", Integer),  # samples, where only their median and its interval are known; else NULL
+    Column("slowed", Integer),  # samples that were taken while the clock had dropped; NULL where nobody counted
     UniqueConstraint("trial_id", "round"),
 )
 
@@ -165,6 +184,7 @@ vendor_measurement = Table(
     Column("sm_clock_mhz", Float),
     Column("cache", Text, nullable=False, server_default="clean"),
     Column("summary_of", Integer),
+    Column("slowed", Integer),
     UniqueConstraint("run_id", "problem_id", "round", "library"),
 )
 
@@ -187,5 +207,24 @@ claim = Table(
     Column("basis", Text, primary_key=True),
     Column("owner", Text, nullable=False),
     Column("beat_at", Float, nullable=False),  # when the owner last said that it lives; seconds since 1970, UTC
+    sqlite_with_rowid=False,
+)
+
+# Kernels that hung or faulted on a device, which leaves them out: see quarantine.py.
+quarantine = Table(
+    "quarantine",
+    metadata,
+    Column("device_name", Text, primary_key=True),
+    Column("digest", Text, primary_key=True),  # SHA-256 of the kernel's code, its definitions and its launch
+    Column("tools", Text, primary_key=True),  # SHA-256 of compiler, flags and driver
+    Column("toolkit", Text, nullable=False),
+    Column("driver", Text, nullable=False),
+    Column("config", Text, nullable=False),  # of the last time, and so are the following
+    Column("problem", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("run_limit_seconds", Float),  # NULL where it faulted
+    Column("times", Integer, nullable=False),
+    Column("last_at", Text, nullable=False),
     sqlite_with_rowid=False,
 )

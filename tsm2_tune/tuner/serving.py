@@ -26,6 +26,8 @@ from tsm2_tune.tuner.vendor.beside import Beside, beside, libraries
 from tsm2_tune.tuner.vendor.libraries import CublasError
 from tsm2_tune.tuner.verify import prepare, verify
 
+END_OTHERS = "end what else runs there"
+
 
 def serve(connection: Connection, spec: str, support_path: str) -> None:
     """The worker's side: open the device, then answer requests until the parent is gone."""
@@ -41,6 +43,8 @@ def serve(connection: Connection, spec: str, support_path: str) -> None:
         return
     except TuneError as error:
         connection.send(("error", error))
+    except MemoryError as error:  # of a request the bench says which
+        connection.send(("error", DeviceError(f"device {spec} does not open: no room for {error}; {END_OTHERS}")))
     except LaunchFailed as error:  # of the tuner's own kernels
         connection.send(("error", DeviceError(f"device {spec} takes no kernels: {error}")))
     except Exception:
@@ -227,7 +231,7 @@ def _no_room(request: object, error: MemoryError) -> str:
         what = request.problem.text
     return (
         f"{what} does not fit beside what else is on the device: no room for {str(error) or 'its numbers'};"
-        " end what else runs there, or choose a smaller shape or another device"
+        f" {END_OTHERS}, or choose a smaller shape or another device"
     )
 
 

@@ -21,14 +21,29 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner import adding, brief, conditions, forgetting, newest, records, rows, schema, stored, superseding
+from tsm2_tune.tuner import (
+    adding,
+    brief,
+    conditions,
+    forgetting,
+    newest,
+    quarantine,
+    records,
+    rows,
+    schema,
+    stored,
+    superseding,
+)
+from tsm2_tune.tuner.addresses import Address, place_of
 from tsm2_tune.tuner.best_view import winners_alike, winners_at
 from tsm2_tune.tuner.brief import CurrentTrial, TrialLine
 from tsm2_tune.tuner.claims import Claims
-from tsm2_tune.tuner.database import Database, path_of
+from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, checked
 from tsm2_tune.tuner.history import History
 from tsm2_tune.tuner.past import Again
+from tsm2_tune.tuner.quarantine import Quarantined
+from tsm2_tune.tuner.repeating import repeated
 from tsm2_tune.tuner.stored import BestRow, TrialRecord
 from tsm2_tune.tuner.trial import PREFERRED, Cache, Final, Outcome, Trial, TuningRun, shown
 from tsm2_tune.tuner.vendor import storing
@@ -44,9 +59,9 @@ class Store:
 
     @classmethod
     @contextmanager
-    def open(cls, path: str | PathLike[str], *, create: bool) -> Iterator[Store]:
-        """The store in the database at `path`, made where it is missing if `create`; StoreError as Database.open."""
-        with Database.open(path_of(path), create=create) as database:
+    def open(cls, name: str | PathLike[str], *, create: bool) -> Iterator[Store]:
+        """The store in this database, made where it is missing if `create`; StoreError as Database.open."""
+        with Database.open(place_of(name), create=create) as database:
             yield cls(database)
 
     @property
@@ -62,28 +77,41 @@ class Store:
         """Store one trial, as `add_trials` does; returns its id."""
         return self.add_trials(run, [trial], again)[0]
 
-    def add_trials(self, run: TuningRun, trials: Sequence[Trial], again: Again | None = None) -> list[int]:
+    @repeated
+    def add_trials(
+        self,
+        run: TuningRun,
+        trials: Sequence[Trial],
+        again: Again | None = None,
+        hazards: Iterable[Quarantined] = (),
+    ) -> list[int]:
         """Store trials, each with its source, problem, run, measurement and samples; returns their ids.
 
         The same configuration of the same device, problem and basis is stored once: the trial that was there
         first stays, and its id is returned. But one that counts as untried by `again` gives its place to this one;
         without that, one that timed out under less. What timed out leaves the seconds that it took. Nobody has a
-        claim to the configuration then.
+        claim to the configuration then. `hazards` are quarantined with that.
         """
         device = run.identity.name
-        with self._database.transaction(writes=True) as connection:
+        problems = {trial.problem.text for trial in trials}
+        about = (device, *problems) if len(problems) == 1 else ()
+        with self._database.transaction(writes=True, about=about) as connection:
             run_id = adding.found_or_added(connection, schema.run, rows.run_values(run))
-            return [
+            ids = [
                 adding.add_trial(connection, run_id, device, trial, again or Again(trial.limits)) for trial in trials
             ]
+            quarantine.add(connection, hazards)
+            return ids
 
+    @repeated
     def add_final(self, run: TuningRun, final: Final, families: Collection[str], basis: str) -> int:
         """Store the finalists' new measurements, and the vendor's, as the problem's next rounds, one for each state
         of the L2 in the order of the final; returns the last one's number.
 
         The first is 1. Families and basis tell which of a configuration's trials was measured, as in `tried`.
         """
-        with self._database.transaction(writes=True) as connection:
+        about = (run.identity.name, final.problem.text)
+        with self._database.transaction(writes=True, about=about) as connection:
             run_id = adding.found_or_added(connection, schema.run, rows.run_values(run))
             tried = conditions.tried(run.identity.name, final.problem, families, basis)
             previous = connection.execute(
@@ -117,25 +145,31 @@ class Store:
             raise StoreError(f"{self.path} has a final of the round {shown(value)}: restore a copy of it")
         return value
 
+    @repeated
     def add_full_verdict(self, trial_id: int, detail: str) -> None:
         """Store that the trial's kernel was right in the full verification, and what that tried."""
         with self._database.transaction(writes=True) as connection:
             row = update(schema.trial).where(schema.trial.c.id == trial_id)
             connection.execute(row.values(full_verdict=detail))
 
-    def refute(self, trial_id: int, outcome: Outcome, detail: str) -> None:
-        """Store that the trial's kernel did not stand the full verification: it competes no more."""
+    @repeated
+    def refute(self, trial_id: int, outcome: Outcome, detail: str, hazards: Iterable[Quarantined] = ()) -> None:
+        """Store that the trial's kernel did not stand the full verification: it competes no more. `hazards` are
+        quarantined with that.
+        """
         with self._database.transaction(writes=True) as connection:
             row = update(schema.trial).where(schema.trial.c.id == trial_id)
             values: dict[str, Any] = {"outcome": outcome.value, "detail": detail[:MOST_DETAIL]}
             if outcome is Outcome.WRONG_RESULT:
                 values |= {"verdict_correct": 0, "verdict_detail": detail[:MOST_DETAIL]}
             connection.execute(row.values(values))
+            quarantine.add(connection, hazards)
 
+    @repeated
     def count_as_tuned(self, device_name: str, problem: Problem, cache: Cache) -> None:
         """Store that the problem is searched in this state of the L2: what was tried before counts as of a search."""
-        trial = schema.trial.c
-        with self._database.transaction(writes=True) as connection:
+        trial, about = schema.trial.c, (device_name, problem.text)
+        with self._database.transaction(writes=True, about=about) as connection:
             row = update(schema.trial).where(conditions.of_problem(device_name, problem), trial.cache == cache.value)
             connection.execute(row.where(trial.is_between == 1).values(is_between=0))
 
@@ -147,7 +181,7 @@ class Store:
             .join(schema.problem, schema.problem.c.id == trial.problem_id)
             .where(trial.device_name == device_name, trial.cache == cache.value, trial.is_between == 0)
             .where(schema.problem.c.dtype == alike.dtype_name, schema.problem.c.op == alike.op)
-            .group_by(trial.problem_id)
+            .group_by(schema.problem.c.id)
         )
         return frozenset(map(brief.problem_of, self._database.rows(query)))
 
@@ -171,6 +205,7 @@ class Store:
                 return str(checked(found, [schema.trial.c.full_verdict])["full_verdict"])
         return None
 
+    @repeated
     def supersede(self, device_name: str, problem: Problem, basis: str) -> None:
         """Store which of the problem's trials on the device are of kernels that this program makes otherwise now, or
         not at all. They compete no more, and their configurations count as untried. Of an open store they are
@@ -179,7 +214,7 @@ class Store:
         if (device_name, problem, basis) in self._compared:
             return
         changed = superseding.changed(self._database, device_name, problem, basis)
-        with self._database.transaction(writes=bool(changed)) as connection:
+        with self._database.transaction(writes=bool(changed), about=(device_name, problem.text)) as connection:
             superseding.mark(connection, changed)
         self._compared.add((device_name, problem, basis))
 
@@ -187,6 +222,7 @@ class Store:
         """What is known of the problem's trials on the device that are of these families and this basis."""
         return History(self._database, device_name, problem, tuple(families), basis)
 
+    @repeated
     def forget(
         self,
         trials: Collection[int],
@@ -206,6 +242,7 @@ class Store:
             forgetting.remove(connection, found.ids)
             tell(found.counts)
 
+    @repeated
     def best(
         self,
         *,
@@ -242,6 +279,15 @@ class Store:
             records.refuse_marks(connection)
             return tuple(records.as_known(connection, row) for row in found)
 
+    def vendor_us(self, device: str, problem: Problem, cache: Cache) -> float | None:
+        """The vendor's median in the newest final of the problem where it was right, by its fastest routine there.
+
+        In this state of the L2. None where no final has measured it. StoreError where a row is not as it was stored.
+        """
+        rows = self._database.rows(storing.newest_right(device, conditions.problem_id(problem), cache))
+        return storing.median_us(rows[0]) if rows else None
+
+    @repeated
     def row(self, trial_id: int) -> BestRow:
         """The row of a trial that is ok, as `best` has it, though it may have won nothing: by its newest measurement.
 
@@ -256,6 +302,7 @@ class Store:
         known = row.verified_in_full or self.full_verdict(row) is not None
         return replace(row, verified_in_full=int(known))
 
+    @repeated
     def winning(self, winners: Iterable[BestRow]) -> dict[int, TrialRecord]:
         """Trial -> everything about it, of these winners, with the source as this program renders it now.
 
@@ -282,6 +329,7 @@ class Store:
         """Trial -> source of these winners; StoreError as `winning`."""
         return {trial_id: record.trial.source for trial_id, record in self.winning(rows).items()}
 
+    @repeated
     def trial(self, trial_id: int) -> TrialRecord:
         """Everything about one trial. InputError where there is none of this number."""
         with self._database.transaction() as connection:
@@ -344,7 +392,7 @@ class Store:
             return stored.tuning_run(rows[0])
 
 
-def _refuse_unverified(path: Path, winners: Sequence[BestRow]) -> None:
+def _refuse_unverified(path: Path | Address, winners: Sequence[BestRow]) -> None:
     """StoreError where there are some of these, which were not verified in full, with the command that does that."""
     if not winners:
         return

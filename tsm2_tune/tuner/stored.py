@@ -253,7 +253,10 @@ def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
     for value, expected in zip(stored, median_interval(samples_us), strict=True):
         if not math.isclose(value, expected, rel_tol=EQUAL):
             raise ValueError(f"round {values['round']}: {value} us where the samples have {expected}")
-    return Measurement(samples_us, *stored, values["sm_clock_mhz"], Cache(values["cache"]))
+    slowed = values["slowed"]
+    if slowed is not None and slowed > len(samples_us):
+        raise ValueError(f"round {values['round']}: {slowed} of {len(samples_us)} samples at a dropped clock")
+    return Measurement(samples_us, *stored, values["sm_clock_mhz"], Cache(values["cache"]), slowed=slowed)
 
 
 def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> Trial:

@@ -26,11 +26,15 @@ def changed(database: Database, device_name: str, problem: Problem, basis: str) 
     return [row for row in database.rows(query) if not is_made_so(row, problem)]
 
 
+def basis_of(row: Row) -> str:
+    """What the trial in a row of `trial` has in the place of its basis when it is superseded."""
+    return hashlib.sha256(json.dumps([row[name] for name in OWN]).encode()).hexdigest()
+
+
 def mark(connection: Connection, trials: Iterable[Row]) -> None:
     """Leave the trials in the table, where their configurations may be tried again under the same basis."""
     for row in trials:
-        basis = hashlib.sha256(json.dumps([row[name] for name in OWN]).encode()).hexdigest()
-        values = {"superseded": 1, "basis": basis}
+        values = {"superseded": 1, "basis": basis_of(row)}
         connection.execute(update(schema.trial).where(schema.trial.c.id == row["id"]).values(values))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tsm2_tune.errors import DeviceError, InputError
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.profiles import DRIVER_NAMES, PROFILES, profile_named
-from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.basis import basis, tools
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.trial import Cache, DeviceIdentity
@@ -39,6 +39,12 @@ class Target:
     def basis(self, cache: Cache) -> str:
         """What times of kernels in this state of the L2 rest on besides."""
         return basis(self.identity.toolkit, self.identity.flags, cache, self.toolchain.extra_digest)
+
+    @property
+    def tools(self) -> str:
+        """Digest of compiler, flags and driver: of what a kernel may hang or fault by, besides its code."""
+        found = self.identity
+        return tools(found.toolkit, found.flags, found.driver, self.toolchain.extra_digest)
 
     def caches(self, asked: Cache, others: Sequence[Cache]) -> tuple[Cache, ...]:
         """The state that trials are timed in, the last, and before it the others that the device has."""

@@ -101,7 +101,7 @@ class Measurement:
     sm_clock_mhz: float | None  # while measuring; None where the device does not tell
     cache: Cache = Cache.CLEAN  # the state of the L2 before each sample
     summary_of: int | None = None  # samples of which no more is known, as from a text; None where they are here
-    slowed: int = 0  # of a final just measured: samples that were taken while the clock had dropped; not stored
+    slowed: int | None = None  # samples of a final that were taken while the clock had dropped; None: not counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,7 @@ class Trial:
     full_verdict: str | None = None  # what the full verification of its kernel tried; None where there was none
     cache: Cache = Cache.CLEAN  # what its measurement is of, or was to be
     is_between: bool = False  # of no search: tried to know what its kernel takes at a shape between tuned ones
+    hung: bool = False  # it timed out, and did not end on small problems either; not stored
 
 
 @dataclass(frozen=True, slots=True)

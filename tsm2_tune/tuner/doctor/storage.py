@@ -12,16 +12,15 @@ from pathlib import Path
 
 from tsm2_tune.errors import TuneError
 from tsm2_tune.tuner import cache as binaries
-from tsm2_tune.tuner.database import path_of
+from tsm2_tune.tuner.addresses import EXAMPLE, Address, place_of
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.interruptions import LEAST_FREE_BYTES
+from tsm2_tune.tuner.mounts import network_of
 from tsm2_tune.tuner.trial import in_a_line
 
 PROBE_BYTES = 2**16
 LITTLE_BYTES = 2**30  # of free space
 LOCK_SECONDS = 10.0
-# Of /proc/self/mountinfo: file systems whose locks may not hold between machines.
-NETWORK = ("nfs", "cifs", "smb", "9p", "lustre", "beegfs", "gpfs", "ceph", "glusterfs", "afs", "pvfs", "fuse")
 # A second process, which must not get the lock that the first one has: SQLite's code for that is 5, busy.
 SECOND = """
 import sqlite3, sys
@@ -62,7 +61,10 @@ def database(question: Question) -> list[Finding]:
     """Whether it can be read and written where it is or would be, whether locks hold there, and the free space."""
     name, means = "database", "no trial is stored"
     try:
-        path = Path(os.path.realpath(path_of(question.database)))
+        place = place_of(question.database)
+        if isinstance(place, Address):
+            return [_on_server(place)]
+        path = Path(os.path.realpath(place))
     except (TuneError, ValueError) as error:
         return [problem(name, in_a_line(str(error)), means=means)]
     folder = path.parent
@@ -83,12 +85,18 @@ def database(question: Question) -> list[Finding]:
         found += ", where SQLite's locks do not hold"
         remedy = "name a file on a local disk with --db"
         return [problem(name, found, means="two runs at once destroy it", remedy=remedy)]
-    kind = _file_system(folder)
-    if kind.startswith(NETWORK):
-        means = "SQLite's locks may not hold between machines"
-        remedy = "tune into it from one machine at a time, or name a file on a local disk with --db"
-        return [note(name, f"{found}, on a network's file system ({kind})", means=means, remedy=remedy)]
+    if kind := network_of(path):
+        means = "SQLite's locks may not hold between machines, so that nothing is stored there"
+        remedy = f"name a file on a local disk with --db, or a PostgreSQL database, {EXAMPLE}"
+        return [problem(name, f"{found}, on a network's file system ({kind})", means=means, remedy=remedy)]
     return [_of_space(name, found, free_bytes)]
+
+
+def _on_server(address: Address) -> Finding:
+    """Whether it answers and is ours, or empty. TuneError where not."""
+    from tsm2_tune.tuner.server import schema_at
+
+    return ok("database", f"{address}, {'there' if schema_at(address) else 'not made yet'}")
 
 
 def _of_space(name: str, found: str, free_bytes: int) -> Finding:
@@ -143,14 +151,3 @@ def _locks_hold(folder: Path) -> bool:
             second = subprocess.run([sys.executable, "-I", "-c", SECOND, file], timeout=LOCK_SECONDS)
             first.execute("ROLLBACK")
     return second.returncode == sqlite3.SQLITE_BUSY
-
-
-def _file_system(folder: Path) -> str:
-    """The type of the file system that the folder is on; "" where the system does not tell."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    mounts = [(fields[4], line.partition(" - ")[2].split()[0]) for line in lines if len(fields := line.split()) > 4]
-    around = [one for one in mounts if folder.is_relative_to(one[0])]
-    return max(around, key=lambda one: len(one[0]), default=("", ""))[1]

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner import rows, stored
 from tsm2_tune.tuner.exchange import kernel_tuner, t4
 from tsm2_tune.tuner.exchange.record import NAME, Entry, entry_of
 from tsm2_tune.tuner.importing.reading import WRONG, Told, content_of, refuse_constant
-from tsm2_tune.tuner.importing.union import Part, Tried
+from tsm2_tune.tuner.importing.union import Part, TrialKey, Tried
 from tsm2_tune.tuner.trial import Outcome, in_a_line, shown
 
 DOCUMENTS: dict[str, Callable[[Entry], dict[str, Any]]] = {
@@ -53,8 +54,9 @@ def told_of(document: Mapping[str, Any]) -> Told:
 
 def _told(entry: Entry) -> Told:
     """The entry's trials whose kernels this program makes so, and why the others are left out."""
-    told, trials = Told(), dict(entry.part.trials)
-    for key, tried in entry.part.trials.items():
+    told, part = Told(), _renamed(entry.part)
+    trials = dict(part.trials)
+    for key, tried in part.trials.items():
         source, why = _kernel(entry.problem, tried)
         if source is None:
             told.left_out.setdefault(key[0], f"left out: {key[0]}, measured on {entry.device}, {why}")
@@ -63,13 +65,29 @@ def _told(entry: Entry) -> Told:
             _check(entry.problem, tried, source)
             told.sources[source.digest] = rows.source_values(source)
     rounds = []
-    for one in entry.part.rounds:
+    for one in part.rounds:
         timed = {key: timed for key, timed in one.timed.items() if key in trials}
         if timed or one.vendor:
             rounds.append(replace(one, timed=timed))
     if trials:
         told.parts[entry.device, entry.problem] = Part(trials, rounds)
     return told
+
+
+def _renamed(part: Part) -> Part:
+    """The part with the names that families and tunables have now. ValueError where two trials become one."""
+    keys, trials = dict[TrialKey, TrialKey](), dict[TrialKey, Tried]()
+    for (text, basis), tried in part.trials.items():
+        config = config_spelt(text)
+        values = dict(tried.values)
+        if config is not None:  # else another version's
+            values |= {"family": config.family, "config": config.text, "tunables": config.json}
+        keys[text, basis] = key = (str(values["config"]), basis)
+        if key in trials:
+            raise ValueError(f"{key[0]} is there twice")
+        trials[key] = replace(tried, values=values)
+    rounds = [replace(one, timed={keys[key]: timed for key, timed in one.timed.items()}) for one in part.rounds]
+    return Part(trials, rounds)
 
 
 def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:

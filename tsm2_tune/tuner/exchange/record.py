@@ -24,6 +24,7 @@ from tsm2_tune.tuner.trial import Cache, shown
 from tsm2_tune.tuner.vendor import storing
 
 NAME, VERSION = "tsm2_tune", 1
+LATER = frozenset({"slowed"})  # members that older versions did not write; left out where they are null
 RATIO = "verdict_worst_ratio"  # infinite where a value is NaN; JSON has no infinity, and null stands for it
 
 
@@ -50,12 +51,12 @@ def record_of(entry: Entry) -> dict[str, Any]:
     run_numbers, trial_numbers = {one: at for at, one in enumerate(runs)}, {one: at for at, one in enumerate(keys)}
 
     def time(timed: Timed) -> dict[str, Any]:
-        return {"run": run_numbers[timed.run], **_finite(timed.values), "samples_us": list(timed.samples_us)}
+        return {"run": run_numbers[timed.run], **_told(timed.values), "samples_us": list(timed.samples_us)}
 
     def trial(tried: Tried) -> dict[str, Any]:
         first = None if tried.first is None else time(tried.first)
         own = {"first": first, "others": [time(one) for one in tried.others]}
-        return {"run": run_numbers[tried.run], **_finite(tried.values), **own}
+        return {"run": run_numbers[tried.run], **_told(tried.values), **own}
 
     def final(one: Round) -> dict[str, Any]:
         timed = [{"trial": trial_numbers[key], **time(one.timed[key])} for key in sorted(one.timed)]
@@ -160,14 +161,16 @@ def _values(told: Mapping[str, Any], table: Table) -> dict[str, Any]:
 
 
 def _row(told: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    row = {name: _member(told, name) for name in names}
+    row = {name: told.get(name) if name in LATER else _member(told, name) for name in names}
     if row.get("verdict_correct") is not None and row[RATIO] is None:
         row[RATIO] = math.inf
     return row
 
 
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: None if name == RATIO and value == math.inf else value for name, value in values.items()}
+def _told(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as members."""
+    known = ((name, value) for name, value in values.items() if value is not None or name not in LATER)
+    return {name: None if name == RATIO and value == math.inf else value for name, value in known}
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner import cache, database
+from tsm2_tune.tuner.addresses import Address
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.exchange import reading as exchange
 from tsm2_tune.tuner.importing.parts import write
@@ -18,13 +19,17 @@ TELLING = {Kind.TEXT: told_in, Kind.EXCHANGE: exchange.told_in}  # of what is no
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[Database, tuple[str, ...]]]:
+def opened(path: Path | Address) -> Iterator[tuple[Database, tuple[str, ...]]]:
     """A copy of the database, as it is now but of today's schema, or a database of what another file tells; and a
-    sentence for each configuration of that which is left out. The file itself is only read.
+    sentence for each configuration of that which is left out. The file itself is only read, and so is a server's.
 
     InputError where it is no regular file, where it is not as this program writes it, and where it cannot be copied;
     StoreError as Database.open.
     """
+    if isinstance(path, Address):
+        with Database.open(path, create=False) as found:
+            yield found, ()
+        return
     kind = kind_of(path)
     with _workplace(path) as work:
         copy = work.folder / "results.db"

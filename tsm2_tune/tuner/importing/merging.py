@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import stored
+from tsm2_tune.tuner import quarantine, stored
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.importing.parts import Reader, places, write
-from tsm2_tune.tuner.importing.union import Part, Tried, other_kernels, union
+from tsm2_tune.tuner.importing.union import Part, Tried, conflicts, union
+from tsm2_tune.tuner.quarantine import Quarantined
+from tsm2_tune.tuner.repeating import Lost, repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +27,19 @@ class Imported:
     problems: int  # of a device each, that had any of it
     left_out: tuple[str, ...] = ()  # a sentence for each configuration that was not imported
     changed: int = 0  # problems of a device each, of which anything is new
+    conflicts: tuple[str, ...] = ()  # a sentence for each configuration of which the two contradict each other
+    quarantined: int = 0  # kernels that are new in quarantine, or failed there later
 
     def __str__(self) -> str:
         trials, times, problems = (
             f"{number} {what}{'s' if number != 1 else ''}"
             for number, what in ((self.trials, "trial"), (self.times, "measurement"), (self.problems, "problem"))
         )
+        faulty = f"; {self.quarantined} in quarantine" if self.quarantined else ""
         if not self.changed:
             were = f"{self.known} trial{'s were' if self.known != 1 else ' was'} there"
-            return f"nothing new: {were}, of {problems}"
-        return f"{trials} added, {self.known} were there; {times} added, of {problems}"
+            return f"nothing new: {were}, of {problems}{faulty}"
+        return f"{trials} added, {self.known} were there; {times} added, of {problems}{faulty}"
 
 
 def merge(into: Callable[[], AbstractContextManager[Database]], other: Database) -> Imported:
@@ -47,24 +52,40 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
     trials = known = times = changed = 0
     sentences = list[str]()
     with _of(other):
-        parts = list(_parts(other))
+        parts, faulty = list(_parts(other)), quarantine.entries(other)
     with into() as database:
         for (device_name, problem), new in parts:
-            with _of(database), database.transaction(writes=True) as ours, other.transaction() as theirs:
-                old = Reader(ours).part(device_name, problem)
-                found = union(old, new, partial(_is_made_so, problem))
-                if found is not old:
-                    changed += 1
-                    write(ours, device_name, problem, found, Reader(theirs).source)
+            old, found = _merged(database, other, device_name, problem, new)
+            changed += found is not old
             added = len(found.trials) - len(old.trials)
             trials, known = trials + added, known + len(new.trials) - added
-            times += _times(found) - _times(old)
+            times += found.times - old.times
             sentences += (
-                f"left out: one trial of {config} for {problem.text} on {device_name}, of which both files have"
-                " one, of different kernels, though made in the same way"
-                for config, _ in other_kernels(old, new)
+                f"conflict: {config} for {problem.text} on {device_name}: {what}"
+                for config, what in conflicts(old, new, found)
             )
-    return Imported(trials, known, times, len(parts), tuple(sentences), changed)
+        quarantined = _united(database, faulty)
+    return Imported(trials, known, times, len(parts), (), changed, tuple(sentences), quarantined)
+
+
+@repeated
+def _united(database: Database, theirs: Sequence[Quarantined]) -> int:
+    """How many of these are new in quarantine."""
+    if not theirs:
+        return 0
+    with _of(database), database.transaction(writes=True) as connection:
+        return quarantine.unite(connection, theirs)
+
+
+@repeated
+def _merged(database: Database, other: Database, device_name: str, problem: Problem, new: Part) -> tuple[Part, Part]:
+    """What the database had of the problem on the device, and what it has now: all of the other's, too."""
+    with _of(database), database.transaction(writes=True) as ours, other.transaction() as theirs:
+        old = Reader(ours).part(device_name, problem)
+        found = union(old, new, partial(_is_made_so, problem))
+        if found is not old:
+            write(ours, device_name, problem, found, Reader(theirs).source)
+    return old, found
 
 
 def _is_made_so(problem: Problem, tried: Tried) -> bool:
@@ -81,16 +102,13 @@ def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:
             yield place, Reader(connection).part(*place)
 
 
-def _times(part: Part) -> int:
-    own = sum(len(one.others) + (one.first is not None) for one in part.trials.values())
-    return own + sum(len(one.members) for one in part.rounds)
-
-
 @contextmanager
 def _of(of: Database) -> Iterator[None]:
     """Whatever is wrong with a row is said of the file that has it."""
     try:
         yield
+    except Lost:
+        raise
     except StoreError as error:
         text = str(error)
         raise StoreError(text if text.startswith(str(of.path)) else f"{of.path}: {text}") from error

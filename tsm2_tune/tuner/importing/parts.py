@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, func, insert, select, update
 
+from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import brief, forgetting, rows, schema, stored
+from tsm2_tune.tuner import brief, forgetting, rows, schema, stored, superseding
 from tsm2_tune.tuner.database import fetched
 from tsm2_tune.tuner.domains import Row, checked
 from tsm2_tune.tuner.importing.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried
@@ -26,19 +27,22 @@ def places(connection: Connection) -> list[tuple[str, Problem]]:
     """Each device and problem that the database has trials of. StoreError where a row is not as it was stored."""
     trial = schema.trial.c
     query = (
-        select(trial.id, trial.device_name, *stored.PROBLEM_KEY)
+        select(func.min(trial.id).label("id"), trial.device_name, *stored.PROBLEM_KEY)
         .join(schema.problem)
-        .group_by(trial.device_name, trial.problem_id)
+        .group_by(trial.device_name, schema.problem.c.id)
     )
     found = fetched(connection, query.order_by(trial.device_name, *stored.PROBLEM_KEY))
     return [(brief.device_name(row), brief.problem_of(row)) for row in found]
 
 
 class Reader:
-    """Reads from one database, in a transaction for each part: a part is less than what that may read of a file."""
+    """Reads from one database, in a transaction for each part: a part is less than what that may read of a file.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    `tell` is told of each row that is not as it was stored, and that is left out then; without it, it is raised.
+    """
+
+    def __init__(self, connection: Connection, tell: Callable[[StoreError], object] | None = None) -> None:
+        self._connection, self._tell = connection, tell
         self._runs: dict[int, RunKey] = {}
         self._rows: dict[tuple[str, Any], Row] = {}
 
@@ -49,11 +53,11 @@ class Reader:
         measured = self._measured(of_part)
         trials, rounds = dict[TrialKey, Tried](), defaultdict[Place, _Times](lambda: ({}, {}))
         for row in fetched(self._connection, select(trial).where(of_part).order_by(trial.c.id)):
-            with stored.reading(row["id"]):
+            with self._reading(row["id"]):
                 key, tried, finals = self._tried(row, measured[row["id"]])
-            trials[key] = tried
-            for place, timed in finals.items():
-                rounds[place][0][key] = timed
+                trials[key] = tried
+                for place, timed in finals.items():
+                    rounds[place][0][key] = timed
         for place, library, timed in self._vendor(device_name, problem_id):
             rounds[place][1][library] = timed
         return Part(trials, [Round(self._run(place[1]), place[0], *rounds[place]) for place in sorted(rounds)])
@@ -98,9 +102,20 @@ class Reader:
         of_part = and_(table.c.problem_id == problem_id, run.device_name == device_name)
         samples = self._samples(schema.vendor_sample, select(table.c.id).join(schema.run).where(of_part))
         for row in fetched(self._connection, select(table).join(schema.run).where(of_part).order_by(table.c.id)):
-            with stored.reading(row["id"], storing.KIND):
+            with self._reading(row["id"], storing.KIND):
                 storing.vendor_measurement(row, samples[row["id"]])
                 yield (row["round"], row["run_id"]), row["library"], self._timed(row, table, samples[row["id"]])
+
+    @contextmanager
+    def _reading(self, number: int, kind: str = "trial") -> Iterator[None]:
+        """As stored.reading, but for whom that is told."""
+        try:
+            with stored.reading(number, kind):
+                yield
+        except StoreError as error:
+            if self._tell is None:
+                raise
+            self._tell(error)
 
     def _samples(self, table: Table, of: Select[Any]) -> dict[int, list[Row]]:
         """The samples of these measurements, in order."""
@@ -142,8 +157,9 @@ def write(
     trial, kernel = schema.trial, schema.source.c
     problem_id = _added_once(connection, schema.problem, rows.problem_values(problem))
     of_part = (trial.c.device_name == device_name, trial.c.problem_id == problem_id)
-    ids = {(row.config, row.basis): row.id for row in connection.execute(select(trial).where(*of_part))}
-    forgetting.remove_measurements(connection, list(ids.values()))
+    ids, doubled = _ids(connection, and_(*of_part), part)
+    forgetting.remove_measurements(connection, [*ids.values(), *doubled])
+    connection.execute(delete(trial).where(trial.c.id.in_(doubled)))
     _remove_vendor(connection, device_name, problem_id)
     runs: dict[RunKey, int] = {}
 
@@ -182,6 +198,27 @@ def write(
             for timed in one.vendor.values():
                 place = {"problem_id": problem_id, "run_id": run_id(timed.run), "round": one.number}
                 _add(connection, schema.vendor_measurement, schema.vendor_sample, place, timed)
+
+
+def _ids(
+    connection: Connection, of_part: ColumnElement[bool], part: Part
+) -> tuple[dict[TrialKey, int], Sequence[int]]:
+    """The numbers of the trials that the database has, where those that are superseded in the part are so now; and of
+    those that it had so besides.
+    """
+    trial, found, doubled = schema.trial, dict[TrialKey, int](), list[int]()
+    query = select(trial).where(of_part).order_by(trial.c.superseded.desc(), trial.c.id)
+    for row in connection.execute(query).mappings().all():
+        key = (row["config"], row["basis"])
+        then = key if row["superseded"] else (row["config"], superseding.basis_of(row))
+        if then == key or then not in part.trials:
+            found[key] = row["id"]
+        elif then in found:
+            doubled.append(row["id"])
+        else:
+            connection.execute(update(trial).where(trial.c.id == row["id"]).values(basis=then[1]))
+            found[then] = row["id"]
+    return found, doubled
 
 
 def _values(row: Row, table: Table) -> dict[str, Any]:

@@ -1,21 +1,22 @@
 """What two databases know of one problem on one device, put together: the same whichever of them is asked first.
 
 A trial is known by its configuration and its basis, as the store has it: of one device and problem these are one
-kernel, made by one compiler. Where two versions made two kernels of it, the one that this program makes counts. A
-time is known by the run that took it, the state of the L2 and the numbers themselves, and so is a final, by any time
-in it: numbers of rounds, of trials and of runs are a database's own. Nothing is lost but the sentences of a trial
-that the other database has, too.
+kernel, made by one compiler. Where two versions made two kernels of it, the one that this program makes counts, and
+the other trial is superseded; one that is superseded in either database is so in both. A time is known by the run
+that took it, the state of the L2 and the numbers themselves, and so is a final, by any time in it: numbers of rounds,
+of trials and of runs are a database's own. Nothing is lost but the sentences of a trial that the other database has,
+too.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner import schema
+from tsm2_tune.tuner import schema, superseding
 from tsm2_tune.tuner.trial import Outcome
 
 TrialKey = tuple[str, str]  # configuration, basis
@@ -105,30 +106,80 @@ class Part:
     trials: Mapping[TrialKey, Tried] = field(default_factory=dict)
     rounds: Sequence[Round] = ()  # by their numbers
 
+    @property
+    def times(self) -> int:
+        """How many measurements it has, the vendor's included."""
+        own = sum(len(one.others) + (one.first is not None) for one in self.trials.values())
+        return own + sum(len(one.members) for one in self.rounds)
+
 
 def union(ours: Part, theirs: Part, is_made_so: Callable[[Tried], bool] = lambda tried: True) -> Part:
-    """Both parts as one; `ours` itself where that has all of it.
-
-    Of two trials of other kernels, which `other_kernels` names, the one counts whose kernel this program makes so.
+    """Both parts as one; `ours` itself where that has all of it. Of two kernels of one configuration and basis that
+    one counts which this program makes so.
     """
-    trials = dict(ours.trials)
-    for key, other in theirs.trials.items():
-        trials[key] = _both(trials[key], other, is_made_so) if key in trials else other
-    rounds = _rounds(ours, theirs, trials)
-    found = Part(trials, rounds)
+    one, other = _apart(ours, theirs, is_made_so)
+    trials = dict(one.trials)
+    for key, tried in other.trials.items():
+        trials[key] = _both(trials[key], tried) if key in trials else tried
+    found = Part(trials, _rounds(one, other))
     return ours if _facts(found) == _facts(ours) else found
 
 
-def other_kernels(ours: Part, theirs: Part) -> list[TrialKey]:
-    """Trials of which both have one, of different kernels, though of one basis: one of the two is left out."""
-    both = ours.trials.keys() & theirs.trials.keys()
-    return sorted(key for key in both if _kernel(ours.trials[key]) != _kernel(theirs.trials[key]))
+def conflicts(ours: Part, theirs: Part, found: Part) -> Iterator[tuple[str, str]]:
+    """Configurations of which the two parts of a union contradict each other, and what became of that."""
+    for key in sorted(ours.trials.keys() & theirs.trials.keys()):
+        one, other = ours.trials[key], theirs.trials[key]
+        outcomes = [str(tried.values["outcome"]) for tried in (one, other, found.trials.get(key, other))]
+        if _kernel(one) != _kernel(other):
+            if not {superseded(one)[1], superseded(other)[1]} & (ours.trials.keys() | theirs.trials.keys()):
+                yield key[0], "two kernels of one basis: the one counts that this version makes, the other is kept"
+        elif outcomes[0] != outcomes[1] and {*outcomes[:2]} != {Outcome.OK, Outcome.BEHIND}:
+            yield key[0], f"{outcomes[0]} here and {outcomes[1]} there: {outcomes[2]} counts"
 
 
-def _both(one: Tried, other: Tried, is_made_so: Callable[[Tried], bool]) -> Tried:
+def _apart(ours: Part, theirs: Part, is_made_so: Callable[[Tried], bool]) -> tuple[Part, Part]:
+    """Both parts without two kernels of one key: all but one of them are superseded."""
+    known = ours.trials.keys() | theirs.trials.keys()
+    one, other = (
+        _with_superseded(part, [key for key, tried in part.trials.items() if superseded(tried)[1] in known - {key}])
+        for part in (ours, theirs)
+    )
+    for key in one.trials.keys() & other.trials.keys():
+        both = one.trials[key], other.trials[key]
+        if _kernel(both[0]) != _kernel(both[1]):
+            counts = min(both, key=lambda tried: (not is_made_so(tried), _spelt(_kernel(tried))))
+            if counts is both[0]:
+                other = _with_superseded(other, [key])
+            else:
+                one = _with_superseded(one, [key])
+    return one, other
+
+
+def _with_superseded(part: Part, keys: Collection[TrialKey]) -> Part:
+    """The part with these trials superseded."""
+    if not keys:
+        return part
+    now, trials = dict[TrialKey, TrialKey](), dict(part.trials)
+    for key in keys:
+        tried, now[key] = superseded(trials.pop(key))
+        trials[now[key]] = _both(trials[now[key]], tried) if now[key] in trials else tried
+    rounds = (
+        replace(one, timed={now.get(key, key): timed for key, timed in one.timed.items()}) for one in part.rounds
+    )
+    return Part(trials, tuple(rounds))
+
+
+def superseded(tried: Tried) -> tuple[Tried, TrialKey]:
+    """The trial as it is when another kernel counts, and its key then."""
+    values = tried.values
+    if values["superseded"]:
+        return tried, (values["config"], values["basis"])
+    values = {**values, "superseded": 1, "basis": superseding.basis_of(values)}
+    return replace(tried, values=values), (values["config"], values["basis"])
+
+
+def _both(one: Tried, other: Tried) -> Tried:
     """One trial of the two of one kernel: the first by its rank, with the other's times below 0."""
-    if _kernel(one) != _kernel(other):
-        return min(one, other, key=lambda tried: (not is_made_so(tried), tried.rank))
     kept, left = sorted((one, other), key=lambda tried: tried.rank)
     values = {**kept.values, "is_between": min(kept.values["is_between"], left.values["is_between"])}
     if values["full_verdict"] is None and values["outcome"] == Outcome.OK.value:
@@ -150,14 +201,12 @@ def _by_key(timed: Iterable[Timed]) -> dict[tuple[Any, ...], Timed]:
     return found
 
 
-def _rounds(ours: Part, theirs: Part, trials: Mapping[TrialKey, Tried]) -> Sequence[Round]:
-    """The finals of both, each once, without the times of kernels that were left out; numbered anew by the start of
-    their runs where both have some of their own.
-    """
-    own = list(_of_kernels(ours, trials))
+def _rounds(ours: Part, theirs: Part) -> Sequence[Round]:
+    """The finals of both, each once, numbered anew by the start of their runs where both have some of their own."""
+    own = list(ours.rounds)
     order = [one.number for one in own]  # within a run
     added = list[Round]()
-    for new in _of_kernels(theirs, trials):
+    for new in theirs.rounds:
         place = _same(own, new)
         if place is None:
             added.append(new)
@@ -169,14 +218,6 @@ def _rounds(ours: Part, theirs: Part, trials: Mapping[TrialKey, Tried]) -> Seque
     every = zip((*own, *added), (*order, *(one.number for one in added)), strict=True)
     in_time = sorted(every, key=lambda pair: (pair[0].run[STARTED_AT], _spelt(pair[0].run), pair[1]))
     return [replace(one, number=number) for number, (one, _) in enumerate(in_time, 1)]
-
-
-def _of_kernels(part: Part, trials: Mapping[TrialKey, Tried]) -> Iterator[Round]:
-    """The part's rounds, with the times of the kernels that these trials are of."""
-    for one in part.rounds:
-        kept = {key: timed for key, timed in one.timed.items() if _kernel(part.trials[key]) == _kernel(trials[key])}
-        if kept or one.vendor:
-            yield replace(one, timed=kept)
 
 
 def _same(own: Sequence[Round], new: Round) -> int | None:

@@ -1,4 +1,4 @@
-"""The vendor's measurements in the database: in with a final, out with a winner, gone with a final's last trial."""
+"""The vendor's measurements in the database: in with a final, out with a winner."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def add(
             "sm_clock_mhz": times.sm_clock_mhz,
             "cache": times.cache.value,
             "summary_of": times.summary_of,
+            "slowed": times.slowed,
         }
         number = connection.execute(insert(VENDOR).values(values).returning(VENDOR.c.id)).scalar_one()
         samples = [
@@ -128,6 +129,24 @@ def of_finals(device_name: str, problem_id: ColumnElement[int], finals: Select[t
     )
 
 
+def newest_right(device_name: str, problem_id: ColumnElement[int], cache: Cache) -> Select[Row]:
+    """The query of `median_us`: of the problem's newest final with a right routine in this state, the fastest one."""
+    is_right = and_(VENDOR.c.problem_id == problem_id, VENDOR.c.cache == cache.value, VENDOR.c.verdict_correct == 1)
+    return (
+        select(VENDOR.c.id, VENDOR.c.median_us)
+        .join(schema.run, schema.run.c.id == VENDOR.c.run_id)
+        .where(is_right, schema.run.c.device_name == device_name)
+        .order_by(VENDOR.c.round.desc(), VENDOR.c.median_us)
+        .limit(1)
+    )
+
+
+def median_us(row: Row) -> float:
+    """Of a row of `newest_right`."""
+    with stored.reading(row["id"], KIND):
+        return float(checked(row, (VENDOR.c.median_us,))["median_us"])
+
+
 def versions(rows: Collection[Row]) -> frozenset[tuple[str, str, int]]:
     """The driver, library and version of each."""
     found = set()
@@ -136,16 +155,6 @@ def versions(rows: Collection[Row]) -> frozenset[tuple[str, str, int]]:
             values = checked(row, (schema.run.c.driver, VENDOR.c.library, VENDOR.c.library_version))
             found.add((values["driver"], values["library"], values["library_version"]))
     return frozenset(found)
-
-
-def remove_without_final(connection: Connection) -> None:
-    """Remove what was measured in rounds of which no trial is left."""
-    measured, trial = schema.measurement.c, schema.trial.c
-    of_round = and_(
-        measured.run_id == VENDOR.c.run_id, measured.round == VENDOR.c.round, trial.problem_id == VENDOR.c.problem_id
-    )
-    is_left = exists().select_from(schema.measurement.join(schema.trial)).where(of_round).correlate(VENDOR)
-    _remove(connection, ~is_left)
 
 
 def _remove(connection: Connection, which: ColumnElement[bool]) -> None:

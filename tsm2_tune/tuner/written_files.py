@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.addresses import Address, is_address
 
 
 def refuse_name(output: str | PathLike[str]) -> None:
@@ -24,9 +25,11 @@ def refuse_name(output: str | PathLike[str]) -> None:
             raise InputError("the name of the file to write is empty: name one with --output") from None
 
 
-def refuse_database(output: str | PathLike[str], database: str | PathLike[str]) -> None:
+def refuse_database(output: str | PathLike[str], database: str | PathLike[str] | Address) -> None:
     """InputError where `output` is the database, or a file that SQLite keeps beside it, or no name of a file."""
     refuse_name(output)
+    if isinstance(database, Address) or is_address(database):
+        return
     with suppress(ValueError):  # of a database that no file can be called like, which opening it says
         for suffix in ("", "-wal", "-shm", "-journal"):
             path = os.path.realpath(database) + suffix

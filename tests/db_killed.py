@@ -1,0 +1,155 @@
+"""Kill commands of a database at many points, and look what is left: the database as before or as after.
+
+python -m tests.db_killed FOLDER POINTS
+
+Each command runs once, and its statements and SQLite's own steps are counted; then again, for each of so many points
+among these, in a process that is killed there. Afterwards the same command ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import tsm2_tune
+from tests.fabricated import configuration, downgrade, trial, tuning_run
+from tests.tampering import good_database
+from tests.test_db_commands import dump, facts, with_waste
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.upkeep import migrating, vacuuming
+
+STEPS = 50  # of SQLite's machine, that are counted as one
+
+connect = sqlite3.connect
+
+
+class Counting:
+    """Counts what SQLite does; at the last point the process ends."""
+
+    def __init__(self, last: int) -> None:
+        self.count, self._last = 0, last
+
+    def __call__(self, *_: object) -> int:
+        self.count += 1
+        if self.count == self._last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    def connected(self, *arguments: Any, **named: Any) -> sqlite3.Connection:
+        """What sqlite3.connect gives."""
+        connection = connect(*arguments, **named)
+        connection.set_progress_handler(self, STEPS)  # of a connection whose transactions the program bounds: gone
+        connection.set_trace_callback(self)
+        return connection
+
+
+def counted(command: Callable[[], object], last: int = 0) -> int:
+    """How many points the command has; it is killed at the last one."""
+    counting = Counting(last)
+    sqlite3.connect = counting.connected  # type: ignore[assignment]
+    try:
+        command()
+    finally:
+        sqlite3.connect = connect
+    return counting.count
+
+
+def killed(command: Callable[[], object], last: int) -> bool:
+    """Whether a process of the command was killed there."""
+    child = os.fork()
+    if child == 0:
+        counted(command, last)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFEXITED(status) or os.WTERMSIG(status) == signal.SIGKILL
+    return os.WIFSIGNALED(status)
+
+
+def content(path: Path) -> list[str]:
+    """All that is in the database but claims, which are of the moment."""
+    return [line for line in dump(path) if "claim" not in line]
+
+
+def points(total: int, number: int) -> list[int]:
+    """The first, the last, and others between."""
+    return sorted({max(1, total * at // (number - 1)) for at in range(number)})
+
+
+def of_one_database(
+    folder: Path, number: int, make: Callable[[Path], object], command: Callable[[Path], object]
+) -> int:
+    """Kill a command that changes one database; how often it was."""
+    first, path, after = folder / "first.db", folder / "results.db", folder / "after.db"
+    make(first)
+    shutil.copy(first, after)
+    total = counted(lambda: command(after))
+    states, kills = [content(first), content(after)], 0
+    for last in points(total, number):
+        for old in folder.glob("results.db*"):
+            old.unlink()
+        shutil.copy(first, path)
+        kills += killed(lambda: command(path), last)
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert content(path) in states, f"point {last} of {total}"
+        for kept in folder.glob("results.db.schema-?"):
+            assert content(kept) == states[0]
+        command(path)
+        assert content(path) == states[1]
+    return kills
+
+
+def of_merging(folder: Path, number: int) -> int:
+    """Kill a merge: each problem on each device is as before or as after."""
+    source, first, path, after = (folder / f"{name}.db" for name in ("source", "first", "results", "after"))
+    good_database(source)
+    with_other_trials(first)
+    shutil.copy(first, after)
+    total = counted(lambda: tsm2_tune.import_trials(source, after))
+    states, kills, between = [facts(first), facts(after)], 0, 0
+    for last in points(total, number):
+        shutil.copy(first, path)
+        kills += killed(lambda: tsm2_tune.import_trials(source, path), last)
+        found = facts(path)
+        for place, part in found.items():
+            assert part in [state.get(place) for state in states], f"point {last} of {total}"
+        between += found not in states
+        tsm2_tune.import_trials(source, path)
+        assert facts(path) == states[1]
+    assert between > 0  # else no kill was in the middle
+    return kills
+
+
+def with_other_trials(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        for threads in (64, 128, 256):
+            store.add_trial(tuning_run(uuid="GPU-2"), trial(400.0 + threads, configuration(threads)))
+
+
+def older(path: Path) -> None:
+    good_database(path)
+    downgrade(path, 9)
+
+
+def main(folder: Path, number: int) -> None:
+    for name in ("vacuum", "migrate", "merge"):
+        own = folder / name
+        own.mkdir()
+        if name == "vacuum":
+            kills = of_one_database(own, number, with_waste, lambda path: vacuuming.vacuum(path, alone=True))
+        elif name == "migrate":
+            kills = of_one_database(own, number, older, lambda path: migrating.migrate(path, keep=True))
+        else:
+            kills = of_merging(own, number)
+        print(f"{name}: killed {kills} times", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

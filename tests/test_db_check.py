@@ -1,0 +1,217 @@
+"""tsm2-tune db check: what is found in a database, how it is told, and that nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import tsm2_tune
+from tests.command import run
+from tests.fabricated import BASIS, configuration, downgrade, final, plain_sql, source, trial, tuning_run
+from tests.tampering import GRAM, SKINNY, good_database
+from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner import migrations, superseding
+from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.doctor.finding import Finding, State
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.upkeep import checking
+from tsm2_tune.tuner.upkeep.checking import check
+
+GONE = "boot-0:1 1 1 00000000000000000000000000000000"  # of a run whose machine was started again
+OLD = source(configuration(256), text="int older;\n")
+
+
+@pytest.fixture
+def good(path: Path) -> Path:
+    good_database(path)
+    return path
+
+
+def told(path: Path) -> list[str]:
+    """The lines, without the last one."""
+    said = run("db", "check", "--db", str(path))
+    assert said.stderr == ""
+    lines = said.stdout.splitlines()
+    assert said.exit_code == int(any(line.startswith("problem ") for line in lines))
+    return lines if said.exit_code else lines[:-1]
+
+
+def test_a_good_database_is_sound_and_left_as_it_is(good: Path) -> None:
+    content, names = good.read_bytes(), set(good.parent.iterdir())
+    said = run("db", "check", "--db", str(good))
+    assert (said.exit_code, said.stderr) == (0, "")
+    assert said.stdout == "ok       database: 12 trials, 14 measurements, 4 problems\n"
+    assert good.read_bytes() == content
+    assert set(good.parent.iterdir()) == names
+    told_ = json.loads(run("db", "check", "--json", "--db", str(good)).stdout)
+    assert (told_["database"], told_["is_sound"]) == (str(good), True)
+    assert [(one["name"], one["state"], one["facts"]) for one in told_["findings"]] == [
+        ("database", "ok", {"trials": 12, "times": 14})
+    ]
+
+
+FAULTS = {  # what is done to a good database, and the line that says so
+    "DELETE FROM sample WHERE measurement_id = 2 AND ordinal = 1":
+        "row: trial 2 is not as this tsm2-tune stores it (samples of round 0 are missing",
+    "UPDATE measurement SET median_us = median_us + 1 WHERE id = 1": "row: trial 1 is not as this",
+    "UPDATE source SET text = text || 'int more;' WHERE digest = (SELECT source_digest FROM trial WHERE id = 3)":
+        "row: trial 3 is not as this",
+    "UPDATE trial SET tunables = '{}' WHERE id = 2": None,  # another version's
+    "UPDATE vendor_sample SET us = 1": "row: vendor measurement 1 is not as this",
+    "UPDATE run SET gflops = ''": "row: trial 1 is not as this",
+    "UPDATE problem SET flops = 1": "row: trial 1 is not as this",
+    "UPDATE problem SET dtype = 'f8' WHERE id = 2": "row: trial 4 is not as this",
+    "UPDATE trial SET verdict_correct = 0 WHERE id = 2":
+        "trial: trial 2 is ok, but has no right result or no time. Remedy: tsm2-tune forget 2",
+    "UPDATE trial SET verdict_correct = NULL, verdict_worst_ratio = NULL, verdict_detail = NULL WHERE id = 2":
+        "trial: trial 2 is ok, but has no right result or no time",
+    "UPDATE measurement SET round = -1 WHERE trial_id = 5":
+        "trial: trial 5 is ok, but has no right result or no time",
+    "UPDATE trial SET outcome = 'interrupted' WHERE id = 7": "trial: trial 7 was interrupted, which leaves no trial",
+    "UPDATE trial SET verdict_correct = 1, verdict_worst_ratio = 0.5 WHERE outcome = 'wrong-result'":
+        "trial: trial 9 has a right result and is wrong",
+    "UPDATE measurement SET run_id = 3 WHERE trial_id = 6": "trial: trial 6 has a time by a run on another device",
+    "UPDATE measurement SET run_id = 1 WHERE round = 1 AND trial_id = 1":
+        "final: round 1 of problem 1 on NVIDIA H200 is of two finals",
+    "UPDATE measurement SET cache = 'warm' WHERE round = 1 AND trial_id = 1":
+        "final: round 1 of problem 1 on NVIDIA H200 is of two finals",
+    "DELETE FROM measurement WHERE trial_id = 6":
+        "references: 3 rows of sample of a measurement that is not there. Remedy: restore a copy",
+    "DELETE FROM source": "references: 12 rows of trial of a source that is not there",
+    "DELETE FROM run WHERE id = 2": "references: 3 rows of measurement of a run that is not there",
+    "UPDATE measurement SET round = 2147483647 WHERE round = 1":
+        f"row: of {SKINNY.text} on NVIDIA H200: round 2147483647 of a final: nobody has made so many",
+    "CREATE TABLE extra (x)": "layout: has 'extra', unlike what tsm2-tune makes",
+    "DROP VIEW best": "layout: lacks 'best'",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_what_is_wrong_is_told(what: str, good: Path) -> None:
+    plain_sql(good, what)
+    line = FAULTS[what]
+    if line is None:
+        assert [one for one in told(good) if one.startswith("problem")] == []
+    else:
+        assert any(one.startswith(f"problem  {line}") for one in told(good)), told(good)
+
+
+def test_each_fault_has_its_line(good: Path) -> None:
+    plain_sql(good, "UPDATE measurement SET median_us = median_us + 1 WHERE round = 0")
+    plain_sql(good, "UPDATE trial SET outcome = 'interrupted' WHERE id IN (7, 8)")
+    lines = told(good)
+    assert {line.split(" is ")[0] for line in lines if "row: " in line} == {
+        f"problem  row: trial {number}" for number in (1, 2, 3, 4, 5, 6, 10, 11, 12)
+    }
+    assert sum("was interrupted" in line for line in lines) == 2
+
+
+def test_of_many_alike_the_first_are_told_and_the_others_counted(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "MOST_OF_A_KIND", 2)
+    plain_sql(good, "UPDATE measurement SET median_us = median_us + 1 WHERE round = 0")
+    lines = told(good)
+    assert sum("row: trial" in line for line in lines) == 2
+    assert "problem  row: 7 more like these" in lines
+
+
+def test_a_final_that_is_there_twice_is_told(path: Path) -> None:
+    run_ = tuning_run()
+    with Store.open(path, create=True) as store:
+        for us, config in ((500, configuration(128)), (510, configuration(256))):
+            store.add_trial(run_, trial(us, config))
+        for us in (490, 491, 491):
+            times = (configuration(128), us), (configuration(256), 505)
+            store.add_final(run_, final(*times), ("tsm2",), BASIS)
+    where = f"of {trial().problem.text} on NVIDIA H200 is there twice"
+    assert told(path) == [
+        *(f"problem  final: round {number} {where}" for number in (2, 3)),
+        "ok       database: 2 trials, 8 measurements, 1 problem",
+    ]
+
+
+def test_a_trial_that_is_there_twice_is_told_and_put_together_by_the_remedy(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(tuning_run(), trial(500, configuration(256), source=OLD))
+        store.add_trial(tuning_run(), trial(501, configuration(256), basis="other", source=OLD))
+        with store.database.transaction() as connection:
+            columns = ", ".join(superseding.OWN)
+            (row, _) = connection.exec_driver_sql(f"SELECT {columns} FROM trial").mappings().all()
+    plain_sql(path, f"UPDATE trial SET superseded = 1, basis = '{superseding.basis_of(row)}' WHERE id = 2")
+    assert sum("is there twice, once as superseded" in line for line in told(path)) == 1
+    assert run("db", "merge", str(path), "--db", str(path)).exit_code == 0
+    assert told(path) == []
+    assert plain_sql(path, "SELECT round FROM measurement ORDER BY round") == [(-1,), (0,)]
+    assert plain_sql(path, "SELECT median_us FROM measurement ORDER BY median_us") == [(500,), (501,)]
+
+
+def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:
+    with Store.open(good, create=False) as store:
+        store.add_trial(tuning_run(), trial(500, configuration(256), problem=GRAM, source=OLD))
+        with Claims(store.database, "NVIDIA H200") as claims:
+            for owner in (GONE, claims.owner):
+                values = f"'NVIDIA H200', '{SKINNY.text}', '{owner[:4]}', 'b', '{owner}', strftime('%s', 'now') + 0.5"
+                columns = "device_name, problem, config, basis, owner, beat_at"
+                plain_sql(good, f"INSERT INTO claim ({columns}) VALUES ({values})")
+            plain_sql(good, "UPDATE claim SET beat_at = 1.0 WHERE config = 'boot'")
+            plain_sql(good, "INSERT INTO problem VALUES (90, 'nn', 'f32', 9, 9, 9, 1458, 972)")
+            plain_sql(good, "INSERT INTO source SELECT 'x', kernel, text, dtype, threads, rows_per_block, smem_bytes,"
+                            " columns_per_block, splits, flat_splits, persistent FROM source LIMIT 1")  # fmt: skip
+            downgrade(good, 19)
+            removes = "Remedy: tsm2-tune db vacuum removes them"
+            assert told(good) == [
+                f"note     schema: 19, older than this version's {migrations.version()}. Remedy: tsm2-tune db migrate"
+                " brings it to that, as does the next command that opens it",
+                "note     kernels: 1 trial of kernels that this version makes otherwise, on NVIDIA H200."
+                " They compete. Remedy: tune there again",
+                f"note     unused: 1 row of source. No trial has them. {removes}",
+                f"note     unused: 1 row of problem. No trial has them. {removes}",
+                f"note     claims: 1 claim of runs that have ended. {removes}, as does the next run",
+            ]
+    assert plain_sql(good, "PRAGMA user_version") == [(19,)]
+
+
+def test_damage_is_told_wherever_it_is(good: Path, tmp_path: Path) -> None:
+    content = good.read_bytes()
+    page = 4096
+    found = list[tuple[int, str]]()
+    for at in range(page, len(content), page):
+        damaged = tmp_path / "damaged.db"
+        damaged.write_bytes(content[:at] + os.urandom(8) + content[at + 8 :])
+        said = run("db", "check", "--db", str(damaged))
+        assert said.exception is None or isinstance(said.exception, SystemExit)
+        found.append((said.exit_code, said.output))
+    assert {code for code, _ in found} <= {0, 1}
+    assert sum(code for code, _ in found) > 0.9 * len(found)  # the others are of pages that are free
+    assert any("integrity: " in text for _, text in found)
+
+
+def test_what_is_no_database_of_ours_is_refused(tmp_path: Path, path: Path) -> None:
+    plain_sql(tmp_path / "foreign.db", "CREATE TABLE t (x)")
+    (tmp_path / "empty.db").touch()
+    for name, sentence in {
+        "missing.db": "no database",
+        "foreign.db": "is a database of another program",
+        "empty.db": "holds no results yet",
+    }.items():
+        said = run("db", "check", "--db", str(tmp_path / name))
+        assert (said.exit_code, said.stdout) == (2, "")
+        assert sentence in said.stderr
+
+
+def test_what_other_commands_refuse_is_no_ok(good: Path) -> None:
+    """Whatever keeps the winners from being read is a problem of the check."""
+    for what in FAULTS:
+        other = good.with_name("other.db")
+        other.write_bytes(good.read_bytes())
+        plain_sql(other, what)
+        try:
+            tsm2_tune.best(other)
+        except StoreError:
+            assert problems(check(other)), what
+
+
+def problems(found: tuple[Finding, ...]) -> list[str]:
+    return [one.name for one in found if one.state is State.PROBLEM]

@@ -1,0 +1,278 @@
+"""tsm2-tune db merge, vacuum and migrate: what each does, and what it says of it."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import run
+from tests.fabricated import PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
+from tests.tampering import good_database
+from tests.test_importing import best, facts
+from tsm2_tune.tuner import migrations
+from tsm2_tune.tuner.claims import FINAL
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Outcome, Verdict
+from tsm2_tune.tuner.upkeep import vacuuming
+
+pytestmark = pytest.mark.usefixtures("session_cache")
+RUN, OTHER = tuning_run(), tuning_run(uuid="GPU-2", started_at="2026-03-04T05:06:07+00:00")
+C128, C256, C512 = configuration(128), configuration(256), configuration(512)
+NEVER: dict[str, Any] = {"measurement": None, "full_verdict": None}
+
+
+def dump(path: Path) -> list[str]:
+    """All that is in the file, as SQL."""
+    with closing(sqlite3.connect(path)) as connection:
+        return list(connection.iterdump())
+
+
+def said(*arguments: str) -> str:
+    found = run("db", *arguments)
+    assert (found.exit_code, found.stderr) == (0, "")
+    return found.stdout
+
+
+# Merging
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[Path]:
+    """Databases of two GPUs with trials of all kinds; of one configuration two of them contradict each other."""
+    paths = [tmp_path / f"{name}.db" for name in "abc"]
+    good_database(paths[0])
+    wrong = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]"), **NEVER}
+    late = {"outcome": Outcome.TIMED_OUT, "verdict": None, "resources": None, **NEVER}
+    for path, changes in ((paths[1], wrong), (paths[2], late)):
+        with Store.open(path, create=True) as store:
+            store.add_trial(OTHER, trial(450, C512))
+            store.add_trial(OTHER, replace(trial(500, C256), **changes))
+    for day, path in enumerate(paths, 1):  # a second is the least that tells which one ended last
+        plain_sql(path, f"UPDATE trial SET ended_at = '2026-05-0{day}T00:00:' || (10 + id) || '+00:00'")
+    return paths
+
+
+def test_several_are_merged_into_one_in_any_order(three: list[Path], tmp_path: Path) -> None:
+    merged = list[Any]()
+    for order in ((0, 1, 2), (2, 1, 0)):
+        into = tmp_path / f"{len(merged)}.db"
+        found = run("db", "merge", *(str(three[at]) for at in order), "--db", str(into))
+        assert found.exit_code == 0
+        assert [line.split(": ")[0] for line in found.stdout.splitlines()] == [str(three[at]) for at in order]
+        where = f"conflict: {C256.text} for {PROBLEM.text} on NVIDIA H200: "
+        assert [line for line in found.stderr.splitlines() if "timed-out" in line and "wrong" in line] == [
+            f"{where}{' here and '.join(two)} there: wrong-result counts"
+            for two in [("wrong-result", "timed-out")[:: 1 if order[0] == 0 else -1]]
+        ]
+        before = dump(into)
+        for source in three:
+            assert "nothing new" in run("db", "merge", str(source), "--db", str(into)).stdout
+        assert dump(into) == before
+        merged.append((facts(into), best(into)))
+    assert merged[0] == merged[1]
+    ((outcomes,),) = [plain_sql(tmp_path / "0.db", "SELECT group_concat(outcome) FROM (SELECT DISTINCT outcome FROM"
+                                                   " trial ORDER BY outcome)")]  # fmt: skip
+    assert outcomes == ("compile-failed,ok,timed-out,wrong-result",)
+    assert run("db", "check", "--db", str(tmp_path / "0.db")).exit_code == 0
+
+
+def test_every_row_of_trials_times_and_samples_is_there(three: list[Path], tmp_path: Path) -> None:
+    run("db", "merge", str(three[0]), str(three[2]), "--db", str(tmp_path / "all.db"))
+    for table in ("trial", "measurement", "sample", "vendor_measurement", "vendor_sample"):
+        counts = [plain_sql(path, f"SELECT count(*) FROM {table}")[0][0] for path in (three[0], three[2])]
+        assert plain_sql(tmp_path / "all.db", f"SELECT count(*) FROM {table}") == [(sum(map(int, map(str, counts))),)]
+
+
+def test_what_was_merged_before_a_refusal_stays(three: list[Path], tmp_path: Path) -> None:
+    into, missing = tmp_path / "all.db", tmp_path / "missing.db"
+    found = run("db", "merge", str(three[0]), str(missing), "--db", str(into))
+    assert (found.exit_code, found.stdout.count("\n"), "missing.db" in found.stderr) == (2, 1, True)
+    assert facts(into) == facts(three[0])
+
+
+# Vacuuming
+
+
+def with_waste(path: Path) -> None:
+    """What trials leave that were removed by hand, a run that was killed, and room that nothing has."""
+    good_database(path)
+    with Store.open(path, create=False) as store:
+        number = store.add_trial(OTHER, trial(450, configuration(512, 16), problem=replace(PROBLEM, m=4096)))
+    plain_sql(
+        path, f"DELETE FROM sample WHERE measurement_id IN (SELECT id FROM measurement WHERE trial_id = {number})"
+    )
+    plain_sql(path, f"DELETE FROM measurement WHERE trial_id = {number}")
+    plain_sql(path, f"DELETE FROM trial WHERE id = {number}")
+    plain_sql(path, f"INSERT INTO claim (device_name, problem, config, basis, owner, beat_at) VALUES ('g', 'p',"
+                    f" '{FINAL}', '', 'boot-0:1 1 1 {32 * '0'}', 1.0)")  # fmt: skip
+    plain_sql(path, "CREATE TABLE gap AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE"
+                    " i < 100) SELECT randomblob(4000) AS x FROM n")  # fmt: skip
+    plain_sql(path, "DROP TABLE gap")
+
+
+def test_what_nothing_needs_is_removed_and_its_room_given_back(path: Path) -> None:
+    with_waste(path)
+    good, before = facts(path), path.stat().st_size
+    text = said("vacuum", "--db", str(path))
+    after = path.stat().st_size
+    rows = "1 of source, 1 of problem, 1 of run, 1 of claim"
+    assert text == f"{path}: {before} bytes before, {after} after; rows removed: {rows}\n"
+    assert after < before - 400_000
+    assert facts(path) == good
+    assert run("db", "check", "--db", str(path)).stdout.count("\n") == 1
+    assert said("vacuum", "--db", str(path)) == f"{path}: {after} bytes before, {after} after; rows removed: none\n"
+    assert plain_sql(path, "PRAGMA user_version") == [(migrations.version(),)]
+
+
+def test_claims_of_runs_that_live_stay(path: Path) -> None:
+    good_database(path)
+    with Store.open(path, create=False) as store, store.claims("NVIDIA H200") as claims:
+        claims.take_final(PROBLEM)
+        said("vacuum", "--db", str(path))
+        assert plain_sql(path, "SELECT owner FROM claim") == [(claims.owner,)]
+
+
+def test_a_run_that_stores_meanwhile_loses_nothing(path: Path) -> None:
+    good_database(path)
+    ended, stored = threading.Event(), list[int]()
+
+    def store_on() -> None:
+        with Store.open(path, create=False) as store:
+            for number in range(1, 1000):
+                stored.append(store.add_trial(OTHER, trial(500 + number, C128, problem=replace(PROBLEM, k=number))))
+                if ended.is_set():
+                    return
+
+    thread = threading.Thread(target=store_on)
+    thread.start()
+    try:
+        for _ in range(4):
+            said("vacuum", "--db", str(path))
+    finally:
+        ended.set()
+        thread.join()
+    assert len(stored) > 1
+    numbers = {row[0] for row in plain_sql(path, "SELECT id FROM trial")}
+    assert numbers == {*range(1, 13), *stored}
+    assert run("db", "check", "--db", str(path)).exit_code == 0
+
+
+def test_a_file_that_takes_too_long_keeps_its_gaps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_waste(path)
+    plain_sql(path, "INSERT INTO sample WITH RECURSIVE n(i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM n WHERE"
+                    " i < 500000) SELECT 1, i, 1.0 FROM n")  # fmt: skip
+    monkeypatch.setattr(vacuuming, "MOST_SECONDS", 0.01)
+    size = path.stat().st_size
+    found = run("db", "vacuum", "--db", str(path))
+    assert (found.exit_code, path.stat().st_size) == (0, size)
+    assert (
+        "the file has its gaps still: other runs would wait too long; use --alone when there are none" in found.stderr
+    )
+    assert plain_sql(path, "PRAGMA integrity_check") == [("ok",)]
+    found = run("db", "vacuum", "--alone", "--db", str(path))
+    assert (found.exit_code, found.stderr) == (0, "")
+    assert path.stat().st_size < size
+
+
+# Migrating
+
+
+def test_an_older_schema_is_brought_to_this_one_with_a_copy_kept(path: Path) -> None:
+    good_database(path)
+    good, winners = facts(path), best(path)
+    downgrade(path, 17)
+    before = dump(path)
+    lines = said("migrate", "--keep", "--db", str(path)).splitlines()
+    kept = path.with_name("results.db.schema-17")
+    assert lines[0] == f"{path}: schema 17 before, {migrations.version()} now; {kept} is as before"
+    assert [line.partition(": ")[0] for line in lines[1:]] == ["17 to 18", "18 to 19", "19 to 20"]
+    assert lines[1].startswith("17 to 18: A trial may end as behind")
+    assert dump(kept) == before
+    assert set(path.parent.iterdir()) == {path, kept}
+    assert (facts(path), best(path)) == (good, winners)
+    again = f"{path}: schema {migrations.version()}, which is this version's: nothing to do\n"
+    assert said("migrate", "--keep", "--db", str(path)) == again
+
+
+def test_a_copy_that_is_there_is_kept_and_no_other_file_is_overwritten(path: Path) -> None:
+    good_database(path)
+    downgrade(path, 19)
+    kept = path.with_name("results.db.schema-19")
+    shutil.copy(path, kept)  # as of a migration that was killed
+    kept.with_name(f"{kept.name}.part").write_text("half")
+    content = kept.read_bytes()
+    assert "is as before" in said("migrate", "--keep", "--db", str(path))
+    assert kept.read_bytes() == content
+    plain_sql(path, "DELETE FROM claim")
+    downgrade(path, 19)
+    plain_sql(path, "UPDATE trial SET detail = 'another'")
+    found = run("db", "migrate", "--keep", "--db", str(path))
+    assert (found.exit_code, "is there already, and is no copy of" in found.stderr) == (2, True)
+    assert (kept.read_bytes(), plain_sql(path, "PRAGMA user_version")) == (content, [(19,)])
+    assert set(path.parent.iterdir()) == {path, kept}
+
+
+@pytest.mark.parametrize("command", ["migrate", "vacuum"])
+def test_what_cannot_be_written_is_refused(command: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good_database(path)
+    downgrade(path, 19)
+    content, connect = path.read_bytes(), sqlite3.connect
+
+    def read_only(name: str, *arguments: Any, **named: Any) -> sqlite3.Connection:
+        return connect(name.replace("mode=rwc", "mode=ro").replace("mode=rw", "mode=ro"), *arguments, **named)
+
+    monkeypatch.setattr(sqlite3, "connect", read_only)
+    found = run("db", command, "--db", str(path))
+    assert (found.exit_code, "cannot be written" in found.stderr) == (2, True)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("command", ["migrate", "vacuum"])
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda path: None, "no database"),
+        (lambda path: path.touch(), "holds no results yet"),
+        (lambda path: plain_sql(path, "CREATE TABLE t (x)"), "is a database of another program"),
+        (lambda path: path.write_text("x" * 5000), "is no SQLite database"),
+    ],
+)
+def test_what_is_no_database_of_ours_is_refused(
+    command: str, make: Callable[[Path], object], sentence: str, path: Path
+) -> None:
+    make(path)
+    found = run("db", command, "--db", str(path))
+    assert (found.exit_code, found.stdout, found.stderr.count("\n")) == (2, "", 1)
+    assert sentence in found.stderr
+
+
+# Quarantine
+
+
+def test_what_is_quarantined_in_any_is_so_in_all(tmp_path: Path) -> None:
+    paths, merged = [tmp_path / f"{name}.db" for name in "ab"], list[Any]()
+    for at, path in enumerate(paths):
+        good_database(path)
+        plain_sql(path, f"UPDATE quarantine SET times = {3 - at}, last_at = '2026-01-0{1 + at}T00:00:00+00:00',"
+                        f" detail = 'of {path.name}'")  # fmt: skip
+    plain_sql(paths[0], "DELETE FROM quarantine WHERE outcome = 'timed-out'")
+    plain_sql(paths[1], "DELETE FROM quarantine WHERE outcome = 'crashed' AND device_name <> 'NVIDIA H200'")
+    for order in (paths, paths[::-1]):
+        into = tmp_path / f"{len(merged)}.db"
+        for path in order:
+            assert "in quarantine" in run("db", "merge", str(path), "--db", str(into)).stdout
+        rows = plain_sql(into, "SELECT * FROM quarantine ORDER BY device_name, digest, tools")
+        assert "in quarantine" not in run("db", "merge", *map(str, paths), "--db", str(into)).stdout
+        assert plain_sql(into, "SELECT * FROM quarantine ORDER BY device_name, digest, tools") == rows
+        merged.append(rows)
+        both = "SELECT times, detail FROM quarantine WHERE outcome = 'crashed' AND device_name = 'NVIDIA H200'"
+        assert plain_sql(into, both) == [(3, "of b.db")]
+    assert merged[0] == merged[1]

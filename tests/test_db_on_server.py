@@ -1,0 +1,70 @@
+"""tsm2-tune db on a PostgreSQL server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.command import run
+from tests.fabricated import trial, tuning_run
+from tests.servers import asked
+from tests.tampering import good_database
+from tests.test_importing import best, facts
+from tsm2_tune.tuner import migrations
+from tsm2_tune.tuner.addresses import place_of, shown_name
+from tsm2_tune.tuner.store import Store
+
+pytestmark = pytest.mark.usefixtures("session_cache")
+
+
+def said(*arguments: str) -> str:
+    found = run("db", *arguments)
+    assert (found.exit_code, found.stderr) == (0, "")
+    return found.stdout
+
+
+def test_files_are_merged_into_a_server_and_back(address: str, tmp_path: Path) -> None:
+    one, other, back = (str(tmp_path / f"{name}.db") for name in ("one", "other", "back"))
+    good_database(Path(one))
+    with Store.open(other, create=True) as store:
+        store.add_trial(tuning_run("NVIDIA H100"), trial(600))
+    lines = said("merge", one, other, "--db", address).splitlines()
+    assert [line.partition(": ")[2][:8] for line in lines] == ["12 trial", "1 trial "]
+    assert "nothing new" in said("merge", one, "--db", address)
+    said("merge", address, "--db", back)
+    assert facts(Path(back)) == facts(place_of(address))  # type: ignore[arg-type]
+    assert best(Path(back)) == best(address)  # type: ignore[arg-type]
+    assert said("check", "--db", address) == said("check", "--db", back)
+
+
+def test_what_is_wrong_is_told(address: str, path: Path) -> None:
+    good_database(path)
+    said("merge", str(path), "--db", address)
+    asked(address, "UPDATE trial SET outcome = 'interrupted' WHERE outcome = 'timed-out'")
+    asked(address, "UPDATE measurement SET median_us = median_us + 1 WHERE round = 0 AND median_us = 300")
+    asked(address, "INSERT INTO problem (op, dtype, m, n, k, flops, least_bytes) VALUES ('nn', 'f32', 9, 9, 9, 1, 1)")
+    found = run("db", "check", "--db", address)
+    assert (found.exit_code, found.stderr) == (1, "")
+    starts = [line.split(": ")[0] for line in found.stdout.splitlines()]
+    assert starts == ["problem  trial", "problem  row", "note     unused", "ok       database"]
+
+
+def test_what_nothing_needs_is_removed(address: str, path: Path) -> None:
+    good_database(path)
+    said("merge", str(path), "--db", address)
+    asked(address, "INSERT INTO problem (op, dtype, m, n, k, flops, least_bytes) VALUES ('nn', 'f32', 9, 9, 9, 1, 1)")
+    room = "PostgreSQL gives the room of removed rows back by itself"
+    name = shown_name(address)
+    assert said("vacuum", "--db", address) == f"{name}: {room}; rows removed: 1 of problem\n"
+    assert said("vacuum", "--db", address) == f"{name}: {room}; rows removed: none\n"
+    assert facts(place_of(address)) == facts(path)  # type: ignore[arg-type]
+
+
+def test_a_schema_of_now_needs_no_migration_and_a_server_no_copy(address: str, path: Path) -> None:
+    good_database(path)
+    said("merge", str(path), "--db", address)
+    now = f"schema {migrations.version()}, which is this version's: nothing to do"
+    assert said("migrate", "--db", address) == f"{shown_name(address)}: {now}\n"
+    found = run("db", "migrate", "--keep", "--db", address)
+    assert (found.exit_code, "--keep copies a file" in found.stderr) == (2, True)

@@ -1,0 +1,126 @@
+"""A run on the host that meets kernels with faults goes on with the next configuration, and leaves them out for the
+next problem: no trial is lost or doubled, and no process stays.
+
+docs/trust.md has the table of all faults with their tests.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.command import TUNE, run
+from tests.conftest import ONCE
+from tests.fabricated import plain_sql
+from tests.faulty_kernels import Fault, check, planted, tuned_twice
+from tests.on_host import ON_HOST
+from tsm2_tune.errors import DeviceError
+from tsm2_tune.generator.families.published import Tsm2Config
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.tuner import serving
+from tsm2_tune.tuner import worker as workers
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.device import DeviceLost, Kernel
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.strategies.strategy import InOrder
+from tsm2_tune.tuner.suggested import candidate_of
+from tsm2_tune.tuner.target import find_target
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.tune import Options, Tuner
+
+pytestmark = ON_HOST
+
+PROBLEMS = (Problem(64, 2, 64, "f32"), Problem(96, 2, 64, "f32"))  # whose kernels have the same texts and launches
+FAULTS = (
+    Fault("endless", "for (volatile int i = 0;; ++i) {}", Outcome.TIMED_OUT, "verification on probes took more than"),
+    Fault("illegal address", "*(volatile int *)8 = 1;", Outcome.CRASHED, "address 0x8, which is near no buffer"),
+    Fault("read before an operand", "A = A - 2000000;", Outcome.CRASHED, "bytes before the start of a buffer"),
+    Fault("trap", "__trap();", Outcome.CRASHED, "reached __trap()"),
+    Fault("stack overflow", "if (deep(0, nullptr) == 7) C[0] = 1;", Outcome.CRASHED, "filled its stack"),
+)
+# One for each fault, and two that are right: the second and the last.
+CONFIGS = tuple(Tsm2Config("v2", 32, 1, prefetch) for prefetch in (1, 2, 4, 6, 8, 12, 16))
+PLANTED = dict(zip((CONFIGS[0], *CONFIGS[2:-1]), FAULTS, strict=True))
+RIGHT = (CONFIGS[1], CONFIGS[-1])
+
+
+@pytest.mark.usefixtures("own_cache", "known_ceilings")
+def test_a_run_goes_on_past_kernels_that_hang_or_fault(quick: Toolchain, path: Path) -> None:
+    target, before = (
+        replace(find_target("cpu"), toolchain=planted(quick, PLANTED)),
+        set(multiprocessing.active_children()),
+    )
+    found = tuned_twice(target, PROBLEMS, CONFIGS, path, Options(run_limit_seconds=5.0))
+    check(found, PLANTED, RIGHT, PROBLEMS)
+    ((seconds,),) = plain_sql(path, "SELECT total_seconds FROM trial WHERE outcome = 'timed-out'")
+    assert cast(float, seconds) > 9.0, "a budget is to know of both limits, of the problem and of small ones"
+    assert set(multiprocessing.active_children()) <= before
+
+
+@pytest.mark.usefixtures("own_cache", "known_ceilings")
+def test_what_is_endless_at_a_large_shape_alone_is_tried_at_others(quick: Toolchain) -> None:
+    problem, config = PROBLEMS[0], Tsm2Config("v3", 32, 1, 8)
+    statement = "for (volatile int i = 0; m == 64 && n == 2 && k == 64; ++i) {}"
+    endless = Fault("endless at one shape", statement, Outcome.TIMED_OUT, "")
+    target = replace(find_target("cpu"), toolchain=planted(quick, {config: endless}))
+    with Tuner(target, Options(effort=ONCE, run_limit_seconds=3.0)) as tuner:
+        (trial,) = tuner.tune(Search(InOrder([candidate_of(config, problem, PROFILES["h200"])])))
+    assert trial.outcome is Outcome.TIMED_OUT
+    assert trial.detail == "verification took more than 3 s"
+    assert not trial.hung
+
+
+# A device that is gone
+
+
+class Lost(HostDevice):
+    """The host, lost when it loads a second kernel under test, and from then on."""
+
+    gone: Path  # there when it is lost
+    loaded = 0
+
+    def load(self, path: str, kernel: str) -> Kernel:
+        self.loaded += kernel == "tsm2"
+        if self.loaded > 1:
+            self.gone.touch()
+            raise DeviceLost("GPU is lost (CUDA error 719)")
+        return super().load(path, kernel)
+
+
+def serving_until_lost(gone: Path, *arguments: Any) -> None:
+    """What a worker process runs, on a device that is lost."""
+
+    def opened(_: str, support_path: str) -> HostDevice:
+        if gone.exists():
+            raise DeviceError("CUDA device 0 does not open (no device): is another process using it?")
+        device = Lost(support_path=support_path)
+        device.gone = gone
+        return device
+
+    serving.open_device = opened  # type: ignore[attr-defined]
+    serving.serve(*arguments)
+
+
+@pytest.mark.usefixtures("known_ceilings")
+def test_a_device_that_is_gone_ends_the_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = (*TUNE[:-1], "3", "--db", str(path))
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "serve", partial(serving_until_lost, tmp_path / "gone"))
+        result = run(*command)
+    assert result.exit_code == 2
+    assert "Error: CUDA device 0 does not open (no device): is another process using it?" in result.output
+    assert "Traceback" not in result.output
+    query = "SELECT config, outcome FROM trial ORDER BY id"
+    before = plain_sql(path, query)
+    assert [outcome for _, outcome in before] == ["ok"]
+    assert run(*command).exit_code == 0  # once it is back
+    after = plain_sql(path, query)
+    assert after[:1] == before
+    assert [outcome for _, outcome in after] == ["ok"] * 3

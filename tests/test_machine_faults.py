@@ -1,0 +1,129 @@
+"""A run whose machine fails in the middle ends in one sentence, and what it told is stored; the next one goes on.
+
+A database that is locked or has no room, a run that comes back late, clocks that disagree.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.fabricated import plain_sql
+from tests.simulated import KERNELS, SHAPES, Simulated
+from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.tuner import claims, database, job
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies import exhaustive
+from tsm2_tune.tuner.suggested import candidate_of
+
+PROBLEM = SHAPES[0]
+TIMES = {(config.text, PROBLEM): 100.0 + 10 * place for place, config in enumerate(KERNELS)}
+WHOLE = [(config.text, "ok") for config in KERNELS]
+
+
+def searching(store: Store) -> Iterator[job.Event]:
+    """A run that tries all of KERNELS, each of which is stored before it is told."""
+    kept = [candidate_of(config, PROBLEM, PROFILES["h200"]) for config in KERNELS]
+    space = SearchSpace(PROBLEM, PROFILES["h200"], ("tsm2",), kept, (), ())
+    return job.run([space], Simulated(store, TIMES), store, make=exhaustive, families=("tsm2",))
+
+
+def stored(path: Path) -> list[tuple[object, ...]]:
+    return plain_sql(path, "SELECT config, outcome FROM trial ORDER BY id")
+
+
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "LATEST_SECONDS", 0.0)
+
+
+def told_until_it_ends(events: Iterator[job.Event], at: int, fail: Callable[[], object]) -> tuple[list[str], str]:
+    """The configurations that a run tells of; after so many the machine fails, and the run by this sentence."""
+    told = []
+    try:
+        for event in events:
+            if isinstance(event, job.TrialStored):
+                told.append(event.trial.config.text)
+                if len(told) == at:
+                    fail()
+    except StoreError as error:
+        return told, str(error)
+    return told, "no failure"
+
+
+def test_a_database_that_is_locked_for_long_ends_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_SECONDS", 0.05)
+    one_at_a_time(monkeypatch)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other, Store.open(path, create=True) as store:
+        told, said = told_until_it_ends(searching(store), 3, lambda: other.execute("BEGIN IMMEDIATE"))
+    assert said == f"{path} is locked by another program: wait until that has ended, then run this again"
+    assert stored(path) == WHOLE[: len(told)]
+    assert_the_next_run_goes_on(path)
+
+
+def test_a_disk_that_fills_up_ends_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_at_a_time(monkeypatch)
+    with Store.open(path, create=True) as store:
+
+        def fill() -> None:
+            with store.database.transaction() as connection:
+                connection.exec_driver_sql("PRAGMA max_page_count = 1")  # no less than there are: none more
+
+        told, said = told_until_it_ends(searching(store), 3, fill)
+    assert (
+        said == f"{path} cannot grow, the disk of {path.parent} is full: free some space there, then run this again"
+    )
+    assert 3 <= len(told) < len(WHOLE)
+    assert stored(path) == WHOLE[: len(told)]
+    assert_the_next_run_goes_on(path)
+
+
+def assert_the_next_run_goes_on(path: Path) -> None:
+    before = len(stored(path))
+    with Store.open(path, create=True) as store:
+        events = list(searching(store))
+    assert sum(isinstance(event, job.TrialStored) for event in events) == len(WHOLE) - before
+    assert stored(path) == WHOLE
+    assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]
+    assert plain_sql(path, "SELECT owner FROM claim") == []
+
+
+def test_a_run_that_hangs_and_comes_back_late_doubles_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other run takes its configurations for anybody's, as it no longer beats; both have tried them then."""
+    one_at_a_time(monkeypatch)
+    with Store.open(path, create=True) as store, Store.open(path, create=True) as other:
+        late = searching(store)
+        told = [next(one for one in late if isinstance(one, job.TrialStored)).trial_id]
+        plain_sql(path, f"UPDATE claim SET beat_at = {time.time() - claims.STALE_SECONDS - 1}")
+        told_elsewhere = [one.trial_id for one in searching(other) if isinstance(one, job.TrialStored)]
+        told += [one.trial_id for one in late if isinstance(one, job.TrialStored)]
+    assert sorted(stored(path)) == sorted(WHOLE)
+    assert set(told) | set(told_elsewhere) == set(range(1, len(WHOLE) + 1))
+    assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]
+    assert plain_sql(path, "SELECT count(*) FROM best") == [(1,)]
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
+def test_clocks_that_disagree_double_nothing(ahead: float, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second machine's clock is an hour off, so that it takes the first one for dead, and the first one it."""
+    one_at_a_time(monkeypatch)
+    now = time.time
+    with Store.open(path, create=True) as store, Store.open(path, create=True) as other:
+        runs = {0.0: searching(store), ahead: searching(other)}
+        told = dict.fromkeys(runs, 0)
+        while runs:
+            for offset in list(runs):
+                monkeypatch.setattr(time, "time", lambda offset=offset: now() + offset)
+                event = next(runs[offset], None)
+                told[offset] += isinstance(event, job.TrialStored)
+                if event is None:
+                    del runs[offset]
+    assert all(told.values())
+    assert sorted(stored(path)) == sorted(WHOLE)
+    assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]

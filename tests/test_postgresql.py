@@ -1,0 +1,266 @@
+"""A database on a PostgreSQL server: it gives what a file gives, and what it refuses it says in a sentence."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tsm2_tune
+from tests.command import run
+from tests.exchanged import FASTEST, OTHER, RUN, SLOWER, TRIALS, tuned_database
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, host_run, trial, tuning_run
+from tests.servers import TestServer, asked
+from tests.test_importing import facts
+from tsm2_tune.errors import StoreError, ToolMissing
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.html.reading import contents
+from tsm2_tune.tuner import rows
+from tsm2_tune.tuner.addresses import place_of
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Cache, Outcome
+
+pytestmark = pytest.mark.usefixtures("session_cache")
+
+FAMILIES = ("tsm2", "ism2")
+SECRET = "hunter2"
+
+
+def fill(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials of every kind, on two devices and the host: tied, superseded, refuted, between tuned shapes."""
+    minutes = itertools.count()
+    started = datetime(2026, 5, 6, tzinfo=UTC)
+    clock = SimpleNamespace(now=lambda _: started + timedelta(minutes=next(minutes)))
+    monkeypatch.setattr(rows, "datetime", clock)
+    tuned_database(name)
+    host = host_run()
+    with Store.open(name, create=True) as store:
+        for one in (host, tuning_run("Tesla K40c", uuid="GPU-7")):
+            for config in (configuration(512), configuration(64), configuration(128)):
+                store.add_trial(one, trial(100, config, resources=None, problem=OTHER, detail="a\0b\ud7ff"))
+        for capital in ("Zeta", "alpha", "Älpha"):  # by their bytes, and not as in English
+            store.add_trial(tuning_run(capital), trial(10))
+        store.add_trial(RUN, trial(7, problem=Problem(99, 8, 99, "f32"), is_between=True))
+        store.add_trial(RUN, trial(8, configuration(64), problem=OTHER, basis="0" * 64))
+        store.add_final(RUN, final((FASTEST, 509.5), (SLOWER, 511.0)), FAMILIES, BASIS)
+        store.refute(2, Outcome.WRONG_RESULT, "not in full")
+        store.count_as_tuned(GPU, OTHER, Cache.CLEAN)
+        store.supersede(GPU, PROBLEM, BASIS)
+        store.add_trial(RUN, trial(config=SLOWER, outcome=Outcome.TIMED_OUT, verdict=None, measurement=None))
+
+
+def told(name: Any) -> dict[str, Any]:
+    """What each method of the store that reads gives."""
+    with Store.open(name, create=False) as store:
+        devices, numbers = store.devices(), [line.id for line in store.listing()]
+        winners = store.best()
+        pasts = [store.history(one, problem, FAMILIES, BASIS) for one in devices for problem in (PROBLEM, OTHER)]
+        return {
+            "devices": devices,
+            "listing": store.listing(),
+            "best": [
+                store.best(cache=cache, between=between) for cache in (None, *Cache) for between in (False, True)
+            ],
+            "of": [store.best(device=GPU), store.best(family="ism2"), store.best(problem=OTHER)],
+            "alike": store.best(alike=PROBLEM),
+            "winning": store.winning(row for row in winners if not row.stale and row.verified_in_full),
+            "rows": [store.row(row.trial_id) for row in winners],
+            "full": [store.full_verdict(row, [BASIS]) for row in winners],
+            "trials": [store.trial(number) for number in numbers],
+            "current": [store.current(one) + store.current(one, PROBLEM) for one in devices],
+            "alike of": store.current(GPU, alike=OTHER),
+            "runs": [store.newest_run(one) for one in devices],
+            "searched": store.searched(GPU, Cache.CLEAN, PROBLEM),
+            "pasts": [
+                (one.tried(), one.fastest_of_older(), one.final_configs(), one.vendor_of_last_final())
+                for one in pasts
+            ],
+            "page": contents(store, None, lambda problem: True, None).trials,
+        }
+
+
+def test_both_give_the_same(address: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (address, path):
+        fill(name, monkeypatch)
+    server, file = told(address), told(path)
+    for what, found in file.items():
+        if "\\x00" in str(found):  # which no server stores
+            assert str(server[what]) == str(found).replace("\\x00", "\ufffd"), what
+        else:
+            assert server[what] == found, what
+    assert len(file["trials"]) == len(TRIALS) + 12
+
+
+def test_an_import_there_and_back_is_a_copy(address: str, path: Path, tmp_path: Path) -> None:
+    tuned_database(path)
+    said = run("import", str(path), "--db", address)
+    assert (said.exit_code, said.stderr) == (0, "")
+    assert said.stdout.startswith(f"{address}: 10 trials added, 0 were there")
+    assert "nothing new" in run("import", str(path), "--db", address).stdout
+    back = tmp_path / "back.db"
+    assert run("import", address, "--db", str(back)).exit_code == 0
+    assert facts(path) == facts(place_of(address)) == facts(back)  # type: ignore[arg-type]
+    texts = [tsm2_tune.export(name, format="trials").text for name in (path, address, back)]
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_every_command_takes_the_address(address: str, tmp_path: Path) -> None:
+    tuned_database(address)  # type: ignore[arg-type]
+    output = str(tmp_path / "written")
+    for command, expected in (
+        ("best", "tsm2"),
+        ("best --json", FASTEST.text),
+        ("show", "wrong-result"),
+        ("show 1", "samples_us"),
+        ("report --output " + output, output),
+        ("export --format csv --output -", "trial_id"),
+        ("export --format trials --output " + output, output),
+        ("export --format module --output " + output + ".py", output),
+        ("space --device h200 --shapes 20480x16x20480 --audit", "h200"),
+        ("model --device h200 --shapes 20480x16x20480", "measured"),
+        ("forget 9", "forgetting 1 trial of "),
+        ("forget --outcome failed", "forgetting 5 trials of "),
+        ("doctor --device cpu", f"{address}, there"),
+    ):
+        said = run(*command.split(), "--db", address)
+        assert (said.exit_code, expected in said.output) == (0, True), f"{command}: {said.output} {said.exception}"
+    assert len(asked(address, "SELECT * FROM trial")) == 4
+
+
+# What is refused
+
+
+def refusal(name: str, *, create: bool = False) -> str:
+    with pytest.raises(StoreError) as refused, Store.open(name, create=create):
+        pass
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        (["CREATE TABLE customers (id int)"], "is a database of another program: name an empty one with --db"),
+        (["UPDATE tsm2_tune SET schema_version = 99"], "has schema 99, newer than"),
+        (["DELETE FROM tsm2_tune"], "has no version of its schema any more: restore a copy of it"),
+        (["ALTER TABLE run ADD COLUMN sex text"], "has an altered 'run', unlike what tsm2-tune makes"),
+        (["DROP VIEW best"], "lacks 'best', unlike what tsm2-tune makes"),
+        (["DROP VIEW best", "DROP TABLE receipt"], "lacks 'receipt', unlike what tsm2-tune makes"),
+        (
+            ["ALTER TABLE trial DROP CONSTRAINT trial_device_name_problem_id_config_basis_key"],
+            "has an altered 'trial', unlike what tsm2-tune makes",
+        ),
+    ],
+)
+def test_what_is_not_ours_is_refused(address: str, statements: list[str], expected: str, create: bool) -> None:
+    if "CREATE" not in statements[0]:
+        with Store.open(address, create=True):
+            pass
+    for statement in statements:
+        asked(address, statement)
+    assert refusal(address, create=create).startswith(f"{address} {expected}")
+
+
+def test_an_empty_database_has_no_results_to_read(address: str) -> None:
+    assert refusal(address).endswith("holds no results yet: tune first, or name another with --db")
+    assert asked(address, "SELECT * FROM pg_tables WHERE schemaname = 'public'") == []
+
+
+def test_another_encoding_is_refused(server: TestServer) -> None:
+    address = server.new("TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C' LOCALE_PROVIDER libc")
+    assert "is in SQL_ASCII: name one in UTF8" in refusal(address, create=True)
+
+
+def test_rights_that_are_missing(server: TestServer, address: str) -> None:
+    server.sql("DROP ROLE IF EXISTS reader")
+    server.sql("CREATE ROLE reader LOGIN")
+    name = address.partition("@/")[2].partition("?")[0]
+    reader = server.url(name, "reader")
+    why = refusal(reader, create=True)
+    assert "may not be used so by this user (permission denied for schema public)" in why
+    tuned_database(address)  # type: ignore[arg-type]
+    assert "may not be used so by this user" in refusal(reader)
+    asked(address, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+    assert run("best", "--db", reader).stdout == run("best", "--db", address).stdout
+    assert "may not be used so by this user" in refusal(reader, create=True)
+    assert run("forget", "1", "--db", reader).exit_code == 2
+    asked(address, "ALTER DATABASE " + name + " SET default_transaction_read_only = on")
+    assert run("best", "--db", address).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mysql://u:p@h/d", "mysql://u:***@h/d is no database that this tsm2-tune knows: name a file, or"),
+        ("postgresql+psycopg2://h/d", "is no database that this tsm2-tune knows"),
+        ("postgresql://u:p@h:port/d", "is no address: name the database as postgresql+psycopg://user@host/name"),
+        ("postgresql://u@h", "names no database"),
+        ("postgresql://h/d?password=p", "postgresql://h/d?password=*** has password in its query: write it into"),
+        ("postgresql://u:p@127.0.0.1:1/d", "postgresql://u:***@127.0.0.1:1/d cannot be reached (connection failed"),
+        ("postgresql://u:p@/d?host=/nowhere", "cannot be reached"),
+        ("postgresql://u@127.0.0.1/d?no=such", "was refused"),
+        ("", "the name of the database is empty"),
+    ],
+)
+def test_addresses_that_lead_nowhere(name: str, expected: str) -> None:
+    said = run("best", "--db", name)
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert expected in said.stderr
+    assert ":p@" not in said.stderr
+    assert said.stderr.count("\n") == 1
+
+
+def test_without_the_driver_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ToolMissing, match=r"needs the package psycopg: install it with `pip install 'tsm2-tune\["):
+        tsm2_tune.best("postgresql://u:p@h/d")
+
+
+# The password
+
+
+@pytest.fixture
+def secretive(server: TestServer) -> str:
+    """A database that only a password opens."""
+    server.sql("DROP ROLE IF EXISTS secretive")
+    server.sql(f"CREATE ROLE secretive LOGIN SUPERUSER PASSWORD '{SECRET}'")
+    name = server.new().partition("@/")[2].partition("?")[0]
+    return server.url(name, f"secretive:{SECRET}")
+
+
+def test_the_password_stays_out_of_all_that_is_written(secretive: str, tmp_path: Path) -> None:
+    tuned_database(secretive)  # type: ignore[arg-type]
+    file = tmp_path / "written"
+    for command in (
+        *("best", "best --json", "best --shapes 1x1x1", "show", "show 1 --json", "show 99", "show --dtype f64"),
+        f"report --output {file}",
+        *(f"export --format {form} --output {file}" for form in ("csv", "json", "markdown", "latex", "trials")),
+        f"export --format module --output {file}.py",
+        f"export --format t4 --shapes 20480x16x20480 --output {file}",
+        f"export --format csv --output {tmp_path}",
+        "export --within 3% --no-measure --device h200 --format csv --output -",
+        "space --device h200 --shapes 20480x16x20480 --audit --json",
+        *("model --device h200 --shapes 20480x16x20480", "forget 99", "forget 2", "import /nowhere", "doctor"),
+        *("confirm --device cpu", "run -- true", f"best {secretive}"),
+    ):
+        said = run(*command.split(), "--db", secretive)
+        assert said.exception is None or isinstance(said.exception, SystemExit), command
+        assert SECRET not in said.output, command
+        for written in tmp_path.iterdir():
+            assert SECRET not in written.read_text(), command
+    with Store.open(secretive, create=False) as store:
+        assert SECRET not in f"{store.path} {store.path!r}"
+        for table in ("run", "trial", "source", "receipt", "claim"):
+            assert SECRET not in str(asked(secretive, f"SELECT * FROM {table}"))
+
+
+def test_a_wrong_password_is_not_shown(secretive: str) -> None:
+    said = refusal(secretive.replace(SECRET, "wrong" + SECRET))
+    assert "cannot be reached" in said
+    assert "password authentication failed" in said
+    assert SECRET not in said

@@ -1,0 +1,334 @@
+"""Several who write at once into a database on a server, and a server that is restarted meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
+
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, trial, tuning_run
+from tests.servers import TestServer, asked
+from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner import adding, claims, database, repeating
+from tsm2_tune.tuner.past import Again, Claimed
+from tsm2_tune.tuner.store import Store
+
+ROOT = Path(__file__).parents[1]
+FAMILIES = ("tsm2",)
+WRITERS, FINALS = 4, 3
+CONFIGS = [configuration(32 * threads, columns) for threads in range(1, 9) for columns in (1, 2, 4, 8)]
+FIRST, SECOND = configuration(128), configuration(256)
+ROUNDS = "SELECT round, count(*) FROM measurement WHERE round > 0 GROUP BY round ORDER BY round"
+NOTHING = Again(None)
+# Takes on what is free, stores it, and is in finals; says what it took on and the numbers of its rounds.
+WRITER = """
+import json, sys
+from tests.fabricated import BASIS, GPU, PROBLEM, final, trial, tuning_run
+from tests.test_postgresql_writers import CONFIGS, FAMILIES, FINALS, NOTHING
+from tsm2_tune.tuner.past import Claimed
+from tsm2_tune.tuner.store import Store
+
+run, taken, rounds = tuning_run(uuid=f"GPU-{sys.argv[2]}"), [], []
+with Store.open(sys.argv[1], create=True) as store, store.claims(GPU) as ours:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for config in CONFIGS:
+        if ours.take(PROBLEM, config.text, basis=BASIS, again=NOTHING) is Claimed.YES:
+            taken.append(config.text)
+        store.add_trial(run, trial(500.0 + int(sys.argv[2]), config))  # also what another one has taken on
+    for number in range(FINALS):
+        ours.take_final(PROBLEM)
+        rounds.append(store.add_final(run, final((CONFIGS[0], 400.0 + number), (CONFIGS[1], 410.0)), FAMILIES, BASIS))
+        ours.give_back()
+print(json.dumps([taken, rounds]))
+"""
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[Store]:
+    """The store in the server's database."""
+    with Store.open(address, create=True) as store:
+        yield store
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who lost the server asks again soon, and not for long."""
+    monkeypatch.setattr(repeating, "WAITS_SECONDS", (0.01,) * 3)
+
+
+def test_several_at_once_do_everything_once(address: str) -> None:
+    """They also make the tables at once."""
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, address, str(number)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        )
+        for number in range(WRITERS)
+    ]  # fmt: skip
+    for one in writers:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n", one.communicate()[1]
+    taken, rounds = Counter[str](), list[int]()
+    for one in writers:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    for one in writers:
+        output, said = one.communicate(timeout=120)
+        assert one.returncode == 0, said
+        texts, numbers = json.loads(output)
+        taken.update(texts)
+        rounds += numbers
+    assert max(taken.values()) == 1
+    assert sorted(rounds) == list(range(1, WRITERS * FINALS + 1))
+    assert asked(address, "SELECT count(*), count(DISTINCT config) FROM trial") == [(len(CONFIGS),) * 2]
+    assert asked(address, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(CONFIGS),)]
+    assert asked(address, ROUNDS) == [(number, 2) for number in range(1, WRITERS * FINALS + 1)]
+    assert asked(address, "SELECT count(*) FROM problem") == [(1,)]
+    assert asked(address, "SELECT count(*), count(DISTINCT device_uuid) FROM run") == [(WRITERS, WRITERS)]
+    for table in ("claim", "receipt"):
+        assert asked(address, f"SELECT * FROM {table}") == []
+
+
+# A server that is restarted
+
+
+def test_a_restart_loses_and_doubles_nothing(server: TestServer, address: str) -> None:
+    told, rounds, ended = list[int](), list[int](), threading.Event()
+    troubles = list[BaseException]()
+
+    def write() -> None:
+        try:
+            with Store.open(address, create=True) as store, store.claims(GPU) as ours:
+                for number in range(10_000):
+                    config = configuration(32, 1, number + 1)
+                    assert ours.take(PROBLEM, config.text, basis=BASIS, again=NOTHING) is Claimed.YES
+                    told.append(store.add_trial(tuning_run(), trial(500.0 + number, config)))
+                    if number > 0:
+                        timed = final((config, 300.0), (configuration(32, 1, number), 310.0))
+                        rounds.append(store.add_final(tuning_run(), timed, FAMILIES, BASIS))
+                    if ended.is_set():
+                        return
+        except BaseException as error:
+            troubles.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for _ in range(3):
+        before = len(rounds)
+        wait_until(lambda before=before: len(rounds) > before + 3 or bool(troubles))  # type: ignore[misc]
+        server.restart()
+    before = len(rounds)
+    wait_until(lambda: len(rounds) > before + 3 or bool(troubles))
+    ended.set()
+    writer.join(60)
+    assert troubles == []
+    assert asked(address, "SELECT id FROM trial ORDER BY id") == [(number,) for number in told]
+    assert asked(address, "SELECT count(DISTINCT config) FROM trial") == [(len(told),)]
+    assert rounds == list(range(1, len(rounds) + 1))
+    assert asked(address, ROUNDS) == [(number, 2) for number in rounds]
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_the_answer_to_a_commit_is_lost(
+    address: str, store: Store, monkeypatch: pytest.MonkeyPatch, quick: None, is_stored: bool
+) -> None:
+    """Whether the server had stored it or not, it is stored once."""
+    for config in (FIRST, SECOND):
+        store.add_trial(tuning_run(), trial(500.0, config))
+    commit, left = Connection.commit, [1]
+
+    def lost(connection: Connection) -> None:
+        if left and connection.get_execution_options().get("isolation_level") == "READ COMMITTED":
+            left.pop()
+            if is_stored:
+                commit(connection)
+            raise OperationalError("COMMIT", {}, gone(), connection_invalidated=True)
+        commit(connection)
+
+    monkeypatch.setattr(Connection, "commit", lost)
+    assert store.add_final(tuning_run(), final((FIRST, 400.0), (SECOND, 410.0)), FAMILIES, BASIS) == 1
+    assert left == []
+    assert asked(address, ROUNDS) == [(1, 2)]
+
+
+def gone() -> Exception:
+    import psycopg
+
+    return psycopg.OperationalError("server closed the connection unexpectedly")
+
+
+@pytest.mark.parametrize("way", ["pg_terminate_backend(pid)", "deadlock"])
+def test_a_transaction_that_the_server_ends_is_made_again(
+    address: str, store: Store, monkeypatch: pytest.MonkeyPatch, quick: None, way: str
+) -> None:
+    import psycopg
+
+    add, left = adding.add_measurement, [1]
+
+    def ended(connection: Connection, *arguments: Any, **named: Any) -> None:
+        if left:
+            left.pop()
+            if way == "deadlock":
+                raise OperationalError("", {}, psycopg.errors.DeadlockDetected("deadlock detected"))
+            asked(address, f"SELECT {way} FROM pg_stat_activity WHERE state = 'idle in transaction'")
+        add(connection, *arguments, **named)
+
+    monkeypatch.setattr(adding, "add_measurement", ended)
+    assert store.add_trial(tuning_run(), trial(500.0)) > 0
+    assert left == []
+    assert asked(address, "SELECT count(*) FROM trial JOIN measurement ON trial_id = trial.id") == [(1,)]
+
+
+def test_a_server_that_stays_away_is_told(server: TestServer, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    address = server.new()
+    with Store.open(address, create=True) as store:
+        server.stop()
+        try:
+            with pytest.raises(StoreError, match="cannot be reached"):
+                store.add_trial(tuning_run(), trial(500.0))
+        finally:
+            server.start()
+        assert store.add_trial(tuning_run(), trial(500.0)) == 1
+
+
+def test_who_stands_still_in_a_transaction_keeps_nobody(
+    address: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process that is stopped, or whose machine is gone."""
+    import psycopg
+
+    store.add_trial(tuning_run(), trial(500.0))
+    held = psycopg.connect(address.replace("+psycopg", ""))
+    with suppress(psycopg.Error), held:
+        held.execute("SET idle_in_transaction_session_timeout = '300ms'")
+        held.execute(f"SELECT pg_advisory_xact_lock({0x74736D32}, 0)")
+        store.add_trial(tuning_run(), trial(501.0, SECOND))
+    assert asked(address, "SELECT count(*) FROM trial") == [(2,)]
+    (row,) = asked(address, "SELECT setting FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'")
+    with store.database.transaction() as connection:
+        shown = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar()
+    assert (row, shown) == (("0",), "1min")
+
+
+# Clocks
+
+
+def test_claims_live_by_the_servers_clock(address: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a machine may be hours off."""
+    theirs = "00000000-0000-0000-0000-000000000000:1 1 1 " + "0" * 32  # of another machine
+
+    class HoursOff:
+        sleep = staticmethod(time.sleep)
+
+        @staticmethod
+        def time() -> float:
+            return time.time() - 7200.0
+
+    for module in (claims, database):
+        monkeypatch.setattr(module, "time", HoursOff)
+    with store.claims(GPU) as ours:
+        assert ours.take(PROBLEM, FIRST.text, basis=BASIS, again=NOTHING) is Claimed.YES
+        ((seconds,),) = asked(address, "SELECT extract(epoch FROM now()) - beat_at FROM claim")
+        assert abs(seconds) < 30
+        for age, expected in ((30, Claimed.ELSEWHERE), (90, Claimed.YES)):
+            beat = f"extract(epoch FROM now()) - {age}"
+            asked(address, f"UPDATE claim SET owner = '{theirs}', beat_at = {beat}")
+            assert ours.take(PROBLEM, FIRST.text, basis=BASIS, again=NOTHING) is expected
+            assert ours.others(PROBLEM) == (expected is Claimed.ELSEWHERE)
+
+
+def test_a_beat_passes_over_what_is_being_removed(
+    address: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    monkeypatch.setattr(claims, "BEAT_SECONDS", 0.05)
+    with store.claims(GPU) as ours:
+        for config in (FIRST, SECOND):
+            ours.take(PROBLEM, config.text, basis=BASIS, again=NOTHING)
+        with psycopg.connect(address.replace("+psycopg", "")) as other:
+            other.execute("UPDATE claim SET beat_at = 0")
+            other.commit()
+            other.execute("SELECT 1 FROM claim WHERE config = %s FOR UPDATE", [FIRST.text])
+            beaten = "SELECT config FROM claim WHERE beat_at > 0"
+            wait_until(lambda: asked(address, beaten) == [(SECOND.text,)])
+        wait_until(lambda: len(asked(address, beaten)) == 2)
+
+
+# Whole runs
+
+TUNE = [
+    "--device",
+    "cpu",
+    "--shapes",
+    "16x1x16,20x2x12",
+    "--family",
+    "tsm2",
+    "--max-trials",
+    "6",
+    "--budget",
+    "0",
+    "--no-pairs",
+]
+TRIALS = "SELECT p.m, t.config, t.outcome FROM trial t JOIN problem p ON p.id = problem_id ORDER BY 1, 2"
+
+
+@pytest.mark.usefixtures("toolchain", "session_cache")
+def test_four_runs_one_of_them_killed_do_everything_once(address: str, tmp_path: Path) -> None:
+    """As on four machines: the lock of the device is of each alone."""
+    runs = [tuned(address, tmp_path / str(number)) for number in range(4)]
+    wait_until(lambda: bool(has_trials(address)) or any(one.poll() is not None for one in runs), seconds=300)
+    before = set(asked(address, TRIALS))
+    runs[0].kill()
+    for number, one in enumerate(runs):
+        output, _ = one.communicate(timeout=300)
+        # 1: another run was still at a problem, so that this one saw no winner of it
+        assert number == 0 or one.returncode == 0 or (one.returncode == 1 and "no winner for" in output), output
+        assert "Traceback" not in output
+    last = tuned(address, tmp_path / "last")
+    output, _ = last.communicate(timeout=300)
+    assert last.returncode == 0, output
+    trials = asked(address, TRIALS)
+    assert before <= set(trials)
+    assert len(trials) == len(set(trials)) == 12
+    assert {outcome for *_, outcome in trials} == {"ok"}
+    assert asked(address, "SELECT count(*) FROM measurement WHERE round = 0") == [(12,)]
+    rounds = [number for (number,) in asked(address, "SELECT DISTINCT round FROM measurement WHERE round > 0")]
+    assert sorted(rounds) == list(range(1, len(rounds) + 1))
+    assert asked(address, "SELECT m, verified_in_full FROM best ORDER BY m") == [(16, 1), (20, 1)]
+    assert asked(address, "SELECT * FROM claim") == []
+
+
+def tuned(address: str, folder: Path) -> subprocess.Popen[str]:
+    folder.mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.quick_command", *TUNE, "--db", address],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
+    )  # fmt: skip
+
+
+def has_trials(address: str) -> list[Any]:
+    there = asked(address, "SELECT 1 FROM pg_tables WHERE tablename = 'trial'")
+    return there and asked(address, "SELECT 1 FROM trial LIMIT 1")

@@ -1,0 +1,306 @@
+"""A kernel that hung or faulted on a device is left out for other problems there, until it is forgiven."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from tests.command import run
+from tests.fabricated import downgrade, plain_sql
+from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, stored_trial
+from tsm2_tune import live
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.quarantining import tell_quarantined
+from tsm2_tune.tuner import job, quarantine
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.quarantine import entries, forgive, hazards, kernel_digest, quarantined, refuted
+from tsm2_tune.tuner.search import Why
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies import exhaustive
+from tsm2_tune.tuner.suggested import candidate_of
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Outcome, TimeLimits, Trial
+from tsm2_tune.tuner.tune import Options
+from tsm2_tune.tuner.worker import AttemptResult
+
+FIRST, SECOND = SHAPES[:2]
+BAD, GOOD = KERNELS[:2]
+BOTH = {(BAD.text, SECOND): 50.0, (GOOD.text, FIRST): 100.0, (GOOD.text, SECOND): 200.0}  # BAD faults on FIRST
+LIMITS = TimeLimits(120.0, 60.0)
+WITHOUT = {"verdict": None, "measurement": None, "limits": LIMITS}
+
+
+def searched(store: Store, problems: Sequence[Problem], times: Mapping[tuple[str, Problem], float], **options: Any):
+    """Search these for BAD and GOOD; what was tried, and how each problem ended."""
+    spaces = [
+        SearchSpace(
+            one, PROFILES["h200"], ("tsm2",), [candidate_of(c, one, PROFILES["h200"]) for c in (BAD, GOOD)], (), ()
+        )
+        for one in problems
+    ]
+    device = Simulated(store, times)
+    device.options = Options(**options)
+    events = list(job.run(spaces, device, store, make=exhaustive, families=("tsm2",)))
+    return device.tried, [one for one in events if isinstance(one, job.ProblemEnded)]
+
+
+def test_a_kernel_that_faulted_is_left_out_for_the_next_problem(store: Store) -> None:
+    tried, ended = searched(store, (FIRST, SECOND), BOTH)
+    assert tried == [(BAD.text, FIRST), (GOOD.text, FIRST), (GOOD.text, SECOND)]
+    assert [(one.quarantined, one.untried, one.new_trials) for one in ended] == [(0, 0, 2), (1, 0, 1)]
+    (entry,) = entries(store.database)
+    assert (entry.config, entry.problem, entry.outcome, entry.times) == (BAD.text, FIRST.text, Outcome.CRASHED, 1)
+    again, (ended_again,) = searched(store, (SECOND,), BOTH)  # by the next run, too
+    assert again == []
+    assert ended_again.quarantined == 1
+
+
+def test_it_is_tried_again_once_it_is_forgiven(store: Store) -> None:
+    searched(store, (FIRST,), BOTH)
+    (entry,) = entries(store.database)
+    assert forgive(store.database, entry.digest[:8], DEVICE) == 1
+    tried, (ended,) = searched(store, (SECOND,), BOTH)
+    assert tried == [(BAD.text, SECOND), (GOOD.text, SECOND)]
+    assert ended.quarantined == 0
+    assert ended.winner is not None
+    assert ended.winner.config == BAD.text
+
+
+def test_a_retry_tries_it_again_and_counts(store: Store) -> None:
+    searched(store, (FIRST,), BOTH)
+    never = {key: us for key, us in BOTH.items() if key[0] != BAD.text}
+    tried, (ended,) = searched(store, (SECOND,), never, retried=frozenset({Outcome.CRASHED}))
+    assert tried == [(BAD.text, SECOND), (GOOD.text, SECOND)]
+    assert ended.quarantined == 0
+    assert [(one.times, one.problem) for one in entries(store.database)] == [(2, SECOND.text)]
+
+
+@pytest.mark.parametrize(
+    ("change", "is_left_out"),
+    [
+        ({}, True),
+        ({"device_name": "NVIDIA H100"}, False),
+        ({"tools": "0" * 64}, False),
+        ({"digest": "0" * 64}, False),
+        ({"config": "gemm:x=1"}, False),
+        ({"run_limit_seconds": 60.0}, True),
+        ({"run_limit_seconds": 59.0}, False),
+    ],
+)
+def test_what_is_left_out(change: dict[str, Any], is_left_out: bool, store: Store) -> None:
+    entry = quarantined(TARGET, FIRST, BAD, Outcome.CRASHED, "it faulted")
+    store.add_trials(RUN, [], hazards=[replace(entry, **change)])
+    held = quarantine.in_force(store.database, TARGET, LIMITS, ())
+    assert held.holds(candidate_of(BAD, SECOND, PROFILES["h200"])) is is_left_out
+    assert not held.holds(candidate_of(GOOD, SECOND, PROFILES["h200"]))
+
+
+@pytest.mark.parametrize(("outcome", "retried"), [(Outcome.CRASHED, {Outcome.CRASHED}), (Outcome.TIMED_OUT, set())])
+def test_what_is_retried_is_not_left_out(outcome: Outcome, retried: Collection[Outcome], store: Store) -> None:
+    entry = quarantined(TARGET, FIRST, BAD, Outcome.CRASHED, "it faulted")
+    store.add_trials(RUN, [], hazards=[replace(entry, outcome=outcome)])
+    held = quarantine.in_force(store.database, TARGET, LIMITS, retried)
+    assert held.holds(candidate_of(BAD, SECOND, PROFILES["h200"])) is (outcome not in retried)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "hung", "counts"),
+    [
+        (Outcome.CRASHED, False, True),
+        (Outcome.TIMED_OUT, True, True),
+        (Outcome.TIMED_OUT, False, False),  # of a problem that is large, or in its compiler
+        *((one, False, False) for one in (Outcome.WRONG_RESULT, Outcome.LAUNCH_FAILED, Outcome.COMPILE_FAILED)),
+        *((one, False, False) for one in (Outcome.OK, Outcome.BEHIND, Outcome.INTERRUPTED)),
+    ],
+)
+def test_how_a_trial_ends_decides(outcome: Outcome, hung: bool, counts: bool) -> None:
+    trial = stored_trial(BAD, FIRST, 100.0, outcome=outcome, hung=hung, **WITHOUT)
+    found = hazards([trial], TARGET)
+    assert len(found) == counts
+    limit = 60.0 if outcome is Outcome.TIMED_OUT else None
+    assert all((one.outcome, one.run_limit_seconds) == (outcome, limit) for one in found)
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_fault_in_the_full_verification_counts_alone(outcome: Outcome) -> None:
+    assert bool(refuted(TARGET, FIRST, BAD, AttemptResult(outcome, "it was so"))) is (outcome is Outcome.CRASHED)
+
+
+def test_a_winner_that_faults_in_the_full_verification_is_left_out(store: Store) -> None:
+    times = BOTH | {(BAD.text, FIRST): 50.0}
+
+    device = Simulated(store, times)
+    device.faulting = {BAD.text}
+    space = SearchSpace(
+        FIRST, PROFILES["h200"], ("tsm2",), [candidate_of(c, FIRST, PROFILES["h200"]) for c in (BAD, GOOD)], (), ()
+    )
+    *_, ended = job.run([space], device, store, families=("tsm2",))
+    assert isinstance(ended, job.ProblemEnded)
+    assert ended.winner is not None
+    assert ended.winner.config == GOOD.text
+    tried, _ = searched(store, (SECOND,), BOTH)
+    assert tried == [(GOOD.text, SECOND)]
+
+
+SPLIT = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem", "is_same"),
+    [
+        (SPLIT, Problem(200, 5, 4000, "f32"), True),
+        (SPLIT, Problem(100, 3, 40, "f64"), False),
+        (SPLIT, Problem(100_000, 3, 40_000, "f32"), False),  # an index of 64 bits
+        (replace(SPLIT, splits=5), Problem(100, 3, 40, "f32"), False),  # another launch of the same text
+    ],
+)
+def test_a_kernel_is_its_code_its_definitions_and_its_launch(
+    config: KernelConfig, problem: Problem, is_same: bool
+) -> None:
+    first = kernel_digest(render(Problem(100, 3, 40, "f32"), SPLIT))
+    assert (kernel_digest(render(problem, config)) == first) is is_same
+
+
+def test_another_driver_or_compiler_ends_it() -> None:
+    changes = ({}, {"driver": "590.1"}, {"toolkit": "nvcc 13.1"}, {"flags": "-arch=sm_100"}, {"uuid": "other"})
+    compiler = SimpleNamespace(extra_digest="")
+    targets = [
+        Target("0", PROFILES["h200"], replace(RUN.identity, **change), cast(Toolchain, compiler))
+        for change in changes
+    ]
+    assert len({one.tools for one in targets}) == 4
+
+
+def test_what_is_forgotten_is_forgiven(store: Store) -> None:
+    bad, good = (store.add_trial(RUN, one) for one in failed_and_right())
+    store.add_trials(RUN, [], hazards=hazards(failed_and_right(), TARGET))
+    store.forget([good], [], lambda _: None)
+    assert len(entries(store.database)) == 1
+    store.forget([bad], [], lambda _: None)
+    assert entries(store.database) == []
+
+
+def failed_and_right() -> tuple[Trial, Trial]:
+    return stored_trial(BAD, FIRST, None, limits=LIMITS), stored_trial(BAD, SECOND, 50.0)
+
+
+def test_a_trial_and_its_quarantine_are_stored_together(store: Store, path: Path) -> None:
+    plain_sql(path, "DROP TABLE quarantine")
+    with pytest.raises(StoreError):
+        store.add_trials(RUN, failed_and_right(), hazards=hazards(failed_and_right(), TARGET))
+    assert plain_sql(path, "SELECT count(*) FROM trial") == [(0,)]
+
+
+def test_an_older_database_gets_the_table(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trials(RUN, failed_and_right())
+    downgrade(path, 19)
+    with Store.open(path, create=True) as store:
+        assert entries(store.database) == []
+        store.add_trials(RUN, [], hazards=hazards(failed_and_right(), TARGET))
+        assert len(entries(store.database)) == 1
+
+
+@pytest.mark.parametrize(
+    "tampering", ["outcome = 'ok'", "times = -1", "tools = 'x'", "last_at = 'now'", "config = ''"]
+)
+def test_a_tampered_row_is_refused(tampering: str, store: Store, path: Path) -> None:
+    store.add_trials(RUN, [], hazards=hazards(failed_and_right(), TARGET))
+    plain_sql(path, f"UPDATE quarantine SET {tampering}")
+    with pytest.raises(StoreError, match="quarantined kernel 1 is not as this tsm2-tune stores it"):
+        entries(store.database)
+
+
+# The command
+
+
+@pytest.fixture
+def filled(store: Store, path: Path) -> Path:
+    """A database with the same kernel twice, on two devices, and another one."""
+    store.add_trials(RUN, failed_and_right())
+    entry = quarantined(TARGET, FIRST, BAD, Outcome.CRASHED, "an illegal address\nin detail")
+    other = quarantined(TARGET, FIRST, GOOD, Outcome.TIMED_OUT, "a first look took more than 60 s", 60.0)
+    store.add_trials(RUN, [], hazards=[entry, entry, replace(entry, device_name="NVIDIA H100"), other])
+    return path
+
+
+def test_the_list(filled: Path) -> None:
+    rows = json.loads(run("quarantine", "--db", str(filled), "--json").output)
+    assert sorted((row["device_name"], row["outcome"], row["times"], row["run_limit_seconds"]) for row in rows) == [
+        ("NVIDIA H100", "crashed", 1, None),
+        (DEVICE, "crashed", 2, None),
+        (DEVICE, "timed-out", 1, 60.0),
+    ]
+    table = run("quarantine", "--db", str(filled), "--device", DEVICE).output
+    assert all((row["digest"][:12] in table) for row in rows)
+    assert "an illegal address" in table
+    assert "H100" not in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left"),
+    [(("all",), 0), (("all", "--device", DEVICE), 1), (("BAD",), 1), (("BAD", "--device", DEVICE), 2)],
+)
+def test_what_is_forgiven_is_removed(arguments: tuple[str, ...], left: int, filled: Path) -> None:
+    digest = kernel_digest(render(FIRST, BAD))
+    named = [digest[:10].upper() if one == "BAD" else one for one in arguments]
+    found = run("quarantine", "--db", str(filled), "--forgive", *named)
+    assert found.exit_code == 0, found.output
+    assert found.output == f"forgiven: {3 - left} quarantined kernel{'' if left == 2 else 's'}\n"
+    assert len(json.loads(run("quarantine", "--db", str(filled), "--json").output)) == left
+    if left == 0:
+        assert run("quarantine", "--db", str(filled)).output == "no kernel is quarantined\n"
+
+
+@pytest.mark.parametrize(
+    ("digest", "sentence"),
+    [
+        ("0" * 64, "no quarantined kernel 000"),
+        ("abc", "is no digest: expected at least 8"),
+        ("everything", "is no digest"),
+    ],
+)
+def test_what_cannot_be_forgiven_is_a_sentence(digest: str, sentence: str, filled: Path) -> None:
+    found = run("quarantine", "--db", str(filled), "--forgive", digest)
+    assert found.exit_code == 2
+    assert sentence in found.output
+
+
+def test_forgiving_all_of_nothing_is_no_error(store: Store, path: Path) -> None:
+    with pytest.raises(InputError):
+        forgive(store.database, "0" * 8, None)
+    store.add_trials(RUN, failed_and_right())
+    assert run("quarantine", "--db", str(path), "--forgive", "all").output == "forgiven: 0 quarantined kernels\n"
+
+
+def test_a_run_says_how_many_were_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    for count, database in ((0, "results.db"), (3, "results.db"), (1, "my results.db")):
+        tell_quarantined(count, database)
+    assert capsys.readouterr().err.splitlines() == [
+        "3 quarantined: `tsm2-tune quarantine` lists them",
+        "1 quarantined: `tsm2-tune quarantine --db 'my results.db'` lists them",
+    ]
+
+
+def test_the_line_of_a_problem_says_how_many_were_left_out() -> None:
+    text = io.StringIO()
+    space: Any = SimpleNamespace(problem=SECOND, kept=range(128))
+    with live.Display(Console(file=text, width=200), Options(), 1, Phases()) as shown:
+        shown.show(job.ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
+        shown.show(job.ProblemEnded(SECOND, 2, 2, 0, 0, 0, 0, None, Why.ALL_TRIED, quarantined=3))
+    assert text.getvalue().endswith("; 3 quarantined)\n")

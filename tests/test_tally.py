@@ -1,0 +1,249 @@
+"""What a run's events add up to: the best beside the vendor; a time left that is near the truth and never jumps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.fabricated import PROBLEM, configuration, final, trial, vendor_measurement
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tally import Tally, Turn, left_text
+from tsm2_tune.tuner.events import (
+    FinalStored,
+    ProblemEnded,
+    ProblemStarted,
+    TrialInterrupted,
+    TrialStored,
+    WinnerVerified,
+)
+from tsm2_tune.tuner.search import Why
+from tsm2_tune.tuner.trial import Cache, Outcome
+from tsm2_tune.tuner.tune import Options
+
+PLAIN = Options()
+
+
+def started(problem: Problem = PROBLEM, configurations: int = 128, **changes: Any) -> ProblemStarted:
+    space: Any = SimpleNamespace(problem=problem, kept=range(configurations))
+    return ProblemStarted(space, **{"tried_before": 0, "seconds_before": 0.0, "best_before_us": None} | changes)
+
+
+def ended(problem: Problem = PROBLEM, x_cublas: float | None = None) -> ProblemEnded:
+    winner: Any = None if x_cublas is None else SimpleNamespace(x_cublas=x_cublas)
+    return ProblemEnded(problem, 0, 0, 0, 0, 0, 0, winner, Why.ALL_TRIED)
+
+
+def turn_after(*events: Any, options: Options = PLAIN) -> Turn:
+    tally = Tally(options, 1)
+    for event in events:
+        tally.hear(event)
+    return tally.turns[""]
+
+
+# What is so far
+
+
+def test_the_best_is_the_least_median_of_what_was_right() -> None:
+    failed = trial(1.0, outcome=Outcome.WRONG_RESULT, measurement=None)
+    turn = turn_after(started(), *(TrialStored(one, 1) for one in (trial(500.0), trial(450.0), failed, trial(480.0))))
+    assert (turn.best_us, turn.tried, turn.total) == (450.0, 4, 128)
+    assert turn.percent_of_floor == pytest.approx(100 * 400 / 450)
+    assert turn_after(started(best_before_us=440.0, tried_before=9), TrialStored(trial(450.0), 1)).best_us == 440.0
+
+
+def test_it_is_beside_the_vendor_of_an_earlier_final_and_then_of_the_last_one() -> None:
+    turn = turn_after(started(), TrialStored(trial(450.0), 1))
+    assert turn.x_vendor is None
+    before = (started(vendor_us=900.0), TrialStored(trial(450.0), 1))
+    assert turn_after(*before).x_vendor == 2.0
+    measured = final((configuration(), 460.0), (configuration(256), 480.0), vendor=(vendor_measurement(690.0),))
+    clean, dirty = Options(cache=Cache.CLEAN), Options()
+    assert turn_after(*before, FinalStored(measured), options=clean).x_vendor == 1.5
+    assert turn_after(*before, FinalStored(measured), options=dirty).x_vendor == 2.0  # it is of another state
+    wrong = replace(measured, vendor=(vendor_measurement(100.0, right=False), vendor_measurement(920.0, "c #1")))
+    assert turn_after(*before, FinalStored(wrong), options=clean).x_vendor == 2.0
+
+
+def test_configurations_are_counted_up_to_the_most_trials() -> None:
+    assert turn_after(started(tried_before=3), options=Options(max_trials=10)).total == 10
+    assert turn_after(started(tried_before=30), options=Options(max_trials=10)).total == 30
+    made_late = turn_after(started(configurations=1), *[TrialStored(trial(), 1)] * 3)
+    assert (made_late.tried, made_late.total) == (3, 3)
+    assert turn_after(started(), TrialInterrupted(trial())).tried == 1
+
+
+def test_the_mean_beside_the_vendor_is_geometric() -> None:
+    tally = Tally(Options(), 4)
+    problems = [replace(PROBLEM, m=m) for m in (1, 2, 3, 4)]
+    assert tally.mean_x_vendor is None
+    for problem, x_cublas in zip(problems, (4.0, 1.0, None, 2.0), strict=True):
+        tally.hear(started(problem))
+        tally.hear(ended(problem, x_cublas))
+    assert tally.mean_x_vendor == pytest.approx(2.0)
+    assert tally.share == 1.0
+
+
+def test_trials_of_no_search_change_nothing() -> None:
+    tally = Tally(Options(), 1)
+    tally.hear(started())
+    tally.hear(ended())
+    for event in (TrialStored(trial(1.0), 1), FinalStored(final((configuration(), 1.0))), ended()):
+        tally.hear(event)
+    assert (tally.turns, list(tally.ended), tally.seconds_left) == ({}, [PROBLEM], 0.0)
+
+
+def test_a_share_is_of_the_configurations_or_of_the_budget() -> None:
+    for options, share in ((Options(), 0.25), (Options(budget_seconds=6.0), 0.5), (Options(budget_seconds=2.0), 1.0)):
+        tally = Tally(options, 2)
+        tally.hear(started(configurations=4))
+        tally.hear(TrialStored(trial(total_seconds=3.0), 1))
+        assert (tally.share_of(tally.turns[""]), tally.share) == (share, share / 2)
+
+
+# The time left
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A run of so many problems whose trials take so long, by random numbers."""
+
+    problems: int
+    kept: tuple[int, int]  # from, to
+    trial_seconds: float
+    finals_seconds: tuple[float, float]
+    budget_seconds: float | None = None
+
+    def told(self, seed: int) -> list[tuple[float, float | None]]:
+        """The time that truly was left and what was told of it, after each event."""
+        now = [0.0]
+        tally = Tally(Options(budget_seconds=self.budget_seconds), self.problems, lambda: now[0])
+        at = []
+        for event in self._events(random.Random(seed), now):
+            tally.hear(event)
+            at.append((now[0], tally.seconds_left))
+        return [(now[0] - moment, told) for moment, told in at]
+
+    def _events(self, chance: random.Random, now: list[float]) -> Iterator[Any]:
+        for number in range(self.problems):
+            problem = replace(PROBLEM, m=1000 + number)
+            now[0] += chance.uniform(0.2, 3.0)
+            kept = chance.randint(*self.kept)
+            yield started(problem, kept)
+            slowness, spent = chance.lognormvariate(0.0, 0.3), 0.0
+            for place in range(kept):
+                if self.budget_seconds is not None and spent >= self.budget_seconds:
+                    break
+                seconds = self.trial_seconds * slowness * chance.lognormvariate(0.0, 0.8) + (
+                    3.0 if not place else 0.0
+                )
+                spent += seconds
+                now[0] += seconds
+                yield TrialStored(replace(ANY, total_seconds=seconds), 1)
+            now[0] += chance.uniform(*self.finals_seconds)
+            yield WinnerVerified(problem, 1, "tsm2", Outcome.OK, "")
+            yield ended(problem)
+
+
+ANY = trial()
+RUNS = [
+    Simulated(12, (300, 1500), 0.1, (0.5, 3.0), budget_seconds=30.0),
+    Simulated(12, (300, 600), 0.1, (0.5, 3.0)),
+    Simulated(1, (500, 500), 0.1, (0.5, 3.0)),
+    Simulated(1, (1500, 1500), 0.1, (0.5, 3.0), budget_seconds=60.0),
+    Simulated(40, (20, 60), 0.3, (1.0, 5.0)),
+]
+
+
+@pytest.mark.parametrize("simulated", RUNS, ids=str)
+def test_the_time_left_is_near_the_truth_and_never_jumps(simulated: Simulated) -> None:
+    ratios = []
+    for seed in range(4):
+        told = simulated.told(seed)
+        length = told[0][0]
+        known = [(left, seconds) for left, seconds in told if seconds is not None]
+        assert known[0][0] > 0.9 * length
+        for (left_before, before), (left, seconds) in pairwise(known[:-1]):
+            change = abs(seconds - max(0.0, before - (left_before - left)))
+            assert change <= 0.15 * max(before, seconds) + 1.0, (seed, left, before, seconds)
+        ratios += [seconds / left for left, seconds in known if 0.2 * length < left < 0.8 * length]
+    assert 0.8 < median(ratios) < 1.4
+    assert sum(0.5 < ratio < 2.0 for ratio in ratios) > 0.95 * len(ratios)
+
+
+def told_after(seconds: float, *events: Any, problems: int = 1, options: Options = PLAIN) -> float | None:
+    """What is told where each event comes so long after the one before."""
+    now = [0.0]
+    tally = Tally(options, problems, lambda: now[0])
+    for event in events:
+        now[0] += seconds
+        tally.hear(event)
+    return tally.seconds_left
+
+
+def test_nothing_is_told_before_a_pace_is_known() -> None:
+    two = [TrialStored(trial(total_seconds=1.0), number) for number in (1, 2)]
+    assert told_after(1.0, started(), *two) is None
+    assert told_after(1.0, started(), *two, two[0]) == 125.0
+    assert told_after(1.0, started(tried_before=128)) == 0.0
+
+
+def test_the_budget_bounds_it_with_what_earlier_runs_spent() -> None:
+    three = [TrialStored(trial(total_seconds=1.0), number) for number in (1, 2, 3)]
+    assert told_after(1.0, started(), *three, options=Options(budget_seconds=60.0)) == 57.0
+    spent = started(seconds_before=40.0, tried_before=9)
+    assert told_after(1.0, spent, *three, options=Options(budget_seconds=60.0)) == 17.0
+
+
+def test_problems_to_come_take_the_mean_of_those_so_far() -> None:
+    three = [TrialStored(trial(total_seconds=1.0), number) for number in (1, 2, 3)]
+    first = (started(configurations=3), *three)
+    assert told_after(1.0, *first, problems=11) == 40.0  # 4 s so far, and ten more of them
+
+
+def test_runs_that_share_problems_halve_it() -> None:
+    now = [0.0]
+    tally = Tally(Options(), 11, lambda: now[0])
+    for run, problem in (("a", PROBLEM), ("b", replace(PROBLEM, m=1))):
+        tally.hear(started(problem, 3), run)
+    for number in (1, 2, 3):
+        now[0] += 1.0
+        for run in ("a", "b"):
+            tally.hear(TrialStored(trial(total_seconds=1.0), number), run)
+    assert tally.seconds_left == pytest.approx(9 * 3 / 2)
+    assert tally.share == pytest.approx(2 / 11)
+
+
+def test_it_counts_down_between_events() -> None:
+    now = [0.0]
+    tally = Tally(Options(), 1, lambda: now[0])
+    tally.hear(started(configurations=13))
+    for number in (1, 2, 3):
+        now[0] += 1.0
+        tally.hear(TrialStored(trial(total_seconds=1.0), number))
+    assert tally.seconds_left == 10.0
+    now[0] += 4.0
+    assert tally.seconds_left == 6.0
+    now[0] += 40.0
+    assert tally.seconds_left == 0.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s left"),
+        (99.4, "99 s left"),
+        (100.0, "2 min left"),
+        (840.0, "14 min left"),
+        (6000.0, "2 h left"),
+        (80 * 3600.0, "3 days left"),
+    ],
+)
+def test_it_is_told_in_the_unit_of_its_size(seconds: float, text: str) -> None:
+    assert left_text(seconds) == text

@@ -1,0 +1,92 @@
+"""The command that shows which kernels hung or faulted, and forgives them; and what a run says of these."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import asdict
+
+import click
+
+from tsm2_tune import display
+from tsm2_tune.command_options import database_option, json_option, stored_device_option
+from tsm2_tune.options import DEFAULT_DATABASE
+from tsm2_tune.selection import selected
+from tsm2_tune.tuner.quarantine import ALL, Quarantined, entries, forgive
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.usage import tell
+
+DIGITS = 12  # of a digest, that a table has
+LEAST_DIGITS = 8  # that tell which one is meant
+
+
+class Digest(click.ParamType):  # type: ignore[type-arg]
+    """The beginning of a digest, or all."""
+
+    name = "digest"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = value.lower()
+        if text != ALL and not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", text):
+            self.fail(
+                f"{value!r} is no digest: expected at least {LEAST_DIGITS} of its digits, or {ALL}.", param, ctx
+            )
+        return text
+
+
+@click.command()
+@click.option("--forgive", "digest", type=Digest(), help=f"Remove the kernel whose digest begins so, or {ALL}.")
+@stored_device_option
+@database_option
+@json_option
+def quarantine(digest: str | None, device: str | None, database: str, as_json: bool) -> None:
+    """Show the kernels that hung or faulted on a device, or forgive them.
+
+    \b
+    tsm2-tune quarantine
+    tsm2-tune quarantine --forgive 3f9a0c51
+
+    A search leaves such a kernel out for other problems, until it is forgiven, or the compiler or driver changes.
+    What timed out is tried again under a larger --run-limit, and `tsm2-tune --retry crashed,timed-out` tries all
+    again.
+    """
+    with Store.open(database, create=False) as store:
+        name = selected(device).device_in(store)
+        if digest is not None:
+            count = forgive(store.database, digest, name)
+            click.echo(f"forgiven: {count} quarantined kernel{'' if count == 1 else 's'}")
+            return
+        found = [one for one in entries(store.database) if name is None or one.device_name == name]
+    if as_json:
+        click.echo(json.dumps([asdict(one) for one in found], indent=2))
+    elif found:
+        _table(found)
+    else:
+        click.echo("no kernel is quarantined")
+
+
+def tell_quarantined(count: int, database: str) -> None:
+    """Say how often a search left a kernel out that hung or faulted for another problem, if one did."""
+    if count:
+        of_database = "" if database == DEFAULT_DATABASE else f" --db {shlex.quote(database)}"
+        tell(f"{count} quarantined: `tsm2-tune quarantine{of_database}` lists them")
+
+
+def _table(found: list[Quarantined]) -> None:
+    heads = ("digest", "device", "configuration", "ended", "times", "last", "problem", "detail", "under")
+    cells = [
+        (
+            one.digest[:DIGITS],
+            one.device_name,
+            one.config,
+            one.outcome,
+            str(one.times),
+            one.last_at[: len("2026-01-02T03:04")],
+            one.problem,
+            display.one_line(one.detail, 60),
+            f"{one.toolkit}, {one.driver}",
+        )
+        for one in found
+    ]
+    display.print_table(display.console(), heads, cells, right=(4,))

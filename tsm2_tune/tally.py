@@ -1,0 +1,217 @@
+"""How far a run is: what its events add up to, the best time so far, and the time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp, inf, log
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.events import (
+    Event,
+    FinalStored,
+    ProblemEnded,
+    ProblemStarted,
+    TrialInterrupted,
+    TrialStored,
+    WinnerVerified,
+)
+from tsm2_tune.tuner.trial import Outcome, Trial
+from tsm2_tune.tuner.tune import Options
+
+LEAST_TRIALS = 3  # of a run, before a time left is told
+PRIOR_TRIALS = 5  # at the pace of the run's problems before, that count beside a problem's own
+LEAST_LAG_SECONDS = 5.0  # in which what is told nears a new estimate by two thirds; or a part of the time left
+LAG_PARTS = 5
+
+
+@dataclass(slots=True)
+class Turn:
+    """A problem's turn as far as it is."""
+
+    problem: Problem
+    total: int  # configurations to try, those that earlier runs tried included
+    tried: int  # of them
+    spent_seconds: float  # on its trials, by earlier runs too
+    best_us: float | None  # the least median so far
+    vendor_us: float | None  # in the newest final; None where no final measured it
+    floor_us: float | None = None  # None before the first trial of this run
+    trials: int = 0  # of this run
+    pace_seconds: float = 0.0  # of its trials but the first, which waits for its compiler
+    last_at: float = 0.0  # when its last trial ended, or the turn began
+    is_searched: bool = False  # the finals have begun
+
+    @property
+    def x_vendor(self) -> float | None:
+        """How many times as fast as the vendor the best is."""
+        return None if self.best_us is None or self.vendor_us is None else self.vendor_us / self.best_us
+
+    @property
+    def percent_of_floor(self) -> float | None:
+        """100 is the least time that the device's measured ceilings allow."""
+        return None if self.best_us is None or self.floor_us is None else 100 * self.floor_us / self.best_us
+
+
+@dataclass(slots=True)
+class _Mean:
+    """Of the values added so far."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, total: float, count: int = 1) -> None:
+        self.total += total
+        self.count += count
+
+    @property
+    def value(self) -> float:
+        """0 of none."""
+        return self.total / self.count if self.count else 0.0
+
+
+class Tally:
+    """Adds up the events of a run, or of several runs that share its problems, each with a name.
+
+    The time left is an estimate. The search of a problem takes the trials left at the pace of those so far, but no
+    more than its budget; its finals take the mean of those so far. The problems to come take the mean of the problems
+    so far. What is told nears a new estimate with a lag that is a fifth of the time left.
+    """
+
+    def __init__(self, options: Options, problems: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.options, self.problems = options, problems
+        self._clock = clock
+        self.turns: dict[str, Turn] = {}  # by the run's name
+        self.ended: dict[Problem, ProblemEnded] = {}
+        self._began: dict[str, float] = {}  # when the run began its problem, or the one before ended
+        self._started = clock()
+        self._durations, self._finals, self._pace = _Mean(), _Mean(), _Mean()  # seconds of problems, finals, trials
+        self._end: float | None = None  # as it is told
+        self._told_at = self._started
+
+    def hear(self, event: Event, run: str = "") -> None:
+        """Take the event of the run into account."""
+        now, turn = self._clock(), self.turns.get(run)
+        if isinstance(event, ProblemStarted):
+            self.turns[run] = self._turn(event, now)
+        elif turn is None:
+            return
+        elif isinstance(event, TrialStored | TrialInterrupted):
+            _add(turn, event.trial)
+            turn.last_at = now
+        elif isinstance(event, FinalStored):
+            self._add_final(turn, event)
+        elif isinstance(event, WinnerVerified):
+            turn.is_searched = True
+        elif isinstance(event, ProblemEnded):
+            self._end_turn(run, turn, event, now)
+        self._tell(now)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until all problems are tuned; None where nothing is known of that yet."""
+        return None if self._end is None else max(0.0, self._end - self._clock())
+
+    @property
+    def share(self) -> float:
+        """Of the problems, those that are being tuned in part."""
+        parts = sum(map(self.share_of, self.turns.values()))
+        return min(1.0, (len(self.ended) + parts) / max(1, self.problems))
+
+    def share_of(self, turn: Turn) -> float:
+        """Of a problem's configurations or of its budget, whichever is nearer to its end."""
+        budget = self.options.budget_seconds
+        spent = 0.0 if budget is None else turn.spent_seconds / budget
+        return min(1.0, max(turn.tried / max(1, turn.total), spent))
+
+    @property
+    def mean_x_vendor(self) -> float | None:
+        """The geometric mean over the winners so far that the vendor was measured beside."""
+        won = [one.winner.x_cublas for one in tuple(self.ended.values()) if one.winner is not None]  # as of now
+        logs = [log(x) for x in won if x is not None]
+        return exp(sum(logs) / len(logs)) if logs else None
+
+    def _turn(self, event: ProblemStarted, now: float) -> Turn:
+        kept = len(event.space.kept)
+        most = self.options.max_trials
+        return Turn(
+            problem=event.space.problem,
+            total=max(event.tried_before, kept if most is None else min(kept, most)),
+            tried=event.tried_before,
+            spent_seconds=event.seconds_before,
+            best_us=event.best_before_us,
+            vendor_us=event.vendor_us,
+            last_at=now,
+        )
+
+    def _add_final(self, turn: Turn, event: FinalStored) -> None:
+        """Take the times of the ranking state, in which finalists and the vendor were measured in turns."""
+        turn.is_searched = True
+        cache, final = self.options.cache, event.final
+        ours = [measured.median_us for _, measured in final.measurements if measured.cache is cache]
+        theirs = [one for one in final.vendor if one.measurement.cache is cache and one.verdict.correct]
+        turn.best_us = min(ours, default=turn.best_us)
+        turn.vendor_us = min((one.measurement.median_us for one in theirs), default=turn.vendor_us)
+
+    def _end_turn(self, run: str, turn: Turn, event: ProblemEnded, now: float) -> None:
+        del self.turns[run]
+        self.ended[event.problem] = event
+        self._durations.add(now - self._began.get(run, self._started))
+        self._began[run] = now
+        self._finals.add(now - turn.last_at)
+        self._pace.add(turn.pace_seconds, max(0, turn.trials - 1))
+
+    def _tell(self, now: float) -> None:
+        """Let what is told near the estimate of now."""
+        left = self._estimate(now)
+        if left is None:
+            return
+        end = now + left
+        if self._end is not None and len(self.ended) < self.problems:
+            lag = max(LEAST_LAG_SECONDS, left / LAG_PARTS)
+            end = self._end + (end - self._end) * (1 - exp(-(now - self._told_at) / lag))
+        self._end, self._told_at = end, now
+
+    def _estimate(self, now: float) -> float | None:
+        finals, left = self._finals.value, 0.0
+        durations = _Mean(self._durations.total, self._durations.count)
+        for run, turn in self.turns.items():
+            search = 0.0 if turn.is_searched else self._search_left(turn)
+            if search is None:
+                return None
+            own = search + (max(0.0, finals - (now - turn.last_at)) if turn.is_searched else finals)
+            durations.add(now - self._began.get(run, self._started) + own)
+            left += own
+        coming = max(0, self.problems - len(self.ended) - len(self.turns))
+        return (left + coming * durations.value) / max(1, len(self.turns))
+
+    def _search_left(self, turn: Turn) -> float | None:
+        """Seconds; None where no pace is known."""
+        if turn.tried >= turn.total:
+            return 0.0
+        if not self._pace.count and turn.trials < LEAST_TRIALS:
+            return None
+        prior = min(self._pace.count, PRIOR_TRIALS)
+        pace = _Mean(turn.pace_seconds + prior * self._pace.value, max(0, turn.trials - 1) + prior)
+        budget = self.options.budget_seconds
+        in_budget = inf if budget is None else max(0.0, budget - turn.spent_seconds)
+        return min(pace.value * (turn.total - turn.tried), in_budget)
+
+
+def _add(turn: Turn, trial: Trial) -> None:
+    turn.pace_seconds += trial.total_seconds if turn.trials else 0.0
+    turn.spent_seconds += trial.total_seconds
+    turn.trials += 1
+    turn.tried += 1
+    turn.total = max(turn.total, turn.tried)  # which leaves out what is made of the fastest
+    turn.floor_us = trial.floor_us
+    if trial.outcome is Outcome.OK and trial.measurement is not None:
+        turn.best_us = min(trial.measurement.median_us, turn.best_us or inf)
+
+
+def left_text(seconds: float) -> str:
+    """How long it still takes, in the unit of its size."""
+    for unit, length, most in (("s", 1, 100), ("min", 60, 100), ("h", 3600, 72)):
+        if seconds < most * length:
+            return f"{seconds / length:.0f} {unit} left"
+    return f"{seconds / 86400:.0f} days left"

@@ -1,0 +1,52 @@
+"""What `--db` names: a file, or a database of a PostgreSQL server. Messages show no password."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+
+from tsm2_tune.errors import StoreError
+
+EXAMPLE = "postgresql+psycopg://user@host/name"
+_SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
+_PASSWORD = re.compile(r"(?<=://)([^:/@?]*):.*@")  # to the last @: one that was not written %40 hides too much
+_IN_QUERY = re.compile(r"([?&]\w*(?:password|passfile))=[^&]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A database of a PostgreSQL server."""
+
+    url: str = field(repr=False)  # with the password
+
+    def __str__(self) -> str:
+        return shown_name(self.url)
+
+
+def shown_name(name: str | PathLike[str]) -> str:
+    """The name of a database as messages have it: an address without its password."""
+    text = os.fspath(name)
+    return _IN_QUERY.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", text)) if _SCHEME.match(text) else text
+
+
+def is_address(name: str | PathLike[str]) -> bool:
+    """Whether it names no file."""
+    return _SCHEME.match(os.fspath(name)) is not None
+
+
+def place_of(name: str | PathLike[str]) -> Path | Address:
+    """What is named. StoreError for an empty name, which Path would take for the working folder, and for the address
+    of another kind of server.
+    """
+    text = os.fspath(name)
+    if not text:
+        raise StoreError(f"the name of the database is empty: name a file with --db, or {EXAMPLE}")
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return Path(text)
+    if scheme[1] not in ("postgresql", "postgresql+psycopg"):
+        raise StoreError(f"{shown_name(text)} is no database that this tsm2-tune knows: name a file, or {EXAMPLE}")
+    return Address(text)

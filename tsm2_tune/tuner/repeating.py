@@ -1,0 +1,54 @@
+"""Transactions that a server ended without being asked to: they are tried again for a minute."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from tsm2_tune.errors import StoreError
+
+WAITS_SECONDS = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # a server is restarted within these
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Lost(StoreError):
+    """The server is away, or had to end the transaction, of which it then kept nothing."""
+
+
+class _Repeating(threading.local):
+    """Whether the thread is in such a call already."""
+
+    is_on = False
+
+
+_REPEATING = _Repeating()
+
+
+def until_kept(work: Callable[[], T]) -> T:
+    """What the work gives, which is done again while its transaction is lost. Lost where the last try was so, too."""
+    for seconds in WAITS_SECONDS:
+        try:
+            return work()
+        except Lost:
+            time.sleep(seconds)
+    return work()
+
+
+def repeated(work: Callable[P, T]) -> Callable[P, T]:
+    """The same by `until_kept`; within another such call that one repeats it. It may write in one transaction."""
+
+    @wraps(work)
+    def called(*arguments: P.args, **named: P.kwargs) -> T:
+        if _REPEATING.is_on:
+            return work(*arguments, **named)
+        _REPEATING.is_on = True
+        try:
+            return until_kept(lambda: work(*arguments, **named))
+        finally:
+            _REPEATING.is_on = False
+
+    return called

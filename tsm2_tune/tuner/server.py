@@ -1,0 +1,249 @@
+"""A database of a PostgreSQL server: its transactions, its locks, and what it refuses, each in one sentence.
+
+A transaction that writes takes a lock, as SQLite's do: one for all, or one for what it is about beside a shared one
+for all. So none has to be tried again for what another one wrote. What a server ends of itself, as when it is
+restarted, is Lost. Where the answer to a commit is lost, the receipt that was written with it tells what came of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, delete, event, func, select, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from tsm2_tune.errors import StoreError, ToolMissing
+from tsm2_tune.tuner import migrations, server_layout
+from tsm2_tune.tuner.addresses import EXAMPLE, Address
+from tsm2_tune.tuner.inserting import add_or_change
+from tsm2_tune.tuner.repeating import Lost, until_kept
+from tsm2_tune.tuner.schema import APPLICATION_ID
+from tsm2_tune.tuner.server_layout import RECEIPT
+from tsm2_tune.tuner.trial import in_a_line
+
+LOCK_SECONDS = 30  # how long to wait for another program's lock
+IDLE_SECONDS = 60  # of a program that stands still in a transaction, until the server ends that
+DETAIL_CHARACTERS = 200  # of the server's own message
+KEPT_DAYS = 7  # receipts of runs that were killed
+CONNECTION = {  # of a machine that is gone a connection ends within a minute
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+    "application_name": "tsm2-tune",
+    "client_encoding": "utf8",
+}
+SECRETS = ("password", "passfile", "sslpassword")  # they would stand in the list of processes, and in messages
+
+# What the server ends of itself: a transaction for another one's sake, all of them, or one that stood still.
+LOST = ("08", "40001", "40P01", "25P03", "57P01", "57P02", "57P03", "57P05", "53300")
+# SQLSTATE, or how it begins -> what is wrong and what to do.
+REMEDIES = {
+    "55P03": "is locked by another program: wait until that has ended, then run this again",
+    "42501": "may not be used so by this user ({said}): have its owner grant that, or name another with --db",
+    "25006": "can only be read: name the server that is written to with --db",
+    "53100": "cannot grow, the server's disk is full: free some space there, then run this again",
+    "42P01": "is no longer as tsm2-tune made it ({said}): restore a copy of it, or name another with --db",
+}
+
+
+class Server:
+    """A database of ours on a server, open."""
+
+    def __init__(self, address: Address, engine: Engine) -> None:
+        self.engine = engine
+        self._place = str(address)
+        self._name = uuid.uuid4().hex  # by which receipts are this process's
+        self._has_receipts = False
+
+    @classmethod
+    @contextmanager
+    def open(cls, address: Address, *, create: bool) -> Iterator[Server]:
+        """The database at the address. With `create` its tables are made where there are none.
+
+        ToolMissing without the driver; StoreError where it cannot be used.
+        """
+        server = cls(address, _engine(address))
+        try:
+            server._prepare(create=create)
+            yield server
+        finally:
+            server._end()
+
+    def _prepare(self, *, create: bool) -> None:
+        """Make the tables or migrate them where needed, and see that they are ours."""
+        with self.transaction() as connection:
+            found = server_layout.found_version(connection, self._place)
+        if found == 0 and not create:
+            raise StoreError(f"{self._place} holds no results yet: tune first, or name another with --db")
+        if not create and found == migrations.version():
+            return
+        with self.transaction(writes=True) as connection:
+            found = server_layout.found_version(connection, self._place)  # again: now nobody else can change it
+            if found < migrations.version():
+                server_layout.upgrade(connection, found)
+            is_old = RECEIPT.c.written_at < func.now() - text(f"interval '{KEPT_DAYS} days'")
+            connection.execute(delete(RECEIPT).where(is_old))
+
+    @contextmanager
+    def transaction(
+        self, *, writes: bool = False, about: tuple[str, ...] = (), durable: bool = True
+    ) -> Iterator[Connection]:
+        """One transaction, as Database.transaction. Lost where the server ended it and nothing of it is stored."""
+        token, is_ending = uuid.uuid4().hex, False
+        try:
+            with self._begun(writes, about, durable) as connection:
+                yield connection
+                if writes:
+                    written = {"owner": self._writer, "token": token, "written_at": func.now()}
+                    add_or_change(connection, RECEIPT, ("owner",), written)
+                    self._has_receipts = True
+                is_ending = True
+                connection.commit()
+        except DBAPIError as error:
+            refused = self._refused(error)
+            if not (isinstance(refused, Lost) and writes and is_ending and self._was_stored(token, about)):
+                raise refused from error
+
+    def now(self, connection: Connection) -> float:
+        """Seconds since 1970 by the server's clock."""
+        return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
+
+    def digest(self) -> str:
+        """Another one whenever anything else is stored of trials."""
+        found = []
+        with self.transaction() as connection:
+            for name in ("run", "problem", "trial", "measurement", "vendor_measurement"):
+                query = f"SELECT md5(string_agg(each::text, '' ORDER BY id)) FROM {name} AS each"
+                found.append(str(connection.execute(text(query)).scalar()))
+        return hashlib.sha256(" ".join(found).encode()).hexdigest()
+
+    @contextmanager
+    def _begun(self, writes: bool, about: tuple[str, ...], durable: bool) -> Iterator[Connection]:
+        """A transaction that reads what there was when it began, or one that has its lock."""
+        with self.engine.connect() as connection:
+            connection.execution_options(
+                isolation_level="READ COMMITTED" if writes else "REPEATABLE READ", postgresql_readonly=not writes
+            )
+            if writes:
+                connection.execute(text(_locks(about, durable)))
+            yield connection
+
+    @property
+    def _writer(self) -> str:
+        """Whose receipt it is: one thread has one transaction at a time."""
+        return f"{self._name} {threading.get_ident()}"
+
+    def _was_stored(self, token: str, about: tuple[str, ...]) -> bool:
+        """Whether the transaction of this receipt was committed, though its answer was lost.
+
+        StoreError where the server does not come back to say so.
+        """
+
+        def asked() -> bool:
+            try:  # the lock is free when the other transaction has ended, one way or the other
+                with self._begun(True, about, True) as connection:
+                    query = select(RECEIPT.c.token).where(RECEIPT.c.owner == self._writer)
+                    return connection.execute(query).scalar() == token
+            except DBAPIError as error:
+                raise self._refused(error) from error
+
+        try:
+            return until_kept(asked)
+        except Lost as error:
+            raise StoreError(
+                f"{error}; whether it stored the last results is not known: the same command goes on from there"
+            ) from error
+
+    def _refused(self, error: DBAPIError) -> StoreError:
+        """What the refusal means."""
+        state = getattr(error.orig, "sqlstate", None) or ""
+        lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
+        said = in_a_line(lines[0])[:DETAIL_CHARACTERS]
+        is_away = error.connection_invalidated or (not state and _is_operational(error.orig))
+        if is_away or state.startswith(LOST):
+            return Lost(
+                f"{self._place} cannot be reached ({said}): see that the server runs, and that host, port, user and"
+                " name in --db are right"
+            )
+        remedy = REMEDIES.get(state, "was refused by PostgreSQL ({said}): mend that, or name another with --db")
+        return StoreError(f"{self._place} {remedy.format(said=said)}")
+
+    def _end(self) -> None:
+        if self._has_receipts:
+            with suppress(DBAPIError), self._begun(True, (self._name,), False) as connection:
+                connection.execute(delete(RECEIPT).where(RECEIPT.c.owner.startswith(self._name)))
+                connection.commit()
+        self.engine.dispose()
+
+
+def schema_at(address: Address) -> int:
+    """The schema of the database at the address; 0 where it is empty. Errors as Server.open."""
+    server = Server(address, _engine(address))
+    try:
+        with server.transaction() as connection:
+            return server_layout.found_version(connection, str(address))
+    finally:
+        server.engine.dispose()
+
+
+def _locks(about: tuple[str, ...], durable: bool) -> str:
+    """The statement that takes the lock of what the transaction is about, or the one for all."""
+    if about:
+        digest = hashlib.sha256("\0".join(about).encode()).digest()
+        number = int.from_bytes(digest[:4], signed=True) or 1  # 0 is the one for all
+        taken = (
+            f"pg_advisory_xact_lock_shared({APPLICATION_ID}, 0), pg_advisory_xact_lock({APPLICATION_ID}, {number})"
+        )
+    else:
+        taken = f"pg_advisory_xact_lock({APPLICATION_ID}, 0)"
+    return f"SELECT {taken}" + ("" if durable else ", set_config('synchronous_commit', 'off', true)")
+
+
+def _is_operational(error: object) -> bool:
+    import psycopg
+
+    return isinstance(error, psycopg.OperationalError)
+
+
+def _engine(address: Address) -> Engine:
+    """Connections to the server, each looked at before it is used again."""
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        raise ToolMissing(
+            f"{address} needs the package psycopg: install it with `pip install 'tsm2-tune[postgresql]'`"
+        ) from None
+    url = _url(address)
+    connection = {name: value for name, value in CONNECTION.items() if name not in url.query}
+    engine = create_engine(url, pool_pre_ping=True, connect_args=connection, hide_parameters=True)
+
+    @event.listens_for(engine, "connect")
+    def limit(opened: Any, _: object) -> None:
+        opened.execute(
+            f"SET lock_timeout = '{LOCK_SECONDS}s'; SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+        )
+        opened.commit()
+
+    return engine
+
+
+def _url(address: Address) -> URL:
+    """StoreError where the address is none."""
+    try:
+        url = make_url(address.url).set(drivername="postgresql+psycopg")
+    except (ArgumentError, ValueError):
+        raise StoreError(f"{address} is no address: name the database as {EXAMPLE}") from None
+    secrets = [name for name in SECRETS if name in url.query]
+    if secrets:
+        raise StoreError(f"{address} has {secrets[0]} in its query: write it into ~/.pgpass, or set PGPASSWORD")
+    if not url.database:
+        raise StoreError(f"{address} names no database: name it as {EXAMPLE}")
+    return url

@@ -1,0 +1,1 @@
+"""Looking after a database: whether it is sound, what nothing needs, and schemas of older versions."""

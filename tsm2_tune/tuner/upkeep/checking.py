@@ -1,0 +1,220 @@
+"""Whether a database is sound: by SQLite itself, and by what every command takes for granted of its rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from sqlalchemy import ColumnElement, Connection, and_, distinct, exists, func, or_, select
+
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import forgetting, layout, migrations, quarantine, schema, stored
+from tsm2_tune.tuner.addresses import Address
+from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.database import Database, code_of
+from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
+from tsm2_tune.tuner.importing.parts import Reader, places
+from tsm2_tune.tuner.importing.union import Part, Round, Tried, superseded
+from tsm2_tune.tuner.trial import Outcome, in_a_line
+
+RESTORE = "restore a copy"
+MOST_OF_A_KIND = 20  # findings; the others are counted
+MOST_INTEGRITY = 20  # that SQLite names
+
+TRIAL, TIME, RUN = schema.trial.c, schema.measurement.c, schema.run.c
+_OWN_TIME = exists().where(TIME.trial_id == TRIAL.id, TIME.round == 0)
+_RIGHT = and_(TRIAL.verdict_correct == 1, _OWN_TIME)
+# What no trial is; its outcome itself is checked where the row is read.
+CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
+    "is ok, but has no right result or no time": and_(
+        TRIAL.outcome == Outcome.OK.value, ~func.coalesce(_RIGHT, False)
+    ),
+    "has a right result and is wrong": and_(TRIAL.outcome == Outcome.WRONG_RESULT.value, TRIAL.verdict_correct == 1),
+    "was interrupted, which leaves no trial": TRIAL.outcome == Outcome.INTERRUPTED.value,
+    "has a time by a run on another device": exists().where(
+        TIME.trial_id == TRIAL.id, TIME.run_id == RUN.id, RUN.device_name != TRIAL.device_name
+    ),
+}
+
+
+def check(place: Path | Address) -> tuple[Finding, ...]:
+    """What is found in a database: of a file in a copy, so that other runs go on; of a server in its rows alone, as
+    the server itself keeps the rest. Nothing is changed. Last, what there is.
+
+    StoreError where there is no database of ours that this version knows.
+    """
+    if isinstance(place, Address):
+        with Database.open(place, create=False) as database:
+            return tuple(_shortened(_in_rows(database)))
+    try:
+        with Database.copied(place) as database:
+            return tuple(_findings(database))
+    except StoreError as error:
+        if code_of(error.__cause__) != sqlite3.SQLITE_CORRUPT:
+            raise
+        return (_refusal("integrity", place, error),)
+
+
+def _findings(database: Database) -> list[Finding]:
+    path = str(database.path)
+    with database.transaction() as connection:
+        version = migrations.found_version(connection, path)
+    if version == 0:
+        raise StoreError(f"{path} holds no results yet: tune first, or name another file with --db")
+    found = list(_in_file(database, version))
+    if any(one.state is State.PROBLEM for one in found):
+        return found
+    database.migrate()
+    return [*found, *_shortened(_in_rows(database))]
+
+
+def _refusal(name: str, path: object, error: StoreError) -> Finding:
+    """What is refused of the file, whose name is known."""
+    return problem(name, str(error).removeprefix(f"{path} "))
+
+
+def _in_file(database: Database, version: int) -> Iterator[Finding]:
+    """What SQLite says of the file, and what its layout is."""
+    path = str(database.path)
+    try:
+        with database.transaction() as connection:
+            layout.refuse_others(connection, path, version)
+    except StoreError as error:
+        yield _refusal("layout", path, error)
+    if version < migrations.version():
+        remedy = "tsm2-tune db migrate brings it to that, as does the next command that opens it"
+        yield note("schema", f"{version}, older than this version's {migrations.version()}", remedy=remedy)
+    try:
+        with database.transaction() as connection:
+            said = connection.exec_driver_sql(f"PRAGMA integrity_check({MOST_INTEGRITY})").scalars().all()
+            dangling = Counter((row[0], row[2]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check"))
+    except StoreError as error:
+        yield _refusal("integrity", path, error)
+        return
+    for text in said:
+        if text != "ok":
+            yield problem("integrity", in_a_line(str(text)), remedy=RESTORE)
+    for (table, parent), count in sorted(dangling.items()):
+        found = f"{_counted(count, 'row')} of {table} of a {parent} that is not there"
+        yield problem("references", found, remedy=RESTORE)
+
+
+def _in_rows(database: Database) -> Iterator[Finding]:
+    """What contradicts itself, or is needed by nothing; last, what there is."""
+    faulty = list[StoreError]()
+    with database.transaction() as connection:
+        try:
+            every = places(connection)
+        except StoreError as error:
+            yield _refused(error)
+            return
+        yield from _contradictions(connection)
+    otherwise, trials, times = Counter[str](), 0, 0
+    for device, asked in every:
+        try:
+            with database.transaction() as connection:
+                part = Reader(connection, faulty.append).part(device, asked)
+        except (InputError, StoreError) as error:
+            yield problem("row", f"of {asked.text} on {device}: {in_a_line(str(error))}")
+            continue
+        yield from map(_refused, faulty)
+        faulty.clear()
+        yield from _in_part(device, asked, part)
+        otherwise[device] += sum(_is_made_otherwise(asked, tried) for tried in part.trials.values())
+        trials, times = trials + len(part.trials), times + part.times
+    for device, count in sorted((+otherwise).items()):
+        found = f"{_counted(count, 'trial')} of kernels that this version makes otherwise, on {device}"
+        yield note("kernels", found, means="they compete", remedy="tune there again")
+    try:
+        quarantine.entries(database)
+    except StoreError as error:
+        yield _refused(error)
+    yield from _needed_by_nothing(database)
+    counts = (_counted(trials, "trial"), _counted(times, "measurement"), _counted(len(every), "problem"))
+    yield ok("database", ", ".join(counts), trials=trials, times=times)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def _refused(error: StoreError) -> Finding:
+    """A row that is not as it was stored."""
+    found, _, remedy = in_a_line(str(error)).partition("): ")
+    return problem("row", f"{found})", remedy=remedy)
+
+
+def _contradictions(connection: Connection) -> Iterator[Finding]:
+    for what, is_so in CONTRADICTIONS.items():
+        for number in connection.execute(select(TRIAL.id).where(is_so).order_by(TRIAL.id)).scalars():
+            yield problem("trial", f"trial {number} {what}", remedy=f"tsm2-tune forget {number}")
+    is_doubled = or_(func.count(distinct(TIME.run_id)) > 1, func.count(distinct(TIME.cache)) > 1)
+    of_final = (TRIAL.device_name, TRIAL.problem_id, TIME.round)
+    finals = select(*of_final).join(schema.measurement, TIME.trial_id == TRIAL.id).where(TIME.round > 0)
+    for row in connection.execute(finals.group_by(*of_final).having(is_doubled).order_by(*of_final)):
+        where = f"of problem {row.problem_id} on {in_a_line(row.device_name)}"
+        yield problem("final", f"round {row.round} {where} is of two finals")
+
+
+def _in_part(device: str, asked: Problem, part: Part) -> Iterator[Finding]:
+    """What is there twice."""
+    where = f"of {asked.text} on {device}"
+    known = Counter(map(_told_apart, part.rounds))
+    for one in part.rounds:
+        if known[_told_apart(one)] > 1:
+            yield problem("final", f"round {one.number} {where} is there twice")
+    for key, tried in part.trials.items():
+        if superseded(tried)[1] in part.trials.keys() - {key}:
+            remedy = "tsm2-tune db merge of this database into itself puts both together"
+            yield problem("trial", f"{key[0]} {where} is there twice, once as superseded", remedy=remedy)
+
+
+def _told_apart(one: Round) -> object:
+    """What two finals do not have in common: a time is of too few digits, many samples are not."""
+    timed = ((key, *timed.key, timed.samples_us) for key, timed in one.timed.items())
+    return one.run, frozenset(timed)
+
+
+def _is_made_otherwise(asked: Problem, tried: Tried) -> bool:
+    """Whether the trial competes, though this program makes another kernel, or none."""
+    return not tried.values["superseded"] and stored.made_so(asked, tried.values) is None
+
+
+def _needed_by_nothing(database: Database) -> Iterator[Finding]:
+    claims = select(func.count()).select_from(schema.claim)
+    remedy = "tsm2-tune db vacuum removes them"
+    with database.transaction() as connection:
+        for table, is_unused in forgetting.UNUSED.items():
+            count = connection.execute(select(func.count()).select_from(table).where(is_unused)).scalar_one()
+            if count:
+                yield note(
+                    "unused", f"{_counted(count, 'row')} of {table.name}", means="no trial has them", remedy=remedy
+                )
+        before = connection.execute(claims).scalar_one()
+    if database.is_shared:
+        return
+    Claims(database, "").remove_dead()  # of the copy
+    with database.transaction() as connection:
+        dead = before - connection.execute(claims).scalar_one()
+    if dead:
+        yield note(
+            "claims", f"{_counted(dead, 'claim')} of runs that have ended", remedy=f"{remedy}, as does the next run"
+        )
+
+
+def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:
+    """The first of each kind, and how many more there are."""
+    told, last = Counter[str](), list[Finding]()
+    for one in found:
+        told[one.name] += 1
+        if told[one.name] <= MOST_OF_A_KIND:
+            last.append(one)
+    *others, end = last
+    yield from others
+    for name, count in told.items():
+        if count > MOST_OF_A_KIND:
+            yield problem(name, f"{count - MOST_OF_A_KIND} more like these")
+    yield end

@@ -1,0 +1,75 @@
+"""A database of an older version's schema brought to this one's, with a copy kept beside it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.tuner import database as databases
+from tsm2_tune.tuner import migrations
+from tsm2_tune.tuner.addresses import Address
+from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.server import schema_at
+
+HEADER_BYTES = 100  # of SQLite's, which counts changes
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """What was done."""
+
+    before: int  # the schema
+    now: int
+    steps: tuple[str, ...]  # a sentence for each schema between
+    kept: Path | None  # the copy of before
+
+    def __str__(self) -> str:
+        if self.before == self.now:
+            return f"schema {self.now}, which is this version's: nothing to do"
+        return f"schema {self.before} before, {self.now} now" + (f"; {self.kept} is as before" if self.kept else "")
+
+
+def migrate(place: Path | Address, *, keep: bool) -> Migrated:
+    """Bring a database to this version's schema, in one transaction; if `keep`, copy the file before.
+
+    InputError for a copy of a server's; StoreError where the database cannot be used or written, or where the copy's
+    name is taken.
+    """
+    if keep and isinstance(place, Address):
+        raise InputError("--keep copies a file: leave it out, and copy a server's database with pg_dump")
+    before, now = _schema_of(place), migrations.version()
+    if before == 0:
+        raise StoreError(f"{place} holds no results yet: tune first, or name another with --db")
+    if before == now:
+        return Migrated(before, now, (), None)
+    kept = _kept(place, before) if keep and isinstance(place, Path) else None
+    with Database.open(place, create=True):  # and so it must be writable
+        pass
+    sentences = (" ".join((one.__doc__ or "").split()) for one in migrations.MIGRATIONS[before - 1 :])
+    steps = tuple(f"{number} to {number + 1}: {text}" for number, text in enumerate(sentences, before))
+    return Migrated(before, now, steps, kept)
+
+
+def _schema_of(place: Path | Address) -> int:
+    if isinstance(place, Address):
+        return schema_at(place)
+    with Database.copied(place) as copied, copied.transaction() as connection:
+        return migrations.found_version(connection, str(place))
+
+
+def _kept(path: Path, before: int) -> Path:
+    """The name of a copy of the database, which is whole wherever it is. StoreError where another file has it."""
+    into = path.with_name(f"{path.name}.schema-{before}")
+    part = into.with_name(f"{into.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        databases.copy(path, part)
+        os.link(part, into)
+    except FileExistsError:
+        if into.read_bytes()[HEADER_BYTES:] != part.read_bytes()[HEADER_BYTES:]:
+            raise StoreError(f"{into} is there already, and is no copy of {path}: move it elsewhere") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return into
