@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from sqlite3 import Connection
+from sqlite3 import Connection, DatabaseError
 
 from tests.quick import quick_host_toolchain
 from tsm2_tune.__main__ import main
@@ -39,7 +39,11 @@ def make_quick(setattr: Callable[[object, str, object], None]) -> None:
 
     def connected_quickly(path: Path, mode: str) -> Connection:
         connection = connected(path, mode)
-        connection.execute("PRAGMA synchronous = OFF")
+        try:
+            connection.execute("PRAGMA synchronous = OFF")
+        except DatabaseError:  # of a file that is locked, or no database
+            connection.close()
+            raise
         return connection
 
     setattr(database, "connected", connected_quickly)

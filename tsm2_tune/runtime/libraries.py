@@ -302,7 +302,7 @@ def _by_torch(a: Any, b: Any, out: Any, alpha: complex, beta: complex) -> Any:
 def _combined(product: Any, out: Any, alpha: complex, beta: complex) -> Any:
     """alpha product + beta out."""
     if alpha != 1:
-        product *= alpha
+        product *= product.dtype.type(alpha)  # else NumPy 1 makes a 64-bit number of a vector's with a vector
     return product if out is None or beta == 0 else product + beta * out
 
 
