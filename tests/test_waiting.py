@@ -9,12 +9,14 @@ from itertools import count, islice
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import pytest
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.tuner import compiling
 from tsm2_tune.tuner.past import NOTHING_PAST
 from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.strategies import expectation
 from tsm2_tune.tuner.strategies.model import FAR_BEHIND, Model
 from tsm2_tune.tuner.strategies.strategy import Told
 from tsm2_tune.tuner.tune import least_ahead
@@ -26,6 +28,16 @@ class Named(NamedTuple):
 
     family: str
     text: str
+
+    @property
+    def tunables(self) -> dict[str, int]:
+        return {}
+
+
+@pytest.fixture(autouse=True)
+def expected_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model expects the same time of all."""
+    monkeypatch.setattr(expectation, "expected_times_us", lambda candidates: np.ones(len(candidates)))
 
 
 def of(family: str, number: int) -> Candidate:
