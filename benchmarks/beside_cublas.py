@@ -24,7 +24,7 @@ from benchmarks.result_file import program_facts, require_new
 from tsm2_tune.command_options import Seconds
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.order import ordered
+from tsm2_tune.generator.order import first_and_rest
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.shapes import parse_shapes
@@ -34,7 +34,8 @@ from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
-from tsm2_tune.tuner.past import NOTHING_PAST
+from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.strategies.model import Model
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache, Outcome
 from tsm2_tune.tuner.tune import Options, Tuner
@@ -65,7 +66,8 @@ def tuned(problem: Problem, target: Target, seconds: float) -> dict[str, KernelC
         for version, belongs in VERSIONS.items():
             kept = tuple(candidate for candidate in space.kept if belongs(candidate.config.tunables))
             medians: list[tuple[float, KernelConfig]] = []
-            for trial in tuner.tune(ordered(replace(space, kept=kept), tuner.options.seed), NOTHING_PAST):
+            candidates = first_and_rest(replace(space, kept=kept), tuner.options.seed)
+            for trial in tuner.tune(Search(Model(*candidates))):
                 if trial.outcome is Outcome.OK and trial.measurement is not None:
                     medians.append((trial.measurement.median_us, trial.config))
             if medians:

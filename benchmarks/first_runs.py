@@ -27,7 +27,8 @@ from benchmarks.winner import Prospects, Skipped, planned, planners
 from tsm2_tune.errors import DeviceError, InputError
 from tsm2_tune.generator.expected import START_US, expected_us
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.past import NOTHING_PAST
+from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.target import HOST, Target, find_target
 from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.tune import Options, Tuner
@@ -82,7 +83,7 @@ def row_of(tuner: Tuner, cell: Cell, prospects: Prospects) -> dict[str, Any]:
     """The first choice, tried. Skipped where the device fails."""
     first = prospects.candidates[:1]
     try:
-        (trial,) = tuner.tune(first, NOTHING_PAST)
+        (trial,) = tuner.tune(Search(InOrder(first)))
     except DeviceError as error:
         raise Skipped(str(error)) from None
     measured = trial.measurement if trial.outcome is Outcome.OK else None
@@ -144,7 +145,7 @@ def run_problems(
     target = find_target(HOST) if spec == HOST else gpu(spec)
     command = f"python -m benchmarks.first_choices --run {path.name} --part {number_}/{parts}"
     with (
-        Tuner(target, Options(budget_seconds=0.1, least_trials=1, cache=Cache.CLEAN, late=False)) as tuner,
+        Tuner(target, Options(budget_seconds=0.1, least_trials=1, cache=Cache.CLEAN)) as tuner,
         planners() as pool,
     ):
         result = ResultFile(output, facts_of(target, tuner, command))

@@ -39,7 +39,7 @@ from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
-from tsm2_tune.generator.first_choices import first_choices
+from tsm2_tune.generator.first_choices import first_choices, packaged
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
@@ -70,7 +70,7 @@ def tried_first(problem: Problem) -> Choices:
 def left_out(problem: Problem) -> Choices:
     """The first choices, without what was measured for this product, that a search finds in its space."""
     families = [family for family in FAMILIES.values() if not family.only_by_name]
-    found = first_choices(families, problem, LIMITS, without=problem)
+    found = first_choices(families, problem, LIMITS, packaged(problem, LIMITS, without=problem))
     return tuple(config for config in found if _in_space(config, problem))[:FIRST]
 
 

@@ -23,6 +23,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.measured import Choice, Measured
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.usage import Command
 
 ROOT = Path(__file__).parents[1]
@@ -150,8 +151,8 @@ def fastest(times: dict[KernelConfig, float]) -> tuple[Choice, ...]:
 def main(output: Path) -> None:
     """Write the measured problems, each with its fastest kernels."""
     require_folder(output)
-    rows = [Measured(card, problem, fastest(times)) for (card, problem), times in recorded().items()]
-    rows.sort(key=lambda one: (one.problem.dtype_name, one.problem.op, one.problem, one.card))
+    rows = [Measured(PROFILES[card], problem, fastest(times)) for (card, problem), times in recorded().items()]
+    rows.sort(key=lambda one: (one.problem.dtype_name, one.problem.op, one.problem, one.limits.name))
     head = (
         "# Made by python -m benchmarks.measured: the card, the problem, and its fastest kernels with microseconds.\n"
     )

@@ -152,10 +152,12 @@ class Fill:
 
         Where `end` comes among the pairs, the module is of what is measured by then.
         """
-        options = Options(vendor=not target.is_host, final_effort=FINAL, cache=Cache.CLEAN, late=self.source is None)
+        options = Options(vendor=not target.is_host, final_effort=FINAL, cache=Cache.CLEAN)
         options = replace(options, final_caches=())  # in the one state that unseen shapes are timed in
         if self.source is None:
             options = replace(options, budget_seconds=self.budget_seconds)
+        else:  # each space is its winner alone
+            options = replace(options, strategy="exhaustive")
         with ExitStack() as stack:
             tuner = stack.enter_context(InPart(target, options))
             store = stack.enter_context(Store.open(str(self.database), create=True))

@@ -24,6 +24,7 @@ from benchmarks import (
     general_tables,
     minplus_tables,
     program_tables,
+    regret,
     scale,
     unseen_tables,
 )  # fmt: skip
@@ -53,8 +54,10 @@ PROGRAMS_PICTURE = ROOT / "benchmarks/results/programs.png"
 PROGRAMS_CARDS = ("H100", "H200")
 PROGRAMS_TUNED = ROOT / "benchmarks/results/h100-programs-tuned.json"
 GAINS = ROOT / "benchmarks/results/h100-gains.png"
+REGRET = ROOT / "benchmarks/results/h100-regret.json"
 NAMES = (
-    "results", "versus_cublas", "gemv", "general", "minplus", "unseen", "kernels-in-python", "programs", "scale",
+    "results", "versus_cublas", "gemv", "general", "minplus", "unseen", "kernels-in-python", "programs", "regret",
+    "scale",
 )  # fmt: skip
 PAGES = (ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in NAMES))
 CODE = re.compile("`([^`]+)`")
@@ -85,6 +88,7 @@ def all_drawn() -> dict[str, str]:
     parts |= {"calls": call_tables.table(call_tables.read_calls(CALLS))}
     parts |= scale.drawn(scale.Fleet(10_000, 1_000, 5), scale.recorded())
     parts |= {"programs": program_tables.table(*of_programs(), PROGRAMS_CARDS)}
+    parts |= regret.drawn(json.loads(REGRET.read_text(encoding="utf-8")))
     return {name: CODE.sub(_respelt, text) for name, text in (parts | minplus_tables.tables(minplus)).items()}
 
 

@@ -19,7 +19,8 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.past import NOTHING_PAST
+from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.target import HOST, find_target
 from tsm2_tune.tuner.trial import Cache, Outcome, Trial
 from tsm2_tune.tuner.tune import Options, Tuner
@@ -49,7 +50,7 @@ def time_pairs(listed: Listed, spec: str, output: Path, *, time_limit: float | N
     start = time.monotonic()
     target = find_target(HOST) if spec == HOST else gpu(spec)
     every = [candidates_of(problem, configs, target.limits) for problem, configs in listed]
-    options = Options(cache=Cache.CLEAN, late=False)
+    options = Options(cache=Cache.CLEAN)
     with Tuner(target, options) as tuner:
         result = ResultFile(output, facts_of(target, tuner, "python -m benchmarks.leave_one_out run"))
         for of in every[:COMPILED_AHEAD]:
@@ -61,7 +62,7 @@ def time_pairs(listed: Listed, spec: str, output: Path, *, time_limit: float | N
             for of in every[place + COMPILED_AHEAD : place + COMPILED_AHEAD + 1]:
                 tuner.compile_ahead(of)
             try:
-                rows = [row_of(problem, trial) for trial in tuner.tune(every[place], NOTHING_PAST)]
+                rows = [row_of(problem, trial) for trial in tuner.tune(Search(InOrder(every[place])))]
             except DeviceError as error:
                 click.echo(f"{problem.text}  skipped: {error}")
                 continue

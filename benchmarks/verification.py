@@ -20,7 +20,8 @@ from tsm2_tune.generator.guidelines import parse_thresholds
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner.past import NOTHING_PAST
+from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.target import find_target
 from tsm2_tune.tuner.trial import Outcome, Trial
 from tsm2_tune.tuner.tune import Options, Tuner
@@ -47,7 +48,7 @@ def row(tuner: Tuner, problem: Problem, trials: int) -> dict[str, Any]:
     _ = tuner.ceilings  # before the clock starts
     tuner.phases.taken()
     start = time.perf_counter()
-    tried = list(tuner.tune(candidates, NOTHING_PAST))
+    tried = list(tuner.tune(Search(InOrder(candidates))))
     seconds, phases = time.perf_counter() - start, tuner.phases.taken()
     right = [one for one in tried if one.outcome is Outcome.OK]
     found = {
@@ -89,7 +90,7 @@ def main(device: str, trials: int, output: Path) -> None:
     target = find_target(device)
     rows = []
     for text in PROBLEMS:
-        with Tuner(target, Options(late=False)) as tuner:
+        with Tuner(target, Options()) as tuner:
             found = row(tuner, Problem.parse(text), trials)
         rows.append(found)
         click.echo(json.dumps(found))

@@ -22,7 +22,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.past import Contender, Past
+from tsm2_tune.tuner.search import Search
 from tsm2_tune.tuner.serving import die_with_parent
+from tsm2_tune.tuner.strategies.model import Model
 from tsm2_tune.tuner.trial import Final, Outcome, Verdict
 from tsm2_tune.tuner.tune import Tuner, cores
 
@@ -136,7 +138,8 @@ def tuned(tuner: Tuner, prospects: Prospects) -> Winner:
     medians: list[tuple[KernelConfig, float]] = []
     verdicts: dict[KernelConfig, Verdict] = {}
     try:
-        for trial in tuner.tune(prospects.candidates, past()):
+        search = Search(Model(prospects.candidates, late=not tuner.target.is_host))
+        for trial in tuner.tune(search):
             outcomes[trial.outcome.value] += 1
             if trial.outcome is Outcome.OK and trial.measurement is not None and trial.verdict is not None:
                 medians.append((trial.config, trial.measurement.median_us))

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ import pytest
 from tests import layers
 from tests.fabricated import tuning_run
 from tests.library_calls import SPLIT, TYPES, InProcess, fabricated_library, recording_process, tried
-from tests.quick import quick_toolchain
+from tests.quick import FOLDER_VARIABLE, quick_host_toolchain, quick_toolchain
 from tests.quick_command import make_quick
 from tests.servers import TestServer, running
 from tests.standin_calls import build_fakes
@@ -94,9 +95,15 @@ def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_tuning() -> Iterator[None]:
-    """The command takes few samples, and verifies winners by few calls, but for those in processes of their own."""
+def quick_tuning(session_folder: Path, pytestconfig: pytest.Config) -> Iterator[None]:
+    """The command takes few samples, verifies winners by few calls and compiles kernels quickly, but for those in
+    processes of their own.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(session_folder / "headers"))
+        if pytestconfig.option.markexpr != "unit":
+            with suppress(ToolMissing):
+                quick_toolchain(host_toolchain())
         make_quick(patch.setattr)
         yield
 
@@ -222,8 +229,8 @@ def own_cache(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def copy_cache(folder: Path) -> None:
     """Whatever the cache holds by now, the tuner's own kernels among it; not what is being compiled."""
-    compiled(support_source(), "", host_toolchain())
-    shutil.copytree(os.environ["XDG_CACHE_HOME"], folder, ignore=shutil.ignore_patterns("working", "header-*"))
+    compiled(support_source(), "", quick_host_toolchain())
+    shutil.copytree(os.environ["XDG_CACHE_HOME"], folder, ignore=shutil.ignore_patterns("working"))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies import exhaustive
 from tsm2_tune.tuner.suggested import candidate_of
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Outcome
@@ -77,7 +78,7 @@ def tuned_twice(
     options = replace(options, effort=ONCE, final_effort=ONCE)
     for searched in (spaces[:1], spaces):
         with Tuner(target, options) as tuner, Store.open(path, create=True) as store:
-            for event in job.run(searched, tuner, store, order=lambda space, _: space.kept, families=("tsm2",)):
+            for event in job.run(searched, tuner, store, make=exhaustive, families=("tsm2",)):
                 if isinstance(event, job.TrialStored):
                     found.told.append((event.trial.config.text, event.trial.problem.m))
                 elif isinstance(event, job.ProblemEnded):

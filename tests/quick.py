@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -11,41 +12,70 @@ from dataclasses import replace
 from pathlib import Path
 
 from tsm2_tune.tuner.compiler import Toolchain, cache_folder
-from tsm2_tune.tuner.host.toolchain import HEADERS
+from tsm2_tune.tuner.host.toolchain import HEADERS, host_text, host_toolchain
+
+FOLDER_VARIABLE = "TSM2_TUNE_TEST_HEADERS"  # where compiled headers are kept, if not in the cache
+GOLD = "-fuse-ld=gold"
 
 
 def quick_toolchain(toolchain: Toolchain, level: str = "-O1") -> Toolchain:
     """The host's compiler with little optimisation, our header compiled before, and a quick linker where one is."""
-    linker = ("-fuse-ld=gold",) if shutil.which("ld.gold") and links(toolchain, "-fuse-ld=gold") else ()
-    flags = tuple(level if flag == "-O3" else flag for flag in toolchain.flags)
-    quick = replace(toolchain, flags=(*flags, *linker))
-    header = compiled_header(quick)
-    return quick if header is None else replace(quick, flags=(*quick.flags, "-include", str(header)))
+    for quick in variants(toolchain, level):
+        header = header_of(quick)
+        if header.exists() or (links(quick) and is_compiled(header, quick)):
+            return with_header(quick, header)
+    return quick
 
 
-def links(toolchain: Toolchain, flag: str) -> bool:
-    """Whether the compiler makes a library with this flag: a linker may be there that does not find what it needs."""
+def quick_host_toolchain() -> Toolchain:
+    """The host's compiler as `quick_toolchain` has it where that was made already, else as a user has it."""
+    toolchain = host_toolchain()
+    if FOLDER_VARIABLE in os.environ:
+        for quick in variants(toolchain, "-O1"):
+            if header_of(quick).exists():
+                return with_header(quick, header_of(quick))
+    return toolchain
+
+
+def variants(toolchain: Toolchain, level: str) -> tuple[Toolchain, Toolchain]:
+    """With a quick linker, and with the usual one."""
+    plain = replace(toolchain, flags=tuple(level if flag == "-O3" else flag for flag in toolchain.flags))
+    return replace(plain, flags=(*plain.flags, GOLD)), plain
+
+
+def links(toolchain: Toolchain) -> bool:
+    """Whether the compiler makes a library: a linker may be there that does not find what it needs."""
     with tempfile.TemporaryDirectory() as work:
         source = Path(work, "empty.cpp")
         source.write_text("#include <string>\nstd::string empty() { return {}; }\n")
-        command = [toolchain.compiler, *toolchain.flags, flag, "-o", str(Path(work, "empty.so")), str(source)]
+        command = [toolchain.compiler, *toolchain.flags, "-o", str(Path(work, "empty.so")), str(source)]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def compiled_header(toolchain: Toolchain) -> Path | None:
-    """A header that includes ours, beside what the compiler made of it; None where it makes nothing of headers."""
+def header_of(toolchain: Toolchain) -> Path:
+    """The header that includes ours, beside what this compiler made of it."""
     key = hashlib.sha256(f"{toolchain.digest} {HEADERS}".encode()).hexdigest()
-    folder = cache_folder() / f"header-{key}"
-    if not folder.exists():
-        work = Path(tempfile.mkdtemp(dir=cache_folder()))
-        header = work / "header.h"
-        header.write_text(f'#include "{HEADERS}/cuda_on_host.h"\n')
-        command = [toolchain.compiler, *toolchain.flags, "-x", "c++-header", "-o", f"{header}.gch", str(header)]
-        try:
-            if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-                return None
+    named = os.environ.get(FOLDER_VARIABLE)
+    return (Path(named) if named else cache_folder()) / f"header-{key}" / "header.h"
+
+
+def with_header(toolchain: Toolchain, header: Path) -> Toolchain:
+    """The compiler, whose binaries are the same whichever header it is given."""
+    return replace(toolchain, wrap=lambda text: f'#include "{header}"\n#line 1\n{host_text(text)}')
+
+
+def is_compiled(header: Path, toolchain: Toolchain) -> bool:
+    """Whether the header is there now: the compiler may make nothing of headers."""
+    folder = header.parent
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=folder.parent))
+    source = work / header.name
+    source.write_text(f'#include "{HEADERS}/cuda_on_host.h"\n')
+    command = [toolchain.compiler, *toolchain.flags, "-x", "c++-header", "-o", f"{source}.gch", str(source)]
+    try:
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
             with suppress(OSError):  # another process was quicker
                 work.rename(folder)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-    return folder / "header.h"
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return header.exists()

@@ -1,5 +1,6 @@
-"""The command for tests of what is around its trials: few samples, and winners verified in full by few calls; and
-databases that do not wait for the disk, by which a process that is killed loses nothing.
+"""The command for tests of what is around its trials: few samples, kernels that are compiled quickly, and winners
+verified in full by few calls; and databases that do not wait for the disk, by which a process that is killed loses
+nothing.
 
 python -m tests.quick_command --device cpu --shapes 64x2x64
 """
@@ -12,16 +13,24 @@ from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 
+from tests.quick import quick_host_toolchain
 from tsm2_tune.__main__ import main
 from tsm2_tune.api import results, tuning
 from tsm2_tune.tuner import database, tune
 from tsm2_tune.tuner.full_calls import EMULATED
+from tsm2_tune.tuner.host import run, toolchain
 from tsm2_tune.tuner.measure import Effort
 
 SAMPLES = Effort(min_samples=3, max_samples=3, warm_up_seconds=0.0)
 CALLS = replace(
     EMULATED, products=2e4, long_products=0, repeated_products=0, launches=2, deep_products=0, watched_products=0
 )
+
+
+def compile_quickly(setattr: Callable[[object, str, object], None]) -> None:
+    """Have the command compile kernels for the host so from now on."""
+    for module in (toolchain, run):
+        setattr(module, "host_toolchain", quick_host_toolchain)
 
 
 def make_quick(setattr: Callable[[object, str, object], None]) -> None:
@@ -35,6 +44,7 @@ def make_quick(setattr: Callable[[object, str, object], None]) -> None:
 
     setattr(database, "connected", connected_quickly)
     setattr(tune, "EMULATED", CALLS)
+    compile_quickly(setattr)
     for module in (tuning, results):
         setattr(module, "Options", partial(tune.Options, effort=SAMPLES, final_effort=SAMPLES))
 

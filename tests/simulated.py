@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 from tests.fabricated import ONE_STATE, measurement, trial, tuning_run, vendor_measurement
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import TSM2
@@ -16,8 +15,8 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compiling import Compilers
-from tsm2_tune.tuner.past import Claimed, Past
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Search
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Cache, Outcome, Trial, Verdict
@@ -69,13 +68,10 @@ class Simulated(Tuner):
         self.interrupted: set[str] = set()  # there
         self.faulting: set[str] = set()  # there
 
-    def tune(
-        self, candidates: Any, past: Past, claim: Callable[[Candidate], Claimed] = lambda _: Claimed.YES, *_: Any
-    ) -> Any:
-        for one in candidates:
-            if one.config.text not in past.tried and claim(one) is Claimed.YES:
-                self.tried.append((one.config.text, one.problem))
-                yield stored_trial(one.config, one.problem, self._times.get((one.config.text, one.problem)))
+    def tune(self, search: Search, *_: Any) -> Any:
+        for one in search:
+            self.tried.append((one.config.text, one.problem))
+            yield stored_trial(one.config, one.problem, self._times.get((one.config.text, one.problem)))
 
     def compile_ahead(self, candidates: Any) -> Any:
         return []

@@ -46,6 +46,7 @@ from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.compiling import Compilers
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.trial import Binary, LoadedResources, Outcome, Verdict
 from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.tuner.vendor.beside import Libraries
@@ -199,7 +200,8 @@ def go_on(path: Path, rng: random.Random) -> str:
     try:
         with Store.open(path, create=True) as store:
             families = rng.choice(((), FAMILIES))
-            for _ in job.run([space], Compiling(problem), store, order=lambda *_: candidates, families=families):
+            tuner = Compiling(problem)
+            for _ in job.run([space], tuner, store, make=lambda *_: InOrder(candidates), families=families):
                 pass
             store.best()
     except TuneError as error:

@@ -25,9 +25,11 @@ from tsm2_tune.tuner import claims, job, spreading
 from tsm2_tune.tuner.claims import MOST_ATTEMPTS, STALE_SECONDS, Claims
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.past import Again, Claimed
+from tsm2_tune.tuner.search import Search
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies import exhaustive
 from tsm2_tune.tuner.trial import Cache, Final, Outcome, TimeLimits, Trial
-from tsm2_tune.tuner.tune import Claim, Options
+from tsm2_tune.tuner.tune import Options
 
 RUN = tuning_run()
 LIMITS = TimeLimits(120.0, 60.0)
@@ -236,10 +238,10 @@ class Fabricating(Replay):
         self.options = Options(seed=seed, **options)
         self.meanwhile: Callable[[], object] | None = None
 
-    def tune(self, candidates: Any, past: Any, claim: Claim, *_: Any) -> Iterator[Trial]:
-        for candidate in candidates:
-            if candidate.config.text not in past.tried and claim(candidate) is Claimed.YES:
-                yield fabricated(candidate, 100.0 + candidate.config.threads / 1000 + candidate.config.columns)
+    def tune(self, search: Search, *_: Any) -> Iterator[Trial]:
+        for one in search:
+            threads, columns = (int(one.config.tunables[name]) for name in ("threads", "columns"))
+            yield fabricated(one, 100.0 + threads / 1000 + columns)
 
     def final(self, *arguments: Any) -> Any:
         found = super().final(*arguments)
@@ -267,7 +269,7 @@ def test_two_runs_that_take_turns_try_everything_once(
     space = space_of(7)
     with Store.open(path, create=True) as other:
         runs = [
-            job.run([space], Fabricating(one, seed), one, order=lambda space, _: space.kept, families=("tsm2",))
+            job.run([space], Fabricating(one, seed), one, make=exhaustive, families=("tsm2",))
             for seed, one in ((1, store), (2, other))
         ]
         tried: list[list[str]] = [[], []]
@@ -300,7 +302,7 @@ def test_a_trial_that_another_run_stores_during_a_final_is_in_another_final(stor
     tuner = Fabricating(store, 1, max_trials=2)
     late = fabricated(space.kept[2], 1.0)
     tuner.meanwhile = lambda: store.add_trial(FINALS_RUN, late)
-    *_, ended = job.run([space], tuner, store, order=lambda space, _: space.kept, families=("tsm2",))
+    *_, ended = job.run([space], tuner, store, make=exhaustive, families=("tsm2",))
     assert len(tuner.rounds) == 2
     assert late.config in tuner.rounds[1]
     assert isinstance(ended, job.ProblemEnded)
@@ -313,9 +315,7 @@ def test_what_another_run_is_at_is_told(store: Store) -> None:
     today = TARGET.basis(Cache.CLEAN)
     with store.claims(GPU) as other:
         take(other, space.kept[0].config.text, basis=today)
-        *_, ended = job.run(
-            [space], Fabricating(store, 1), store, order=lambda space, _: space.kept, families=("tsm2",)
-        )
+        *_, ended = job.run([space], Fabricating(store, 1), store, make=exhaustive, families=("tsm2",))
     assert isinstance(ended, job.ProblemEnded)
     assert (ended.new_trials, ended.untried, ended.elsewhere) == (2, 0, 1)
 

@@ -42,6 +42,7 @@ from tsm2_tune.tuner.export.contending import Contender, contending
 from tsm2_tune.tuner.export.known import known_of
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.strategies import exhaustive
 from tsm2_tune.tuner.suggested import candidate_of
 from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.tune import Options
@@ -225,7 +226,7 @@ def searched(store: Store, problem: Problem, cache: Cache = Cache.CLEAN) -> None
     )
     device = Simulated(store, Everything())
     device.options = Options(cache=cache)
-    list(job.run([space], device, store, order=lambda space, _: space.kept))
+    list(job.run([space], device, store, make=exhaustive))
 
 
 def test_a_shape_between_that_is_tuned_later_has_a_winner(store: Store) -> None:

@@ -21,7 +21,10 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner import export, job
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Search
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies import exhaustive
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Cache, Outcome, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
@@ -32,7 +35,7 @@ TARGET = cast(
     Target,
     SimpleNamespace(
         identity=RUN.identity,
-        limits=SimpleNamespace(sms=132),
+        limits=SimpleNamespace(sms=132, compute_capability=(9, 0)),
         toolchain=SimpleNamespace(digest="nvcc"),
         **ONE_STATE,
     ),
@@ -45,7 +48,8 @@ def test_what_won_under_an_older_basis_is_tried_first() -> None:
     space = search_space(PROBLEM, PROFILES["h200"], families=["tsm2", "ism2"])
     candidates = ordered(space, 0)
     last, before = candidates[len(candidates) - 1], candidates[len(candidates) - 2]
-    found = list(job.these_first((last.config.text, "tsm2-of-another-time", before.config.text), candidates, space))
+    first = job.spelt((last.config.text, "tsm2-of-another-time", before.config.text), space)
+    found = list(Search(InOrder(candidates), first=first))
     assert [candidate.config for candidate in found[:2]] == [last.config, before.config]
     assert [candidate.config for candidate in found[2:]] == [candidate.config for candidate in candidates][:-2]
 
@@ -97,7 +101,7 @@ def finals(store: Store, again: Mapping[Tsm2Config, float] | None = None, change
     """The configurations of each round that a run measures, and the winner after them."""
     replay = Replay(store, again, change)
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    *_, ended = job.run([space], replay, store, order=lambda *_: (), families=("tsm2",))
+    *_, ended = job.run([space], replay, store, make=exhaustive, families=("tsm2",))
     assert isinstance(ended, job.ProblemEnded)
     assert ended.winner is not None
     return replay.rounds, ended.winner
@@ -162,7 +166,7 @@ def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.Monkey
     tried(store, {A: 100, B: 101})
     monkeypatch.setattr(Replay, "final", lambda *_: FinalFailure(PROBLEM, "it does not start"))
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    events = list(job.run([space], Replay(store), store, order=lambda *_: (), families=("tsm2",)))
+    events = list(job.run([space], Replay(store), store, make=exhaustive, families=("tsm2",)))
     assert [type(event) for event in events] == [
         job.ProblemStarted,
         FinalFailure,
@@ -173,7 +177,7 @@ def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.Monkey
 
 def turn(store: Store, replay: Replay) -> list[job.Event]:
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    return list(job.run([space], replay, store, order=lambda *_: (), families=("tsm2",)))
+    return list(job.run([space], replay, store, make=exhaustive, families=("tsm2",)))
 
 
 @pytest.mark.parametrize("outcome", [Outcome.WRONG_RESULT, Outcome.CRASHED, Outcome.TIMED_OUT])

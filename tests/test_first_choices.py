@@ -15,7 +15,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.dividing import adapted, divided
 from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
-from tsm2_tune.generator.first_choices import first_choices
+from tsm2_tune.generator.first_choices import first_choices, packaged
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.measured import FILE, Choice, Measured, distance, lines_of, measured, read_line
 from tsm2_tune.generator.problem import DTYPES, Problem
@@ -38,7 +38,7 @@ def spelt(text: str) -> KernelConfig:
 
 
 def fastest(card: str, problem: Problem) -> str:
-    (found,) = (one for one in measured(problem.dtype_name) if (one.card, one.problem) == (card, problem))
+    (found,) = (one for one in measured(problem.dtype_name) if (one.limits.name, one.problem) == (card, problem))
     return found.choices[0].config.text
 
 
@@ -54,7 +54,7 @@ def test_lines_are_read_as_they_are_written() -> None:
     assert read_line(LINE).line == LINE
     every = [one for name in DTYPES for one in measured(name) if one.problem.dtype_name == name]
     assert [one.line for one in every] == [line for name in DTYPES for _, line in lines_of(FILE).get(name, ())]
-    assert len({(one.card, one.problem) for one in every}) == len(every) > 2000
+    assert len({(one.limits.name, one.problem) for one in every}) == len(every) > 2000
 
 
 def test_every_measured_configuration_is_known_and_the_fastest_is_first() -> None:
@@ -120,8 +120,8 @@ def test_a_product_that_is_left_out_is_not_asked(table: list[Measured]) -> None:
     table.append(read_line(LINE))
     family = [family_named("staged_f32_dmma")]
     assert first_choices(family, R, H200)
-    assert not first_choices(family, R, H200, without=R)
-    assert first_choices(family, R, H200, without=replace(R, k=10240))
+    assert not first_choices(family, R, H200, packaged(R, H200, without=R))
+    assert first_choices(family, R, H200, packaged(R, H200, without=replace(R, k=10240)))
 
 
 def test_the_nearest_counts_most(table: list[Measured]) -> None:
@@ -129,7 +129,7 @@ def test_the_nearest_counts_most(table: list[Measured]) -> None:
     for config, m in ((far, 400_000), (near, 16_000)):
         problem = Problem(m, 8, 20000, "f32")
         us = 2 * float(expected_us(Candidate(family_named("stream_a_fma"), config, problem, H200, Guidelines())))
-        table.append(Measured("h200", problem, (Choice(config, us),)))
+        table.append(Measured(PROFILES["h200"], problem, (Choice(config, us),)))
     stages = [
         one.tunables["stages"]
         for one in first_choices([family_named("stream_a_fma")], Problem(20480, 8, 20480, "f32"), H200)

@@ -19,7 +19,7 @@ ALLOWED = {
     "liveness": set[str](),
     "display": {"errors", "generator", "tuner", "winners", "display"},
     "tally": {"generator", "tuner"},
-    "live": {"liveness", "tally", "tuner", "winners", "display"},
+    "live": {"generator", "liveness", "tally", "tuner", "winners", "display"},
     "json_lines": {"api", "liveness", "tally", "tuner"},
     "options": {"errors", "generator", "tuner"},
     "selection": {"errors", "generator", "tuner", "options"},
@@ -72,6 +72,12 @@ def test_planning_loads_no_pycuda() -> None:
     )
     run = f"from tsm2_tune.cli import main\nfor command in {commands!r}: main(command, standalone_mode=False)"
     assert not any(name.startswith("pycuda") for name in loaded_modules(run))
+
+
+def test_commands_without_a_database_do_not_wait_for_what_reads_one() -> None:
+    commands = [[name, "--help"] for name in ("run", "record", "cache", "doctor")]
+    run = f"from tsm2_tune.cli import main\nfor command in {commands!r}: main(command, standalone_mode=False)"
+    assert not loaded_modules(run) & {"sqlalchemy", "tsm2_tune.tuner.export", "tsm2_tune.progress"}
 
 
 def test_the_generator_has_no_side_effects_to_offer() -> None:

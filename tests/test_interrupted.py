@@ -32,7 +32,9 @@ from tsm2_tune.tuner.cuda import FAULTS, fault_of, refusal_of
 from tsm2_tune.tuner.device import DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.past import NOTHING_PAST, Contender, Past
+from tsm2_tune.tuner.past import Contender, Past
+from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.target import find_target
 from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, Outcome, Trial
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
@@ -59,7 +61,7 @@ def candidates(tuner: Tuner) -> list[Candidate]:
 
 
 def outcomes(tuner: Tuner) -> list[Outcome]:
-    return [trial.outcome for trial in tuner.tune(candidates(tuner), NOTHING_PAST)]
+    return [trial.outcome for trial in tuner.tune(Search(InOrder(candidates(tuner))))]
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, failures: int, kernels_only: bool = True) -> list[str]:
@@ -211,7 +213,7 @@ def test_a_cache_that_is_emptied_again_and_again_interrupts(tuner: Tuner, monkey
         return attempt(worker, request, *meanwhile)
 
     monkeypatch.setattr(Worker, "attempt", after_emptying)
-    trials = list(tuner.tune(candidates(tuner), NOTHING_PAST))
+    trials = list(tuner.tune(Search(InOrder(candidates(tuner)))))
     assert [trial.outcome for trial in trials] == [Outcome.INTERRUPTED] * 2
     assert trials[0].detail.startswith("its binary was changed or removed")
 
@@ -237,7 +239,7 @@ def past_of(trials: list[Trial]) -> Past:
 
 
 def test_a_final_is_measured_though_the_cache_was_emptied(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    past = past_of(list(tuner.tune(candidates(tuner), NOTHING_PAST)))
+    past = past_of(list(tuner.tune(Search(InOrder(candidates(tuner))))))
     rematch, emptied = Worker.rematch, list[str]()
 
     def after_emptying(worker: Worker, request: Any) -> Any:
@@ -268,7 +270,7 @@ def test_a_final_that_the_machine_ends_is_told_and_stays_due(path: Path, monkeyp
 
 
 def test_finalists_whose_compiler_is_killed_are_due(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    past = past_of(list(tuner.tune(candidates(tuner), NOTHING_PAST)))
+    past = past_of(list(tuner.tune(Search(InOrder(candidates(tuner))))))
     with monkeypatch.context() as patch:
         failing(patch, 2)
         failure = tuner.final(PROBLEM, past)

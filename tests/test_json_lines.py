@@ -19,6 +19,7 @@ from tsm2_tune.api.tuning import TuningResult
 from tsm2_tune.json_lines import LINES, EventLines
 from tsm2_tune.tuner import events
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.stopping import Stopped
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
@@ -59,7 +60,7 @@ def every_event(winner: BestRow | None) -> Iterator[events.Event]:
     yield events.FinalFailure(PROBLEM, "it does not start", interrupted=True)
     yield events.WinnerVerified(PROBLEM, 57, configuration().text, Outcome.OK, "right")
     yield events.VendorLeftOut(None, "libcublas not found")
-    yield events.ProblemEnded(PROBLEM, 3, 2, 0, 125, 1, 0, winner)
+    yield events.ProblemEnded(PROBLEM, 3, 2, 0, 125, 1, 0, winner, Why.BUDGET)
     yield events.PairsStarted()
     yield events.Crossed(1, 2)
     yield events.TrialStored(trial(450.0), 59)

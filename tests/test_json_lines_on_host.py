@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def command(path: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "tsm2_tune", *TUNE, "--db", str(path), "--json", *arguments]
+    return [sys.executable, "-m", "tests.quick_command", *TUNE, "--db", str(path), "--json", *arguments]
 
 
 def environment() -> dict[str, str]:
@@ -107,7 +107,7 @@ def test_a_signal_ends_it_with_a_line_and_a_sentence(path: Path, number: signal.
 def test_the_example_runs(tmp_path: Path) -> None:
     (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     assert '["tsm2-tune", ' in example
-    here = example.replace('["tsm2-tune", ', f'[{sys.executable!r}, "-m", "tsm2_tune", ')
+    here = example.replace('["tsm2-tune", ', f'[{sys.executable!r}, "-m", "tests.quick_command", ')
     ended = subprocess.run(
         [sys.executable, "-c", here], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
     )

@@ -42,7 +42,7 @@ def warm(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("what", "seed", "number"), [("main", 1, 1), ("worker", 3, 2)])
 def test_who_is_killed(what: str, seed: int, number: int, warm: Path, tmp_path: Path) -> None:
     """Workers while they time and verify for seconds, so that kernels are running when they are killed."""
-    place = Place(tmp_path, warm, "tsm2_tune" if what == "worker" else "tests.quick_command")
+    place = Place(tmp_path, warm, "tests.quickly_compiled" if what == "worker" else "tests.quick_command")
     kills.try_once(place, what, random.Random(seed), seconds=0.5, kills=number)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import measurement, plain_sql, trial, tuning_run
+from tests.fabricated import plain_sql, trial, tuning_run
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
@@ -18,11 +18,12 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner import job
-from tsm2_tune.tuner.leading import FIRST, LEADING, Leading
-from tsm2_tune.tuner.past import NOTHING_PAST, Claimed, Contender, Past
+from tsm2_tune.tuner.past import NOTHING_PAST, Claimed, Past
+from tsm2_tune.tuner.search import Claim, Search
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import config_of
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.strategies.model import FIRST, LEADING, Model
+from tsm2_tune.tuner.strategies.strategy import InOrder, Told
 
 R = Problem(20480, 5, 20480, "f32")
 SPACE = search_space(R, PROFILES["h200"], families=["stream_a_fma"])
@@ -39,20 +40,24 @@ def tried(
     time_us: Callable[[KernelConfig], float] = lambda config: 100.0,
     *,
     past: Past = NOTHING_PAST,
-    claim: Callable[[Candidate], Claimed] = yes,
+    claim: Claim = yes,
     most: int | None = None,
     ahead: int = 0,
 ) -> list[KernelConfig]:
     """The configurations in the order in which a search tries them, which compiles some ahead."""
-    leading, pending, found = Leading(candidates, past, claim, most), list[Candidate](), list[KernelConfig]()
+    search, pending, found = (
+        Search(Model(candidates), past, claim, most=most),
+        list[Candidate](),
+        list[KernelConfig](),
+    )
     while True:
-        while len(pending) <= ahead and (candidate := next(leading, None)) is not None:
+        while len(pending) <= ahead and (candidate := next(search, None)) is not None:
             pending.append(candidate)
         if not pending:
             return found
         config = pending.pop(0).config
         found.append(config)
-        leading.tell(trial(config=config, problem=R, measurement=measurement(time_us(config))))
+        search.tell(Told(config, time_us(config), is_right=True))
 
 
 def plain(config: KernelConfig) -> KernelConfig:
@@ -94,11 +99,11 @@ def test_few_candidates_are_enough_once_none_is_left(ahead: int) -> None:
 
 def test_what_was_tried_before_counts() -> None:
     done = [one.config for one in ORDERED[:FIRST]]
-    contenders = tuple(Contender(config, 100.0 + place) for place, config in enumerate(done))
-    past = Past(frozenset(config.text for config in done), 1.0, contenders, frozenset())
+    told = tuple(Told(config, 100.0 + place, is_right=True) for place, config in enumerate(done))
+    past = Past(frozenset(config.text for config in done), 1.0, (), frozenset(), told=told)
     found = tried(ORDERED[:FIRST], past=past)
     assert found == [plain(config) for config in done[:LEADING]]
-    again = Past(past.tried | {config.text for config in found}, 1.0, contenders, frozenset())
+    again = replace(past, tried=past.tried | {config.text for config in found})
     assert tried(ORDERED[:FIRST], past=again) == []
 
 
@@ -110,11 +115,10 @@ def test_claims_and_the_most_trials_hold_for_them() -> None:
 
 
 def test_nothing_is_made_of_what_failed() -> None:
-    leading = Leading(ORDERED[:1], NOTHING_PAST, yes, None)
-    first = next(leading, None)
-    assert first is not None
-    leading.tell(trial(config=first.config, problem=R, outcome=Outcome.WRONG_RESULT))
-    assert next(leading, None) is None
+    search = Search(Model(ORDERED[:1]))
+    first = next(search)
+    search.tell(Told(first.config, None, is_right=False))
+    assert next(search, None) is None
 
 
 @pytest.mark.parametrize("name", LATE)
@@ -154,7 +158,7 @@ def test_the_policies_differ_in_loads_alone() -> None:
 
 def test_a_late_winner_of_before_is_tried_first() -> None:
     texts = (f"{SPACE.kept[5].config.text},evict_first=0", "stream_a_fma-of-another-time", SPACE.kept[3].config.text)
-    found: list[Any] = list(job.these_first(texts, SPACE.kept, SPACE))
+    found = list(Search(InOrder(SPACE.kept), first=job.spelt(texts, SPACE)))
     assert [one.config.text for one in found[:2]] == [texts[0], texts[2]]
     assert [one.config for one in found[2:]] == [one.config for one in SPACE.kept if one.config.text != texts[2]]
 

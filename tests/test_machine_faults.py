@@ -20,6 +20,7 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import claims, database, job
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies import exhaustive
 from tsm2_tune.tuner.suggested import candidate_of
 
 PROBLEM = SHAPES[0]
@@ -31,7 +32,7 @@ def searching(store: Store) -> Iterator[job.Event]:
     """A run that tries all of KERNELS, each of which is stored before it is told."""
     kept = [candidate_of(config, PROBLEM, PROFILES["h200"]) for config in KERNELS]
     space = SearchSpace(PROBLEM, PROFILES["h200"], ("tsm2",), kept, (), ())
-    return job.run([space], Simulated(store, TIMES), store, order=lambda space, _: space.kept, families=("tsm2",))
+    return job.run([space], Simulated(store, TIMES), store, make=exhaustive, families=("tsm2",))
 
 
 def stored(path: Path) -> list[tuple[object, ...]]:
@@ -39,7 +40,7 @@ def stored(path: Path) -> list[tuple[object, ...]]:
 
 
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "TOGETHER_SECONDS", 0.0)
+    monkeypatch.setattr(job, "LATEST_SECONDS", 0.0)
 
 
 def told_until_it_ends(events: Iterator[job.Event], at: int, fail: Callable[[], object]) -> tuple[list[str], str]:

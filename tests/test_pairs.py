@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,9 +20,11 @@ from tests.command import run
 from tests.kills import asked
 from tests.on_host import ON_HOST
 from tests.test_resume import dump
-from tsm2_tune import cli, crossed, fewest
+from tsm2_tune import crossed, fewest
+from tsm2_tune.api.tuning import TuningResult
 from tsm2_tune.fewest import Measuring
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.progress import changed_text
 from tsm2_tune.tuner.crossing import Crossed
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
@@ -30,6 +33,7 @@ from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
 pytestmark = [*ON_HOST, pytest.mark.usefixtures("known_ceilings")]
 
 SHAPES = "64x2x64,33x3x17"
+FAMILIES = "tsm2,stream_a_fma,inner_fma"  # so few, as the spaces of all take a second each
 TRIALS = (
     "SELECT p.dtype, p.op, p.m, t.config, t.outcome FROM trial t JOIN problem p ON p.id = t.problem_id ORDER BY t.id"
 )
@@ -37,13 +41,14 @@ WINNERS = "SELECT dtype, op, m, config FROM best ORDER BY 1, 2, 3"
 SAID = "kernels at shapes that they did not win: "
 
 
-def command(path: Path, *options: str, shapes: str = SHAPES) -> tuple[str, ...]:
-    return ("--device", "cpu", "--shapes", shapes, "--max-trials", "1", "--db", str(path), *options)
+def command(path: Path, *options: str, shapes: str = SHAPES, families: str = FAMILIES) -> tuple[str, ...]:
+    named = ("--family", families) if families else ()
+    return ("--device", "cpu", "--shapes", shapes, *named, "--max-trials", "1", "--db", str(path), *options)
 
 
-def tuned(path: Path, *options: str, shapes: str = SHAPES) -> str:
+def tuned(path: Path, *options: str, **named: str) -> str:
     """What the command says."""
-    result = run(*command(path, *options, shapes=shapes))
+    result = run(*command(path, *options, **named))
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -51,19 +56,25 @@ def tuned(path: Path, *options: str, shapes: str = SHAPES) -> str:
 def of_families(path: Path, families: dict[str, str]) -> Path:
     """The database, with each of these shapes tuned by one family, so that others lack its kernel."""
     for shape, family in families.items():
-        tuned(path, "--family", family, "--no-pairs", shapes=shape)
+        tuned(path, "--no-pairs", shapes=shape, families=family)
     assert asked(path, "SELECT count(*) FROM trial") == [(len(families),)]
     return path
 
 
-@pytest.fixture
-def two_kernels(path: Path) -> Path:
+@pytest.fixture(scope="module")
+def of_two_kernels(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("two") / "results.db"
     return of_families(path, dict(zip(SHAPES.split(","), ("tsm2", "stream_a_fma"), strict=True)))
+
+
+@pytest.fixture
+def two_kernels(of_two_kernels: Path, path: Path) -> Path:
+    return Path(shutil.copy(of_two_kernels, path))
 
 
 def test_pairs_are_measured_after_the_last_problem_and_once(two_kernels: Path) -> None:
     before, winners = asked(two_kernels, TRIALS), asked(two_kernels, WINNERS)
-    said = tuned(two_kernels)
+    said = tuned(two_kernels, families="")
     after = asked(two_kernels, TRIALS)
     assert after[:2] == before
     (first, first_m), (second, second_m) = [(config, m) for _, _, m, config, _ in before]
@@ -85,7 +96,7 @@ def test_no_pairs_leaves_them_out(two_kernels: Path) -> None:
 
 
 def test_a_shape_alone_has_none(path: Path) -> None:
-    assert SAID not in tuned(path, "--family", "tsm2", shapes="64x2x64")
+    assert SAID not in tuned(path, shapes="64x2x64", families="tsm2")
     assert asked(path, "SELECT count(*) FROM trial") == [(1,)]
 
 
@@ -186,20 +197,18 @@ def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.M
 
 
 def test_problems_whose_winner_is_anothers_kernel_are_named() -> None:
-    def rows(configs: str, winners: str) -> Any:
+    def changed(configs: str, winners: str) -> tuple[Problem, ...]:
         problems = [Problem(m, 2, 8, "f32") for m in range(8, 8 + len(configs))]
-        ended = [
+        ended: Any = [
             SimpleNamespace(problem=one, winner=SimpleNamespace(config=config) if config != "-" else None)
             for one, config in zip(problems, configs, strict=True)
         ]
-        found = [SimpleNamespace(problem=one, config=config) for one, config in zip(problems, winners, strict=True)]
-        return SimpleNamespace(ended=ended, winners=found)
+        found: Any = [
+            SimpleNamespace(problem=one, config=config) for one, config in zip(problems, winners, strict=True)
+        ]
+        target: Any = None
+        return TuningResult(target, tuple(ended), tuple(found), 0).changed
 
-    def said(result: Any) -> str:
-        shown = io.StringIO()
-        cli._tell_changed(result, Console(file=shown, width=200))
-        return shown.getvalue()
-
-    assert said(rows("abc-", "abcd")) == ""
-    assert said(rows("abc", "bbc")) == "faster kernels than their searches found: 8x2x8:f32\n"
-    assert said(rows("aaaaaa", "bbbbbb")).endswith(", 11x2x8:f32, 12x2x8:f32, ...\n")
+    assert changed("abc-", "abcd") == ()
+    assert changed_text(changed("abc", "bbc")) == "faster kernels than their searches found: 8x2x8:f32"
+    assert changed_text(changed("aaaaaa", "bbbbbb")).endswith(", 11x2x8:f32, 12x2x8:f32, ...")

@@ -278,7 +278,19 @@ def test_a_beat_passes_over_what_is_being_removed(
 
 # Whole runs
 
-TUNE = ["--device", "cpu", "--shapes", "16x1x16,20x2x12", "--family", "tsm2", "--max-trials", "6", "--budget", "0"]
+TUNE = [
+    "--device",
+    "cpu",
+    "--shapes",
+    "16x1x16,20x2x12",
+    "--family",
+    "tsm2",
+    "--max-trials",
+    "6",
+    "--budget",
+    "0",
+    "--no-pairs",
+]
 TRIALS = "SELECT p.m, t.config, t.outcome FROM trial t JOIN problem p ON p.id = problem_id ORDER BY 1, 2"
 
 

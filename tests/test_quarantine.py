@@ -29,7 +29,9 @@ from tsm2_tune.tuner import job, quarantine
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.quarantine import entries, forgive, hazards, kernel_digest, quarantined, refuted
+from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies import exhaustive
 from tsm2_tune.tuner.suggested import candidate_of
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Outcome, TimeLimits, Trial
@@ -53,7 +55,7 @@ def searched(store: Store, problems: Sequence[Problem], times: Mapping[tuple[str
     ]
     device = Simulated(store, times)
     device.options = Options(**options)
-    events = list(job.run(spaces, device, store, order=lambda space, _: space.kept, families=("tsm2",)))
+    events = list(job.run(spaces, device, store, make=exhaustive, families=("tsm2",)))
     return device.tried, [one for one in events if isinstance(one, job.ProblemEnded)]
 
 
@@ -300,5 +302,5 @@ def test_the_line_of_a_problem_says_how_many_were_left_out() -> None:
     space: Any = SimpleNamespace(problem=SECOND, kept=range(128))
     with live.Display(Console(file=text, width=200), Options(), 1, Phases()) as shown:
         shown.show(job.ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
-        shown.show(job.ProblemEnded(SECOND, 2, 2, 0, 0, 0, 0, None, quarantined=3))
+        shown.show(job.ProblemEnded(SECOND, 2, 2, 0, 0, 0, 0, None, Why.ALL_TRIED, quarantined=3))
     assert text.getvalue().endswith("; 3 quarantined)\n")

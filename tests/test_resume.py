@@ -73,3 +73,18 @@ def test_killed_twice_it_ends_the_same_and_then_does_nothing_new(tmp_path: Path)
     assert again.exit_code == 0
     assert again.output.count("(0 new trials") == 2
     assert dump(whole) == before
+
+
+def test_another_strategy_goes_on_too(tmp_path: Path) -> None:
+    """In the order that its seed decides; the run says what ended it."""
+    tries = ["--device", "cpu", "--shapes", "64x2x64", "--family", "tsm2", "--no-pairs", "--strategy", "random"]
+    whole, parts = tmp_path / "whole.db", tmp_path / "parts.db"
+    result = run(*tries, "--max-trials", "3", "--db", str(whole))
+    assert "untried, stopped by --max-trials" in result.output
+    for most in ("1", "3"):
+        assert run(*tries, "--max-trials", most, "--db", str(parts)).exit_code == 0
+    in_order = "SELECT config FROM trial ORDER BY id"
+    assert asked(parts, in_order) == asked(whole, in_order)
+    other = tmp_path / "other.db"
+    assert run(*tries, "--max-trials", "3", "--seed", "1", "--db", str(other)).exit_code == 0
+    assert asked(other, in_order) != asked(whole, in_order)

@@ -23,6 +23,7 @@ from tsm2_tune.tuner.events import (
     TrialStored,
     WinnerVerified,
 )
+from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.tune import Options
 
@@ -36,7 +37,7 @@ def started(problem: Problem = PROBLEM, configurations: int = 128, **changes: An
 
 def ended(problem: Problem = PROBLEM, x_cublas: float | None = None) -> ProblemEnded:
     winner: Any = None if x_cublas is None else SimpleNamespace(x_cublas=x_cublas)
-    return ProblemEnded(problem, 0, 0, 0, 0, 0, 0, winner)
+    return ProblemEnded(problem, 0, 0, 0, 0, 0, 0, winner, Why.ALL_TRIED)
 
 
 def turn_after(*events: Any, options: Options = PLAIN) -> Turn:
@@ -96,6 +97,14 @@ def test_trials_of_no_search_change_nothing() -> None:
     for event in (TrialStored(trial(1.0), 1), FinalStored(final((configuration(), 1.0))), ended()):
         tally.hear(event)
     assert (tally.turns, list(tally.ended), tally.seconds_left) == ({}, [PROBLEM], 0.0)
+
+
+def test_a_share_is_of_the_configurations_or_of_the_budget() -> None:
+    for options, share in ((Options(), 0.25), (Options(budget_seconds=6.0), 0.5), (Options(budget_seconds=2.0), 1.0)):
+        tally = Tally(options, 2)
+        tally.hear(started(configurations=4))
+        tally.hear(TrialStored(trial(total_seconds=3.0), 1))
+        assert (tally.share_of(tally.turns[""]), tally.share) == (share, share / 2)
 
 
 # The time left
@@ -160,7 +169,7 @@ def test_the_time_left_is_near_the_truth_and_never_jumps(simulated: Simulated) -
         length = told[0][0]
         known = [(left, seconds) for left, seconds in told if seconds is not None]
         assert known[0][0] > 0.9 * length
-        for (left_before, before), (left, seconds) in pairwise(known):
+        for (left_before, before), (left, seconds) in pairwise(known[:-1]):
             change = abs(seconds - max(0.0, before - (left_before - left)))
             assert change <= 0.15 * max(before, seconds) + 1.0, (seed, left, before, seconds)
         ratios += [seconds / left for left, seconds in known if 0.2 * length < left < 0.8 * length]

@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import os
 import re
-import struct
 import subprocess
 import sys
-import termios
-import time
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.command import TUNE, run
-from tests.fabricated import GPU, PROBLEM, configuration, exported, host_run, trial, tuning_run
-from tsm2_tune import display, live, reports
+from tests.command import run
+from tests.fabricated import GPU, configuration, exported, host_run, trial, tuning_run
+from tsm2_tune import display, reports
 from tsm2_tune.__main__ import main as command
 from tsm2_tune.generator.families.ladder import STEPS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import FORMATS
 from tsm2_tune.tuner.export.tables import csv_cell
-from tsm2_tune.tuner.job import ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.ladder import Rung
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.stopping import Stopped
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.tune import Options
 
 WIDTHS = range(20, 201)
 PRINT_TABLE = display.print_table  # which tests replace, to keep what is printed
@@ -141,196 +132,6 @@ def test_the_ladder_is_whole_at_every_width(database: Path, monkeypatch: pytest.
     )
     reports.print_ladder(Problem(1024, 1024, 1024, "f32"), GPU, rungs, Console(file=io.StringIO()))
     assert_whole(found[0])
-
-
-def on_screen(width: int, *, terminal: bool = True) -> Console:
-    return Console(file=io.StringIO(), force_terminal=terminal, color_system=None, width=width)
-
-
-def printed(console: Console) -> str:
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
-def started(configurations: int, problem: Problem = PROBLEM, **changes: Any) -> ProblemStarted:
-    space: Any = SimpleNamespace(problem=problem, kept=range(configurations))
-    return ProblemStarted(space, **{"tried_before": 0, "seconds_before": 0.0, "best_before_us": None} | changes)
-
-
-@pytest.mark.parametrize("width", [20, 40, 80, 120])
-def test_the_lines_of_progress_are_whole(width: int) -> None:
-    console = on_screen(width)
-    with live.Display(console, Options(), 12, Phases()) as shown:
-        shown.show(started(12800, tried_before=128))
-        for trial_id in range(1, 4):
-            shown.show(TrialStored(trial(123456.7), trial_id))
-    last = printed(console).rpartition("0/12")[2].split()  # Live draws it again and again
-    assert last[:1] == ["problems"]
-    assert {PROBLEM.text, "131/12800", "left", "123456.7", "13.6", "GB/s,", "0", "%", "floor"} <= set(last)
-
-
-def test_the_best_is_told_beside_the_vendor_where_a_final_has_measured_it() -> None:
-    console = on_screen(200)
-    with live.Display(console, Options(), 1, Phases()) as shown:
-        shown.show(started(128, vendor_us=600.0))
-        shown.show(TrialStored(trial(500.0), 1))
-        shown.show(TrialStored(trial(400.0), 2))
-    last = " ".join(printed(console).rpartition(PROBLEM.text)[2].split())
-    assert last.startswith("2/128 400.0 us, 4.2 TB/s, 1.50 x cuBLAS")
-
-
-def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    console = on_screen(200, terminal=False)
-    with live.Display(console, Options(budget_seconds=120.0), 12, Phases()) as shown:
-        shown.show(started(128))
-        for trial_id, median_us in enumerate((500.0, 450.0), 1):
-            shown.show(TrialStored(trial(median_us), trial_id))
-        monkeypatch.setattr(live, "SILENCE_SECONDS", 0.0)
-        shown.show(TrialStored(trial(400.0), 3))
-        shown.show(ProblemEnded(PROBLEM, 3, 3, 0, 125, 0, 0, None))
-    counted, ended = printed(console).splitlines()
-    of_best = r"best 400\.0 us, .* of the floor"
-    assert re.fullmatch(rf"1/12 {PROBLEM.text}: 3 of 128 trials, \d+ (s|min) left; {of_best}", counted)
-    assert ended == (
-        f"1/12 {PROBLEM.text}: no configuration gave a right result (3 new trials; stopped by --budget, 125 untried)"
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "changes", "why"),
-    [
-        (Options(), {}, "all tried"),
-        (Options(max_trials=3), {}, "all tried"),
-        (Options(max_trials=3), {"untried": 9}, "stopped by --max-trials, 9 untried"),
-        (Options(max_trials=4), {"untried": 9, "interrupted": 1}, "stopped by --max-trials, 9 untried"),
-        (
-            Options(max_trials=5),
-            {"untried": 9, "elsewhere": 2},
-            "stopped by --max-trials, 9 untried; 2 with another run",
-        ),
-        (Options(max_trials=9, budget_seconds=1.0), {"untried": 9}, "stopped by --budget, 9 untried"),
-    ],
-)
-def test_a_line_says_why_a_search_stopped(options: Options, changes: dict[str, int], why: str) -> None:
-    console = on_screen(200, terminal=False)
-    counts = {"new_trials": 3, "tried": 3, "timed_out": 0, "untried": 0, "interrupted": 0, "elsewhere": 0}
-    with live.Display(console, options, 1, Phases()) as shown:
-        shown.show(started(12))
-        shown.show(ProblemEnded(PROBLEM, winner=None, **counts | changes))
-    assert printed(console) == f"{PROBLEM.text}: no configuration gave a right result (3 new trials; {why})\n"
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_what_a_signal_interrupts_is_told(terminal: bool) -> None:
-    console = on_screen(200, terminal=terminal)
-
-    def interrupted() -> None:
-        with live.Display(console, Options(), 12, Phases()) as shown:
-            shown.show(started(128))
-            shown.show(TrialStored(trial(400.0), 1))
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        interrupted()
-    told = printed(console).splitlines()[-1]
-    number = "" if terminal else "1/12 "
-    assert told.endswith(
-        f"{number}{PROBLEM.text}: interrupted, 1 of 128 tried; best 400.0 us, 4.2 TB/s, 100 % of the floor"
-    )
-
-
-def test_runs_that_share_problems_have_a_line_each() -> None:
-    console, other = on_screen(200), Problem(64, 8, 64, "f32")
-    with live.Display(console, Options(), 3, Phases()) as shown:
-        for run, problem, median_us in (("GPU 0", PROBLEM, 400.0), ("GPU 1", other, 7.0)):
-            shown.show(started(128, problem), run)
-            shown.show(TrialStored(trial(median_us, problem=problem), 1), run)
-    for line in (f"GPU 0  {PROBLEM.text}  1/128  400.0 us", f"GPU 1  {other.text}  1/128  7.0 us"):
-        assert printed(console).rpartition("0/3 problems")[2].count(line) == 1
-    plain = on_screen(200, terminal=False)
-    with live.Display(plain, Options(), 3, Phases()) as shown:
-        shown.show(started(0, PROBLEM), "GPU 0")
-        shown.show(started(0, other), "GPU 1")
-        for run, problem in (("GPU 0", PROBLEM), ("GPU 1", other)):
-            shown.show(ProblemEnded(problem, 0, 0, 0, 0, 0, 0, None), run)
-    assert [line.partition(" (")[0] for line in printed(plain).splitlines()] == [
-        f"GPU 0: 1/3 {PROBLEM.text}: nothing tried",
-        f"GPU 1: 2/3 {other.text}: nothing tried",
-    ]
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_long_trial_is_not_silent(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
-    """Told after a while, then twice as long after that, and so on; anew after each event."""
-    monkeypatch.setattr(live, "LONG_SECONDS", 0.2)
-    console = on_screen(200, terminal=terminal)
-    assert isinstance(console.file, io.StringIO)
-    phases = Phases()
-    with live.Display(console, Options(), 2, phases) as shown:
-        time.sleep(0.3)
-        assert "no news" not in console.file.getvalue(), "there is no problem yet"
-        shown.show(started(128))
-        phases.enter("compilers")
-        wait_until(lambda: console.file.getvalue().count("no news for ") >= 2)
-        phases.enter("timing")
-        shown.show(TrialStored(trial(500.0), 1))
-        wait_until(lambda: "at timing" in console.file.getvalue())
-        shown.show(ProblemEnded(PROBLEM, 1, 1, 0, 127, 0, 0, None))
-        ended = console.file.getvalue()
-        time.sleep(0.5)
-        assert "no news" not in console.file.getvalue()[len(ended) :], "the problem has ended"
-    pattern = rf"{'' if terminal else '1/2 '}20480x16x20480:f32: no news for \d+ s, at compilers"
-    assert len(re.findall(pattern, ended)) >= 2
-
-
-def in_a_terminal(columns: int, *arguments: str, **environment: str) -> str:
-    """What the command, in a process of its own, writes to a terminal of so many columns."""
-    controlled, screen = os.openpty()
-    fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    clean = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    command = [sys.executable, "-m", "tsm2_tune", *arguments]
-    with subprocess.Popen(
-        command, stdin=screen, stdout=screen, stderr=screen, env=clean | {"TERM": "xterm"} | environment
-    ):
-        os.close(screen)
-        written = b""
-        while part := read(controlled):
-            written += part
-    os.close(controlled)
-    return written.decode()
-
-
-def read(controlled: int) -> bytes:
-    """What a terminal was written; nothing where all who have it open have ended."""
-    try:
-        return os.read(controlled, 65536)
-    except OSError:
-        return b""
-
-
-@pytest.mark.parametrize("plain", [False, True])
-@pytest.mark.usefixtures("toolchain", "session_cache")
-def test_a_run_in_a_narrow_terminal(path: Path, plain: bool) -> None:
-    """Its progress folds at the width, and has no colours where nobody wants them."""
-    arguments = ("--shapes", "64x2x64,33x3x17", "--no-pairs", "--db", str(path))
-    written = in_a_terminal(30, *TUNE, *arguments, **({"NO_COLOR": "1"} if plain else {}))
-    colours = re.findall(r"\x1b\[[0-9;]*m", written)
-    assert not [one for one in colours if plain and re.search(r"[34]\d|9\d", one)]
-    drawn = re.findall(r"^(\d/2 problems.*?)(?=\x1b\[2K|\x1b\[\?25h)", written, re.DOTALL | re.MULTILINE)
-    assert drawn
-    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip() for one in drawn for line in one.splitlines()]
-    assert max(map(cell_len, lines)) <= 30
-    assert {"0/2 problems", "1/2 problems"} <= {line.partition("  ")[0] for line in lines}
-    assert "64x2x64:f32  1/1" in " ".join(lines)
-    assert "(1 new trial; stopped by --max-trials, 37 untried)" in written
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait 10 s at the most."""
-    end = time.monotonic() + 10.0
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 # Encodings

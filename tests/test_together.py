@@ -26,6 +26,7 @@ from tsm2_tune.tuner.events import (
     TrialStored,
 )
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.tune import Options
 
@@ -45,7 +46,7 @@ def begins(run: str, problem: Problem = PROBLEM) -> OfRun:
 
 
 def ends(run: str, problem: Problem = PROBLEM, new_trials: int = 3) -> OfRun:
-    return OfRun(run, ProblemEnded(problem, new_trials, 3, 0, 0, 0, 0, None))
+    return OfRun(run, ProblemEnded(problem, new_trials, 3, 0, 0, 0, 0, None, Why.ALL_TRIED))
 
 
 def shown(*events: Event, terminal: bool = False) -> list[str]:

@@ -19,6 +19,8 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.past import NOTHING_PAST, Contender
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.target import find_target
 from tsm2_tune.tuner.trial import Outcome, Verdict
 from tsm2_tune.tuner.tune import Options, Tuner
@@ -42,12 +44,12 @@ def test_a_spent_budget_leaves_the_least_trials(tuner: Tuner) -> None:
     candidates = [
         Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
     ]
-    trials = list(tuner.tune(candidates, NOTHING_PAST))
+    trials = list(tuner.tune(Search(InOrder(candidates))))
     assert [(trial.config, trial.outcome) for trial in trials] == [(config, Outcome.OK) for config in configs[:2]]
     assert {"compilers", "operands", "verification on probes", "verification", "timing"} <= set(tuner.phases.taken())
     tuner.worker.release()
     assert "release" in tuner.phases.taken()
-    assert next(tuner.tune(candidates, NOTHING_PAST)).outcome is Outcome.OK
+    assert next(tuner.tune(Search(InOrder(candidates)))).outcome is Outcome.OK
 
 
 def test_trials_take_all_of_the_time_of_a_search(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +61,7 @@ def test_trials_take_all_of_the_time_of_a_search(tuner: Tuner, monkeypatch: pyte
         Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
     ]
     start, trials = time.monotonic(), []
-    for trial in tuner.tune(candidates, NOTHING_PAST):
+    for trial in tuner.tune(Search(InOrder(candidates))):
         trials.append(trial)
         elapsed = time.monotonic() - start
         time.sleep(0.3)
@@ -91,7 +93,7 @@ def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
     ]
     wait(tuner.compile_ahead(candidates))  # what is compiled first is tried first
     past = replace(NOTHING_PAST, contenders=(Contender(configs[0], 250.0),))
-    outcomes = [trial.outcome for trial in tuner.tune(candidates, past)]
+    outcomes = [trial.outcome for trial in tuner.tune(Search(InOrder(candidates), past))]
     assert outcomes == [Outcome.OK, Outcome.OK, Outcome.BEHIND, Outcome.OK]
     fastest = [250.0, 200.0, 100.0, 100.0]
     assert asked == ([pytest.approx(1.1 * us) for us in fastest] if spec == "0" and reach else [None] * 4)

@@ -36,6 +36,7 @@ from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.requests import AttemptResult, Rematch, Rematched
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.strategies import exhaustive
 from tsm2_tune.tuner.trial import Cache, DeviceIdentity, Outcome, VendorMeasurement
 from tsm2_tune.tuner.tune import Options
 from tsm2_tune.tuner.vendor.beside import Libraries
@@ -93,7 +94,7 @@ class WithVendor(Replay):
 
 def turn(store: Store, tuner: Replay) -> list[job.Event]:
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    return list(job.run([space], tuner, store, order=lambda *_: (), families=("tsm2",)))
+    return list(job.run([space], tuner, store, make=exhaustive, families=("tsm2",)))
 
 
 def measured(store: Store, tuner: WithVendor) -> list[bool]:
@@ -351,7 +352,7 @@ def test_the_winners_line_says_it(store: Store, capsys: pytest.CaptureFixture[st
     tried(store, {A: 100})
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
     with Display(console(), Options(), 1, Phases()) as shown:
-        for event in job.run([space], WithVendor(store), store, order=lambda *_: (), families=("tsm2",)):
+        for event in job.run([space], WithVendor(store), store, make=exhaustive, families=("tsm2",)):
             shown.show(event)
     assert "0.90 x cuBLAS" in capsys.readouterr().out
 

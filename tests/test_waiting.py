@@ -2,69 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from itertools import chain, count, islice, repeat
+from dataclasses import replace
+from itertools import count, islice
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.tuner import compiling
+from tsm2_tune.tuner.past import NOTHING_PAST
+from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.strategies.model import FAR_BEHIND, Model
+from tsm2_tune.tuner.strategies.strategy import Told
 from tsm2_tune.tuner.tune import least_ahead
-from tsm2_tune.tuner.waiting import FAR_BEHIND, LOOK_AHEAD, Line, Pending
+from tsm2_tune.tuner.waiting import Pending
+
+
+class Named(NamedTuple):
+    """In place of a configuration."""
+
+    family: str
+    text: str
 
 
 def of(family: str, number: int) -> Candidate:
-    return cast(Candidate, SimpleNamespace(config=SimpleNamespace(family=family, text=f"{family}{number}")))
+    return cast(Candidate, SimpleNamespace(config=Named(family, f"{family}{number}")))
 
 
-def texts(candidates: Iterator[Candidate]) -> list[str]:
-    return [candidate.config.text for candidate in candidates]
+def model(candidates: Sequence[Candidate]) -> Model:
+    return Model(candidates, late=False)
+
+
+def told(family: str, us: float, number: int = 9) -> Told:
+    return Told(cast(Any, Named(family, f"{family}{number}")), us, is_right=True)
+
+
+def asked(strategy: Model) -> Iterator[str]:
+    while (candidate := strategy.ask()) is not None:
+        yield candidate.config.text
 
 
 EIGHT = [of(family, number) for number in range(4) for family in ("slow", "fast")]
+IN_ORDER = [candidate.config.text for candidate in EIGHT]
 
 
 def test_without_times_the_order_is_kept() -> None:
-    assert texts(Line(EIGHT)) == texts(iter(EIGHT))
+    assert list(asked(model(EIGHT))) == IN_ORDER
 
 
 def test_who_is_far_behind_comes_last() -> None:
-    line = Line(EIGHT)
-    assert texts(islice(line, 2)) == ["slow0", "fast0"]
-    line.tell("slow", 96_000.0)
+    line = model(EIGHT)
+    assert list(islice(asked(line), 2)) == ["slow0", "fast0"]
+    line.tell(told("slow", 96_000.0))
     assert not line.is_behind(EIGHT[0])  # behind whom?
-    line.tell("fast", 650.0)
-    assert texts(line) == ["fast1", "fast2", "fast3", "slow1", "slow2", "slow3"]
+    line.tell(told("fast", 650.0))
+    assert list(asked(line)) == ["fast1", "fast2", "fast3", "slow1", "slow2", "slow3"]
 
 
 def test_what_is_many_times_is_told() -> None:
-    line = Line(EIGHT)
-    line.tell("fast", 100.0)
-    line.tell("slow", 100.0 * FAR_BEHIND)
+    line = model(EIGHT)
+    line.tell(told("fast", 100.0))
+    line.tell(told("slow", 100.0 * FAR_BEHIND))
     assert not line.is_behind(EIGHT[0])
-    line.tell("fast", 99.0)
+    line.tell(told("fast", 99.0))
     assert line.is_behind(EIGHT[0])
-    line.tell("slow", 200.0)  # another configuration of the family
+    line.tell(told("slow", 200.0, 8))  # another configuration of the family
     assert not line.is_behind(EIGHT[0])
 
 
 def test_earlier_trials_count() -> None:
-    contenders: Any = [
-        SimpleNamespace(config=SimpleNamespace(family=family), median_us=us)
-        for family, us in (("slow", 900.0), ("fast", 100.0), ("slow", 800.0))
-    ]
-    assert texts(islice(Line(EIGHT, contenders), 1)) == ["fast0"]
-
-
-def test_a_long_row_of_who_waits_ends_the_waiting() -> None:
-    line = Line(chain(repeat(EIGHT[0], LOOK_AHEAD + 5), EIGHT[1:2]))
-    line.tell("slow", 900.0)
-    line.tell("fast", 100.0)
-    assert texts(islice(line, 2)) == ["slow0", "fast0"]  # the others are looked at for the second
-    assert len(texts(line)) == LOOK_AHEAD + 4
+    earlier = (told("slow", 900.0), told("fast", 100.0), told("slow", 800.0))
+    assert next(Search(model(EIGHT), replace(NOTHING_PAST, told=earlier))) is EIGHT[1]
 
 
 def compiled() -> Any:
@@ -75,14 +86,14 @@ def compiled() -> Any:
 
 
 def test_what_was_compiled_ahead_waits_too() -> None:
-    line = Line(EIGHT)
+    search = Search(model(EIGHT))
     begun: list[str] = []
 
     def begin(candidate: Candidate) -> Any:
         begun.append(candidate.config.text)
         return None, compiled()
 
-    pending = Pending(line, line, begin, 2)
+    pending = Pending(search, search, begin, 2)
 
     def take() -> str:
         found = pending.take()
@@ -94,8 +105,8 @@ def test_what_was_compiled_ahead_waits_too() -> None:
     while pending.step():
         pass
     assert begun == ["slow0", "fast0", "slow1", "fast1", "slow2", "fast2"]  # and four where there is time
-    line.tell("slow", 900.0)
-    line.tell("fast", 100.0)
+    search.tell(told("slow", 900.0))
+    search.tell(told("fast", 100.0))
     assert take() == "fast1"
     assert len(list(pending.compiling)) == 3  # slow1, which waits, among them
     assert [take() for _ in range(5)] == ["fast2", "fast3", "slow1", "slow2", "slow3"]
@@ -104,7 +115,7 @@ def test_what_was_compiled_ahead_waits_too() -> None:
 
 
 def test_what_is_compiled_is_taken_before_what_is_not() -> None:
-    line = Line(EIGHT)
+    line = Search(model(EIGHT))
     futures = [Future[Any]() for _ in EIGHT]
     coming = iter(futures)
     pending = Pending(line, line, lambda one: cast(Any, (None, next(coming))), 2)
@@ -131,15 +142,15 @@ def test_every_candidate_has_its_turn() -> None:
     families = [f"f{number}" for number in range(5)]
     every = [of(family, number) for number in range(20) for family in families]
     for seed in range(20):
-        line = Line(every)
-        pending = Pending(line, line, lambda one: cast(Any, (None, compiled())), 2)
+        search = Search(model(every))
+        pending = Pending(search, search, lambda one: cast(Any, (None, compiled())), 2)
         found = []
         for turn in count():
             if (one := pending.take()) is None:
                 break
             found.append(one[0].config.text)
-            line.tell(one[0].config.family, float(1 + (seed * 7 + turn * 13) % 50))
-        assert sorted(found) == sorted(texts(iter(every)))
+            search.tell(told(one[0].config.family, float(1 + (seed * 7 + turn * 13) % 50)))
+        assert sorted(found) == sorted(candidate.config.text for candidate in every)
 
 
 def test_runs_that_share_a_machine_leave_each_other_trials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,12 @@ from tsm2_tune.command_options import (
     devices_option,
     family_options,
     full_trials_option,
+    gain_option,
     is_given,
     pairs_option,
     retry_option,
     shapes_options,
+    strategy_option,
     tuning_options,
     vendor_option,
     wait_option,
@@ -93,6 +95,8 @@ class Commands(UserDict[str, click.Command]):
 @shapes_options(required=False)
 @family_options
 @tuning_options
+@strategy_option
+@gain_option
 @full_trials_option
 @vendor_option
 @pairs_option
@@ -130,14 +134,14 @@ def main(
     compiles CUDA for the rest, verifies and times each, and stores every trial. The same command again goes on
     where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
     """
-    from tsm2_tune.progress import tell_interrupted
-    from tsm2_tune.quarantining import tell_quarantined
-
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if is_given(ctx, name)]
         if given:
             raise click.UsageError(f"options of tuning before {ctx.invoked_subcommand!r}: put them behind it")
         return
+    from tsm2_tune.progress import tell_interrupted  # other commands do not wait for what tuning needs
+    from tsm2_tune.quarantining import tell_quarantined
+
     if shapes is None:
         raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480; --help says more")
     names = family_names(families)
@@ -147,7 +151,10 @@ def main(
         devices = spec if cluster is not None else targets_of(spec)
         is_unasked_host = not (spec or cluster) and targets_of(devices)[0].is_host
         shown = _shown(
-            database, is_unasked_host=is_unasked_host, is_cache_asked=is_given(ctx, "cache"), as_json=as_json
+            shown_name(database),
+            is_unasked_host=is_unasked_host,
+            is_cache_asked=is_given(ctx, "cache"),
+            as_json=as_json,
         )
         with shown:
             result = tsm2_tune.tune(

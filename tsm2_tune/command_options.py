@@ -25,6 +25,7 @@ from tsm2_tune.options import (
     FAILURES,
     LAYOUTS,
     MOST_BUDGET_SECONDS,
+    MOST_GAIN,
     MOST_LIMIT_SECONDS,
     MOST_SEED,
     MOST_WITHIN,
@@ -34,6 +35,7 @@ from tsm2_tune.options import (
     outcomes_of,
     share_of,
 )
+from tsm2_tune.tuner.strategies import STRATEGIES
 from tsm2_tune.tuner.trial import Cache, Outcome
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -155,7 +157,7 @@ def database_option_of(default: str) -> Callable[[F], F]:
         default=default,
         show_default=True,
         type=click.Path(dir_okay=False),
-        help="The tuning database.",
+        help="The tuning database: a file, or postgresql+psycopg://user@host/name.",
     )
 
 
@@ -208,6 +210,21 @@ pairs_option = click.option(
     show_default=True,
     help="Whether each winner's kernel, and kernels for shapes between, are measured at the other tuned shapes too,"
     " beyond --budget and --max-trials.",
+)
+strategy_option = click.option(
+    "--strategy",
+    type=Choice(STRATEGIES),
+    default="model",
+    show_default=True,
+    help="In which order configurations are tried: model, by what was fast nearby and by expected time; exhaustive,"
+    " in the order of `space --list`; random; or as a sampler of Optuna's asks.",
+)
+gain_option = click.option(
+    "--gain",
+    type=Percent(MOST_GAIN),
+    metavar="PERCENT",
+    help="End a problem's search once less is expected to be gained by going on, such as 0.5%. Without it the search"
+    " goes on until the budget is spent.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

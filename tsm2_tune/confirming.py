@@ -41,7 +41,7 @@ def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool
         elif isinstance(event, Confirmed) and not as_json:
             display.print_line(display.console(), str(event))
 
-    with ended_by_signals(ctx, database), display.waiting("repeating finals"):
+    with ended_by_signals(ctx, database, stderr=as_json), display.waiting("repeating finals"):
         found = tsm2_tune.confirm(database, wait=wait, on_event=show, **which)
     if not found:
         raise InputError(

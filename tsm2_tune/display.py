@@ -11,17 +11,19 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tsm2_tune.tuner.brief import TrialLine
-from tsm2_tune.tuner.stored import BestRow, TrialRecord
-from tsm2_tune.tuner.trial import Verdict
 from tsm2_tune.winners import columns_of, device_text
+
+if TYPE_CHECKING:  # commands without a database do not wait for what reads one
+    from tsm2_tune.tuner.brief import TrialLine
+    from tsm2_tune.tuner.stored import BestRow, TrialRecord
+    from tsm2_tune.tuner.trial import Verdict
 
 # What a terminal would obey instead of showing it: controls but for newline; and what it does not show: line ends of
 # Unicode, marks and changes of direction, characters without a width, tags.

@@ -15,7 +15,7 @@ import click
 from tsm2_tune import __version__
 from tsm2_tune.api.tuning import TuningResult
 from tsm2_tune.liveness import LONG_SECONDS, Liveness
-from tsm2_tune.tally import Tally, why_stopped
+from tsm2_tune.tally import Tally
 from tsm2_tune.tuner.events import (
     Crossed,
     Event,
@@ -88,7 +88,7 @@ class EventLines:
         facts: Facts = {"run": run} if run else {}
         facts |= facts_of(event)
         if isinstance(event, ProblemEnded):
-            facts["why"] = why_stopped(event, self._tally.options)
+            facts["why"] = str(event.why)
         if name in WITH_PROGRESS:
             facts["progress"] = _progress(self._tally, run) if is_searching else None
         self._print(name, facts)
@@ -216,6 +216,7 @@ def _problem_ended(event: ProblemEnded) -> Facts:
         "untried": event.untried,
         "interrupted": event.interrupted,
         "elsewhere": event.elsewhere,
+        "quarantined": event.quarantined,
         "winner": None if event.winner is None else _winner(event.winner),
     }
 

@@ -65,7 +65,7 @@ def ladder(
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
     interrupted = 0
-    with ended_by_signals(ctx, database):
+    with ended_by_signals(ctx, database, stderr=as_json):
         console, options = display.console(stderr=as_json), options_of(**patience)
         target = find_target(default_spec() if spec is None else spec)
         searched = steps.spaces(problems, target)

@@ -8,14 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID
 from rich.table import Column
 from rich.text import Text
 
 from tsm2_tune.display import one_line, print_line
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.liveness import LONG_SECONDS, Liveness
-from tsm2_tune.tally import ALL_TRIED, Tally, Turn, left_text, why_stopped
+from tsm2_tune.tally import Tally, Turn, left_text
 from tsm2_tune.tuner.events import (
     Event,
     FinalFailure,
@@ -30,12 +31,14 @@ from tsm2_tune.tuner.events import (
     WinnerVerified,
 )
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.trial import Outcome, Trial
 from tsm2_tune.tuner.tune import Options
 from tsm2_tune.winners import rate_text, winner_text
 
 SILENCE_SECONDS = 15.0  # after which trials are counted in a line, where no bar does so
-LEAST_BAR_WIDTH = 100  # of a terminal beside whose line of progress there is room for a bar
+BAR_WIDTH = 20
+LEAST_WIDTH = 100  # of a terminal that has room for a bar beside its lines of progress
 GAP = "  "  # between what a line of progress says
 
 
@@ -43,7 +46,7 @@ GAP = "  "  # between what a line of progress says
 class _Shown:
     """What is shown of a run: of the problem that it is at."""
 
-    number: int  # of the problem
+    number: int  # of the problem, in the order in which they began
     task: TaskID  # its line of progress
     note: str = ""  # in place of the best time
     failed: dict[str, int] = field(default_factory=dict)  # outcome -> trials, all that are not ok
@@ -63,22 +66,29 @@ class Display:
     Runs that share the problems have a name each, and a line each.
     """
 
-    def __init__(self, console: Console, options: Options, problems: int, phases: Phases) -> None:
+    def __init__(
+        self,
+        console: Console,
+        options: Options,
+        problems: int,
+        phases: Phases,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._options = options
-        self._tally = Tally(options, problems)
+        self._tally = Tally(options, problems, clock)
         self._phases = {"": phases}  # by the run's name
         self._liveness = Liveness(self._goes_on, LONG_SECONDS)
         self._live = console.is_terminal
         self._progress = Progress(
-            _Line(table_column=Column()),
-            *([BarColumn(bar_width=None)] if console.width >= LEAST_BAR_WIDTH else []),
+            _Line(table_column=Column(ratio=1)),
+            *([BarColumn(bar_width=BAR_WIDTH)] if console.width >= LEAST_WIDTH else []),
             expand=True,
             console=console,
             disable=not self._live,
         )
         self._all: TaskID | None = None  # the line of all problems, where there are several
         self._shown: dict[str, _Shown] = {}  # by the run's name
-        self._started = 0  # problems
+        self._numbers: dict[Problem, int] = {}  # of those that have begun; several runs may be at one
         self._told = time.monotonic()
         self._vendor_told = False  # that it is measured nowhere
 
@@ -96,6 +106,10 @@ class Display:
             with suppress(OSError):  # the terminal may be what is gone
                 self._tell_interrupted()
 
+    def __rich__(self) -> RenderableType:
+        """The lines of progress as they are now."""
+        return self._progress.get_renderable()
+
     def show(self, event: Event, run: str = "") -> None:
         """Bring the screen up to date with the event of the run."""
         self._liveness.event()
@@ -106,7 +120,7 @@ class Display:
         elif isinstance(event, RunEnded):
             self._run_ended(run)
         elif isinstance(event, ProblemStarted):
-            self._problem_started(run)
+            self._problem_started(event.space.problem, run)
         elif isinstance(event, TrialStored | TrialInterrupted):
             self._trial_ended(event.trial, run)
         elif isinstance(event, FinalStored):
@@ -127,12 +141,12 @@ class Display:
             text = f"no news for {seconds:.0f} s, at {self._phases[run].now}"
             self._line(f"{self._of_problems(run)}{turn.problem.text}: {text}")
 
-    def _problem_started(self, run: str) -> None:
-        self._started += 1
+    def _problem_started(self, problem: Problem, run: str) -> None:
+        number = self._numbers.setdefault(problem, len(self._numbers) + 1)
         if self._all is None and self._tally.problems > 1:
             self._all = self._progress.add_task("", total=1.0, text=self._all_text)
         task = self._progress.add_task("", total=1.0, text=lambda: self._run_text(run))
-        self._shown[run] = _Shown(self._started, task)
+        self._shown[run] = _Shown(number, task)
 
     def _run_ended(self, run: str) -> None:
         """It is at no problem any more."""
@@ -158,8 +172,8 @@ class Display:
             self._count_failed(run, trial.outcome)
         if trial.outcome not in (Outcome.OK, Outcome.BEHIND):
             self._line(f"{trial.problem.text} {trial.config.text}: {trial.outcome}: {one_line(trial.detail)}")
-        if not self._live and time.monotonic() - self._told >= SILENCE_SECONDS:
-            turn = self._tally.turns[run]
+        turn = self._tally.turns.get(run)
+        if turn is not None and not self._live and time.monotonic() - self._told >= SILENCE_SECONDS:
             so_far = ", ".join(filter(None, (f"{turn.tried} of {turn.total} trials", self._left())))
             best = best_text(turn)
             self._line(f"{self._of_problems(run)}{trial.problem.text}: {so_far}{best and f'; best {best}'}")
@@ -179,8 +193,7 @@ class Display:
 
     def _why(self, event: ProblemEnded) -> str:
         """Why the search stopped, and what that left out."""
-        why = why_stopped(event, self._options)
-        text = why if why == ALL_TRIED else f"stopped by --{why}"
+        text = str(event.why) if event.why is Why.ALL_TRIED else f"stopped by --{event.why}"
         text += f", {event.untried} untried" if event.untried else ""
         text += f"; {event.quarantined} quarantined" if event.quarantined else ""
         text += f"; {event.elsewhere} with another run" if event.elsewhere else ""
@@ -205,7 +218,7 @@ class Display:
         if self._all is not None:
             self._progress.update(self._all, completed=self._tally.share)
         for run, turn in self._tally.turns.items():
-            self._progress.update(self._shown[run].task, completed=turn.tried / max(1, turn.total))
+            self._progress.update(self._shown[run].task, completed=self._tally.share_of(turn))
 
     def _all_text(self) -> str:
         tally = self._tally
@@ -229,9 +242,9 @@ class Display:
     def _of_problems(self, run: str) -> str:
         """The run's name, and where no bar tells and there are several, which problem it is at of how many."""
         name = f"{run}: " if run else ""
-        if self._live or self._tally.problems == 1:
+        if (shown := self._shown.get(run)) is None or self._live or self._tally.problems == 1:
             return name
-        return f"{name}{self._shown[run].number}/{self._tally.problems} "
+        return f"{name}{shown.number}/{self._tally.problems} "
 
     def _line(self, text: str) -> None:
         """A line above the progress bar; brackets in it are no markup."""

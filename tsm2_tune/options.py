@@ -47,6 +47,7 @@ GRAM = "gram"
 MOST_SEED = 2**31 - 1
 MOST_PROBLEMS = 100_000
 MOST_WITHIN = 10.0  # of the best time, that may be lost
+MOST_GAIN = 1.0  # of the best time, that a search must be expected to gain
 FAILED = "failed"
 STORED_OUTCOMES = tuple(one for one in Outcome if one is not Outcome.INTERRUPTED)
 FAILURES = tuple(one for one in STORED_OUTCOMES if one not in (Outcome.OK, Outcome.BEHIND))
@@ -263,6 +264,16 @@ def share_of(text: str, most: float) -> float:
     if found is None or float(found[1]) > 100 * most:
         raise InputError(f"{text!r} is no share: expected percent up to {100 * most:g}%, such as 3%")
     return float(found[1]) / 100
+
+
+def checked_share(what: str, value: float | str | None, most: float) -> float | None:
+    """A share, up to the most, or a text that `share_of` reads; None of None. InputError for anything else."""
+    if isinstance(value, str):
+        return share_of(value, most)
+    if value is None or value == 0 or (isinstance(value, float) and 0 < value <= min(most, 1)):
+        return value
+    expected = "a share from 0.0 to 1.0, such as 0.03, which is 3 %, or a text such as '3%'"
+    raise InputError(f"{what} = {shown(value)}: expected {expected}")
 
 
 def cache_named(name: str | None) -> Cache | None:

@@ -16,11 +16,11 @@ from tsm2_tune.command_options import Percent, database_option, is_given
 from tsm2_tune.errors import InputError
 from tsm2_tune.options import share_of
 from tsm2_tune.recording import NONE_SEEN, recorded
-from tsm2_tune.standin.build import gpu_here, pack_path, pretuned_path, standin_path
+from tsm2_tune.standin.build import gpu_here, standin_path
 from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, written_in
 from tsm2_tune.standin.running import Standing, become, journal_folder, path_of_program, ran
-from tsm2_tune.tuner.export.files import refuse_name, write
 from tsm2_tune.tuner.trial import in_a_line
+from tsm2_tune.tuner.written_files import refuse_name, write
 from tsm2_tune.usage import Command
 
 WHOLE = 1.0  # of the GPU time of all products
@@ -90,11 +90,7 @@ def run(
     if pretuned and given:
         raise click.UsageError(f"--pretuned and {given[0]} each say where kernels are from: name one of them")
     path_of_program(program[0])  # before kernels are compiled, which may take minutes
-    pack = (
-        pretuned_path(_tell)
-        if pretuned
-        else _library(library) if library is not None else pack_path(database, _tell)
-    )  # fmt: skip
+    pack = _library(library) if library is not None else _made_pack(database, pretuned)
     if pack is None and not report:  # which was told
         become(program, None)
     standing = Standing(standin_path(), pack, has_times=report, compared=VERIFIED if verify else 0)
@@ -104,6 +100,13 @@ def run(
         status = ran(program, standing, journal)
         _report(written_in(journal), status, has_times=report)
     ctx.exit(status)
+
+
+def _made_pack(database: str, pretuned: bool) -> Path | None:
+    """That of the package's kernels, or of the database's winners; None where there is none, which was told."""
+    from tsm2_tune.standin.packs import pack_path, pretuned_path  # which take as long to load as all the rest
+
+    return pretuned_path(_tell) if pretuned else pack_path(database, _tell)
 
 
 def _library(name: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from tsm2_tune.api.tuning import TuningResult
 from tsm2_tune.crossed import Pairs
 from tsm2_tune.display import print_line, winners_table
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.live import Display
 from tsm2_tune.options import DEFAULT_DATABASE
 from tsm2_tune.together import Together
@@ -77,9 +78,7 @@ class Progress:
     def end(self, result: TuningResult) -> None:
         """Show the winners, and what can be done with them."""
         if result.changed:
-            texts = [problem.text for problem in result.changed]
-            shown = ", ".join(texts[:MOST_CHANGED]) + (", ..." if len(texts) > MOST_CHANGED else "")
-            print_line(self._console, f"faster kernels than their searches found: {shown}")
+            print_line(self._console, changed_text(result.changed))
         winners_table(result.winners, self._console)
         if result.winners:
             print_line(self._console, _next_step(self._database, is_host=result.target.is_host))
@@ -102,6 +101,12 @@ def tell_interrupted(count: int) -> None:
             f"{count} interrupted by the machine, not by their kernels, and not judged: the same command tries them"
             " again"
         )
+
+
+def changed_text(changed: Sequence[Problem]) -> str:
+    """For which problems the kernel of another one has won since their searches ended."""
+    shown = ", ".join(problem.text for problem in changed[:MOST_CHANGED])
+    return f"faster kernels than their searches found: {shown}{', ...' if len(changed) > MOST_CHANGED else ''}"
 
 
 def _next_step(database: str, *, is_host: bool) -> str:

@@ -25,7 +25,6 @@ LEAST_TRIALS = 3  # of a run, before a time left is told
 PRIOR_TRIALS = 5  # at the pace of the run's problems before, that count beside a problem's own
 LEAST_LAG_SECONDS = 5.0  # in which what is told nears a new estimate by two thirds; or a part of the time left
 LAG_PARTS = 5
-ALL_TRIED = "all tried"
 
 
 @dataclass(slots=True)
@@ -55,6 +54,23 @@ class Turn:
         return None if self.best_us is None or self.floor_us is None else 100 * self.floor_us / self.best_us
 
 
+@dataclass(slots=True)
+class _Mean:
+    """Of the values added so far."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, total: float, count: int = 1) -> None:
+        self.total += total
+        self.count += count
+
+    @property
+    def value(self) -> float:
+        """0 of none."""
+        return self.total / self.count if self.count else 0.0
+
+
 class Tally:
     """Adds up the events of a run, or of several runs that share its problems, each with a name.
 
@@ -70,9 +86,7 @@ class Tally:
         self.ended: dict[Problem, ProblemEnded] = {}
         self._began: dict[str, float] = {}  # when the run began its problem, or the one before ended
         self._started = clock()
-        self._durations: list[float] = []  # of problems, in seconds
-        self._finals: list[float] = []  # from the last trial of a problem to its end
-        self._pace = [0.0, 0.0]  # seconds and trials of all turns before
+        self._durations, self._finals, self._pace = _Mean(), _Mean(), _Mean()  # seconds of problems, finals, trials
         self._end: float | None = None  # as it is told
         self._told_at = self._started
 
@@ -104,13 +118,19 @@ class Tally:
     @property
     def share(self) -> float:
         """Of the problems, those that are being tuned in part."""
-        parts = sum(turn.tried / turn.total for turn in self.turns.values() if turn.total)
+        parts = sum(map(self.share_of, self.turns.values()))
         return min(1.0, (len(self.ended) + parts) / max(1, self.problems))
+
+    def share_of(self, turn: Turn) -> float:
+        """Of a problem's configurations or of its budget, whichever is nearer to its end."""
+        budget = self.options.budget_seconds
+        spent = 0.0 if budget is None else turn.spent_seconds / budget
+        return min(1.0, max(turn.tried / max(1, turn.total), spent))
 
     @property
     def mean_x_vendor(self) -> float | None:
         """The geometric mean over the winners so far that the vendor was measured beside."""
-        won = (one.winner.x_cublas for one in self.ended.values() if one.winner is not None)
+        won = [one.winner.x_cublas for one in tuple(self.ended.values()) if one.winner is not None]  # as of now
         logs = [log(x) for x in won if x is not None]
         return exp(sum(logs) / len(logs)) if logs else None
 
@@ -139,11 +159,10 @@ class Tally:
     def _end_turn(self, run: str, turn: Turn, event: ProblemEnded, now: float) -> None:
         del self.turns[run]
         self.ended[event.problem] = event
-        self._durations.append(now - self._began.get(run, self._started))
+        self._durations.add(now - self._began.get(run, self._started))
         self._began[run] = now
-        self._finals.append(now - turn.last_at)
-        self._pace[0] += turn.pace_seconds
-        self._pace[1] += max(0, turn.trials - 1)
+        self._finals.add(now - turn.last_at)
+        self._pace.add(turn.pace_seconds, max(0, turn.trials - 1))
 
     def _tell(self, now: float) -> None:
         """Let what is told near the estimate of now."""
@@ -151,36 +170,35 @@ class Tally:
         if left is None:
             return
         end = now + left
-        if self._end is not None:
+        if self._end is not None and len(self.ended) < self.problems:
             lag = max(LEAST_LAG_SECONDS, left / LAG_PARTS)
             end = self._end + (end - self._end) * (1 - exp(-(now - self._told_at) / lag))
         self._end, self._told_at = end, now
 
     def _estimate(self, now: float) -> float | None:
-        finals = sum(self._finals) / max(1, len(self._finals))
-        durations, left = list(self._durations), 0.0
+        finals, left = self._finals.value, 0.0
+        durations = _Mean(self._durations.total, self._durations.count)
         for run, turn in self.turns.items():
             search = 0.0 if turn.is_searched else self._search_left(turn)
             if search is None:
                 return None
             own = search + (max(0.0, finals - (now - turn.last_at)) if turn.is_searched else finals)
-            durations.append(now - self._began.get(run, self._started) + own)
+            durations.add(now - self._began.get(run, self._started) + own)
             left += own
         coming = max(0, self.problems - len(self.ended) - len(self.turns))
-        return (left + coming * sum(durations) / max(1, len(durations))) / max(1, len(self.turns))
+        return (left + coming * durations.value) / max(1, len(self.turns))
 
     def _search_left(self, turn: Turn) -> float | None:
         """Seconds; None where no pace is known."""
         if turn.tried >= turn.total:
             return 0.0
-        seconds, trials = self._pace
-        if trials == 0 and turn.trials < LEAST_TRIALS:
+        if not self._pace.count and turn.trials < LEAST_TRIALS:
             return None
-        prior = min(trials, PRIOR_TRIALS)
-        pace = turn.pace_seconds + prior * (seconds / trials if trials else 0.0)
+        prior = min(self._pace.count, PRIOR_TRIALS)
+        pace = _Mean(turn.pace_seconds + prior * self._pace.value, max(0, turn.trials - 1) + prior)
         budget = self.options.budget_seconds
         in_budget = inf if budget is None else max(0.0, budget - turn.spent_seconds)
-        return min(pace / (prior + max(0, turn.trials - 1)) * (turn.total - turn.tried), in_budget)
+        return min(pace.value * (turn.total - turn.tried), in_budget)
 
 
 def _add(turn: Turn, trial: Trial) -> None:
@@ -200,12 +218,3 @@ def left_text(seconds: float) -> str:
         if seconds < most * length:
             return f"{seconds / length:.0f} {unit} left"
     return f"{seconds / 86400:.0f} days left"
-
-
-def why_stopped(event: ProblemEnded, options: Options) -> str:
-    """Why the search of the problem stopped: ALL_TRIED, or the option that left configurations out."""
-    if not event.untried:
-        return ALL_TRIED
-    most = options.max_trials
-    taken_on = event.tried + event.interrupted + event.elsewhere
-    return "max-trials" if most is not None and taken_on >= most else "budget"

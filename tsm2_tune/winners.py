@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.vendor import texts
+
+if TYPE_CHECKING:
+    from tsm2_tune.tuner.stored import BestRow
 
 
 def rate_text(gbytes_per_s: float) -> str:

@@ -20,8 +20,8 @@ from tsm2_tune.options import (
     check_callable,
     check_family,
     check_named,
+    checked_share,
     file_name,
-    share_of,
 )
 from tsm2_tune.selection import Selection, selected
 from tsm2_tune.tuner import export as exports
@@ -30,7 +30,6 @@ from tsm2_tune.tuner.export.fewest import ExportEvent, Fewest
 from tsm2_tune.tuner.stopping import interruptible
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import shown
 from tsm2_tune.tuner.tune import Options
 
 TRIALS = "trials"  # a text, which `import_trials` reads
@@ -109,7 +108,7 @@ def export(
     if family is not None:
         check_family(family)
     check_callable("on_event", on_event)
-    name, share = file_name("db", db), _share(within)
+    name, share = file_name("db", db), checked_share("within", within, MOST_WITHIN)
     made = _Export(format, family, binaries, launcher, between, share, measure, wait, on_event or _ignore)
     wrong = contradiction(
         format, family=family, binaries=binaries, launcher=launcher, between=between, within=share, measure=measure,
@@ -172,7 +171,7 @@ class _Export:
     def _among(self, store: Store) -> Callable[[Sequence[BestRow]], Sequence[BestRow]]:
         """What gives the rows that stand for winners."""
         if self.within is not None:
-            options = Options(vendor=True, budget_seconds=None, late=False)
+            options = Options(vendor=True, budget_seconds=None)
             return Fewest(store, self.within, options, self.measure, self._note if self.wait else None, self.tell)
         if self.format not in PACKS:
             return list
@@ -222,16 +221,6 @@ def _refuse_nothing(store: Store, selection: Selection) -> None:
     found, every = store.best(device=device, cache=selection.cache), store.best(device=device)
     if every and not any(row.problem in selection for row in found):
         raise InputError(selection.none_of("winner", [(row.problem, row.cache) for row in every], store.path))
-
-
-def _share(within: float | str | None) -> float | None:
-    """The share of the best time that may be lost. InputError where it is none."""
-    if isinstance(within, str):
-        return share_of(within, MOST_WITHIN)
-    if within is None or within == 0 or (isinstance(within, float) and 0 < within <= 1):
-        return within
-    expected = "a share from 0.0 to 1.0, such as 0.03, which is 3 %, or a text such as '3%'"
-    raise InputError(f"within = {shown(within)}: expected {expected}")
 
 
 def _ignore(event: ExportEvent) -> None:

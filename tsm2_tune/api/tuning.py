@@ -19,6 +19,7 @@ from tsm2_tune.options import (
     DEFAULT_RUN_LIMIT_SECONDS,
     FAILURES,
     MOST_BUDGET_SECONDS,
+    MOST_GAIN,
     MOST_LIMIT_SECONDS,
     MOST_SEED,
     REACH,
@@ -27,6 +28,8 @@ from tsm2_tune.options import (
     Texts,
     cache_named,
     check_callable,
+    check_named,
+    checked_share,
     computable,
     family_names,
     file_name,
@@ -41,6 +44,7 @@ from tsm2_tune.tuner.running import Run, winners
 from tsm2_tune.tuner.stopping import interruptible
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.strategies import STRATEGIES, strategy_named
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Cache, shown
 
@@ -84,7 +88,8 @@ def tune(
     compile_limit: float = DEFAULT_COMPILE_LIMIT_SECONDS, run_limit: float = DEFAULT_RUN_LIMIT_SECONDS,
     cache: str = "dirty", family: Texts | None = None, guidelines: str | Thresholds | None = None,
     retry: Texts | None = None, seed: int = 0, full_trials: bool = False, vendor: bool = True, pairs: bool = True,
-    wait: bool = False, on_event: Callable[[Event], object] | None = None,
+    strategy: str = "model", gain: float | str | None = None, wait: bool = False,
+    on_event: Callable[[Event], object] | None = None,
 ) -> TuningResult:  # fmt: skip
     """Tune products: enumerate, prune, generate, compile, verify, time and store. `tsm2-tune --shapes` does this.
 
@@ -103,6 +108,10 @@ def tune(
     - `seed`: of inputs and order.
     - `full_trials`: whether on a GPU also what cannot win is verified and timed in full: otherwise a trial ends as
       "behind" whose first launches all take over 10 % longer than the fastest so far.
+    - `strategy`: in which order configurations are tried: "model", "exhaustive", "random", or a sampler of Optuna's,
+      such as "optuna:tpe".
+    - `gain`: a problem's search ends once less than this share of the best time is expected to be gained by going on:
+      0.005, or "0.5%"; None is no such end.
     - `vendor`: whether cuBLAS and cuBLASLt are measured beside the fastest kernels.
     - `pairs`: whether kernels are measured at the other tuned shapes too, beyond `budget` and `max_trials`.
     - `wait`: whether to wait for another run on the device.
@@ -110,7 +119,8 @@ def tune(
 
     Ctrl-C ends it, too, by KeyboardInterrupt: every trial that ended is stored. InputError, before anything is tried,
     for what cannot be asked for; DeviceError where the device does not answer or is in use; ToolMissing without its
-    compiler; StoreError for a database that cannot be used; WorkerError where the device fails.
+    compiler, or without Optuna where that is asked for; StoreError for a database that cannot be used; WorkerError
+    where the device fails.
     """
     name = file_name("db", db)
     check_callable("on_event", on_event)
@@ -118,7 +128,7 @@ def tune(
     asked = computable(problems(products, dtype=dtype, op=op, layout=layout, math=math), names)
     options = options_of(
         budget=budget, max_trials=max_trials, compile_limit=compile_limit, run_limit=run_limit, cache=cache,
-        retry=retry, seed=seed, vendor=vendor, reach=None if full_trials else REACH,
+        retry=retry, seed=seed, vendor=vendor, reach=None if full_trials else REACH, strategy=strategy, gain=gain,
     )  # fmt: skip
     run = Run(None, asked, dict(thresholds_of(guidelines)), names, options, pairs, wait, name)
     tell = on_event or (lambda _: None)
@@ -138,9 +148,14 @@ def tune(
 
 def options_of(
     *, budget: float | None, max_trials: int | None, compile_limit: float, run_limit: float, cache: str,
-    retry: Texts | None, seed: int, vendor: bool = False, reach: float | None = None,
+    retry: Texts | None, seed: int, vendor: bool = False, reach: float | None = None, strategy: str = "model",
+    gain: float | str | None = None,
 ) -> Options:  # fmt: skip
-    """The options of a run, from the arguments of `tune`. InputError for what none can have."""
+    """The options of a run, from the arguments of `tune`. InputError for what none can have; ToolMissing where Optuna
+    is asked for and not installed.
+    """
+    check_named("strategy", strategy, STRATEGIES)
+    strategy_named(strategy)
     return Options(
         seed=_whole("seed", seed, 0, MOST_SEED),
         max_trials=None if max_trials is None else _whole("max_trials", max_trials, 1),
@@ -150,6 +165,8 @@ def options_of(
         retried=outcomes_of(retry, FAILURES),
         vendor=vendor,
         reach=reach,
+        strategy=strategy,
+        gain=checked_share("gain", gain, MOST_GAIN),
         cache=cache_named(cache) or Cache.DIRTY,
     )
 

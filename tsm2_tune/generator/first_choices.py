@@ -33,27 +33,27 @@ LATER = 0.2  # of the time, that each further division or proposal counts more: 
 UNKNOWN = 2.0  # distance of what was measured nowhere near
 # What was fastest in a type needs tensor cores for f64. A card that has none asks what was fastest in another type.
 WITHOUT_TENSOR_CORES = {"f64": "f32", "c128": "c64"}
-MEASURED_ARCHITECTURES = {(9, 0)}  # elsewhere the model alone compares families
 
 
 def first_choices(
-    families: Iterable[Family[Any]], problem: Problem, limits: DeviceLimits, *, without: Problem | None = None
+    families: Iterable[Family[Any]],
+    problem: Problem,
+    limits: DeviceLimits,
+    near: Iterable[Measured] | None = None,
 ) -> tuple[KernelConfig, ...]:
     """Configurations of these families, best first, that their rules and the hardware's keep.
 
-    Those come first that were measured for the problem itself. What was measured for `without` is not asked.
+    Those come first that were measured for the problem itself. `near` are the measured problems that are asked;
+    without it, those that the package brings.
     """
     supporting = {family.name: family for family in families if family.supports(problem)}
     own = {name: _proposed(family, problem, limits) for name, family in supporting.items() if family.proposes}
     times: dict[KernelConfig, float] = {}
     made: dict[KernelConfig, list[tuple[KernelConfig, float]]] = {}
-    dtype_name = problem.dtype_name
-    if not has_f64_tensor_cores(limits, problem):
-        dtype_name = WITHOUT_TENSOR_CORES.get(dtype_name, dtype_name)
-    near = _neighbours(supporting, problem, dtype_name, without)
-    for away, one, choice in near:
+    nearest = _neighbours(supporting, problem, packaged(problem, limits) if near is None else near)
+    for away, one, choice in nearest:
         factor = 1.0
-        if limits.compute_capability in MEASURED_ARCHITECTURES:
+        if limits.compute_capability == one.limits.compute_capability:
             factor = times_the_model(one, choice) * exp(UNCERTAIN * away)
         config = choice.config
         if config.family not in own and config not in made:
@@ -63,8 +63,16 @@ def first_choices(
         _count(times, own.get(config.family) or made.get(config, []), factor)
     for proposed in own.values():
         _count(times, proposed, exp(UNCERTAIN * UNKNOWN))
-    here = [choice.config for _, one, choice in near if one.problem == problem and choice.config in times]
+    here = [choice.config for _, one, choice in nearest if one.problem == problem and choice.config in times]
     return tuple(dict.fromkeys((*here, *sorted(times, key=times.__getitem__))))[:MOST_CHOICES]
+
+
+def packaged(problem: Problem, limits: DeviceLimits, *, without: Problem | None = None) -> tuple[Measured, ...]:
+    """What the package brings of the problem's element type, but for one product."""
+    dtype_name = problem.dtype_name
+    if not has_f64_tensor_cores(limits, problem):
+        dtype_name = WITHOUT_TENSOR_CORES.get(dtype_name, dtype_name)
+    return tuple(one for one in measured(dtype_name) if not _is_same(one.problem, without))
 
 
 def _proposed(family: Family[Any], problem: Problem, limits: DeviceLimits) -> list[tuple[KernelConfig, float]]:
@@ -79,13 +87,13 @@ def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, 
 
 
 def _neighbours(
-    families: dict[str, Family[Any]], problem: Problem, dtype_name: str, without: Problem | None
+    families: dict[str, Family[Any]], problem: Problem, those: Iterable[Measured]
 ) -> list[tuple[float, Measured, Choice]]:
-    """The choices of these families for the nearest problems of this element type, by distance."""
+    """The choices of these families for the nearest of those problems, by distance."""
     near = (
         (distance(problem, one.problem), place, one, choices)
-        for place, one in enumerate(measured(dtype_name))
-        if one.problem.is_gram == problem.is_gram and not _is_same(one.problem, without)
+        for place, one in enumerate(those)
+        if one.problem.is_gram == problem.is_gram
         if (choices := [choice for choice in one.choices if choice.config.family in families])
     )
     return [(away, one, choice) for away, _, one, choices in nsmallest(NEIGHBOURS, near) for choice in choices]

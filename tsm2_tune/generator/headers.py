@@ -21,9 +21,12 @@ def with_headers(text: str) -> str:
     shared = "\n".join((BEGIN, *(f"// {name}\n{header(name)}" for name in _needed(text)), END))
     places = iter((shared,))
     text = _INCLUDE.sub(lambda found: next(places, ""), text)
-    return re.sub(r"\n{3,}", "\n\n", text)
+    while "\n\n\n" in text:
+        text = text.replace("\n\n\n", "\n\n")
+    return text
 
 
+@cache
 def header(name: str) -> str:
     """The header's own text, without those that it includes."""
     return _INCLUDE.sub("", _read(name).removeprefix("#pragma once\n"))
@@ -33,8 +36,14 @@ def _needed(text: str) -> dict[str, None]:
     """The names of the headers that the text needs, those first that others need."""
     known = dict[str, None]()
     for name in _INCLUDE.findall(text):
-        known |= _needed(_read(name)) | {name: None}
+        known |= _needed_by(name)
     return known
+
+
+@cache
+def _needed_by(name: str) -> dict[str, None]:
+    """The header with those that it needs, which come first."""
+    return _needed(_read(name)) | {name: None}
 
 
 @cache

@@ -19,6 +19,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.guidelines import Guidelines
+from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 
@@ -44,9 +45,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A problem that was measured on a card, and its fastest kernels, the fastest first."""
+    """A problem that was measured on a device, and its fastest kernels, the fastest first."""
 
-    card: str  # of PROFILES
+    limits: DeviceLimits  # of the device; in the file a card of PROFILES
     problem: Problem
     choices: tuple[Choice, ...]
 
@@ -56,7 +57,7 @@ class Measured:
         problem = self.problem
         extents = (problem.m, problem.n, problem.k)
         choices = (f"{one.config.text}@{one.us:.4g}" for one in self.choices)
-        return " ".join([self.card, problem.dtype_name, problem.op, *map(str, extents), *choices])
+        return " ".join([self.limits.name, problem.dtype_name, problem.op, *map(str, extents), *choices])
 
 
 def read_line(line: str) -> Measured:
@@ -69,7 +70,7 @@ def read_line(line: str) -> Measured:
     known = tuple(Choice(config, us) for config, us in choices if config is not None)
     if not all(0 < one.us < float("inf") for one in known):
         raise ValueError
-    return Measured(card, Problem(int(m), int(n), int(k), dtype_name, op), known)
+    return Measured(PROFILES[card], Problem(int(m), int(n), int(k), dtype_name, op), known)
 
 
 @cache
@@ -108,9 +109,7 @@ def measured(dtype_name: str, file: Path = FILE) -> tuple[Measured, ...]:
 def times_the_model(one: Measured, choice: Choice) -> float:
     """How many times as long as expected the configuration took."""
     family = family_named(choice.config.family)
-    return choice.us / float(
-        expected_us(Candidate(family, choice.config, one.problem, PROFILES[one.card], Guidelines()))
-    )
+    return choice.us / float(expected_us(Candidate(family, choice.config, one.problem, one.limits, Guidelines())))
 
 
 def distance(problem: Problem, other: Problem) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.first_choices import first_choices
+from tsm2_tune.generator.measured import Measured
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import Chosen, Joined, Rows, parts_of, places
 
@@ -20,11 +21,18 @@ FAR_BEHIND = 2.0  # times as long as the fastest candidate of all: no first choi
 
 
 def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
-    """The kept candidates: first choices, then the others by expected time; ties by the seed.
+    """The kept candidates: first choices, then the others by expected time; ties by the seed."""
+    return Joined(first_and_rest(space, seed))
+
+
+def first_and_rest(
+    space: SearchSpace, seed: int, near: Iterable[Measured] | None = None
+) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
+    """First choices, by the measured problems that are `near` as `first_choices` has it; the others by expected time.
 
     A first choice that is far behind what any candidate is expected to take stands among the others.
     """
-    preferred = first_choices(map(family_named, space.families), space.problem, space.limits)
+    preferred = first_choices(map(family_named, space.families), space.problem, space.limits, near)
     at = places(space.kept, frozenset(preferred))
     times_us = expected_times_us(space.kept)
     alone = len(space.families) == 1  # whatever it prefers is all that is asked for
@@ -33,7 +41,7 @@ def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
     rest = np.delete(np.arange(len(space.kept)), first).tolist()
     random.Random(seed).shuffle(rest)
     by_time = np.array(rest, int)[np.argsort(times_us[rest], kind="stable")]
-    return Joined([[space.kept[place] for place in first], Chosen(space.kept, by_time)])
+    return [space.kept[place] for place in first], Chosen(space.kept, by_time)
 
 
 def expected_times_us(candidates: Sequence[Candidate]) -> Floats:

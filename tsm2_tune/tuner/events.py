@@ -8,6 +8,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, in_a_line
@@ -133,6 +134,7 @@ class ProblemEnded:
     interrupted: int  # by the machine, and left untried
     elsewhere: int  # that another run is trying
     winner: BestRow | None  # the fastest that is right
+    why: Why  # it ended
     given_up: int = 0  # configurations, as run after run died while it tried them
     quarantined: int = 0  # left out, as their kernels hung or faulted for other problems
 

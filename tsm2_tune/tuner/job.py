@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
@@ -11,11 +11,11 @@ from math import inf
 from tsm2_tune import __version__
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
-from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import places
 from tsm2_tune.tuner import quarantine
+from tsm2_tune.tuner.brief import StoredTrial
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.events import (
     FinalFailure,
@@ -28,13 +28,17 @@ from tsm2_tune.tuner.events import (
     VendorLeftOut,
     WinnerVerified,
 )
+from tsm2_tune.tuner.nearby import nearby
 from tsm2_tune.tuner.past import Again, Claimed, Contender, Past
+from tsm2_tune.tuner.search import Claim, Search
 from tsm2_tune.tuner.spaces import Spaces
 from tsm2_tune.tuner.spreading import Spread, search_key
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.strategies import Make, strategy_named
+from tsm2_tune.tuner.strategies.strategy import Strategy, Told
 from tsm2_tune.tuner.trial import Cache, Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.tune import Claim, Tuner
+from tsm2_tune.tuner.tune import Tuner
 
 TOGETHER_SECONDS = 0.1  # trials that end within so much of each other are stored together
 LATEST_SECONDS = 0.2  # after the last ones they are stored also where no kernel runs meanwhile
@@ -52,7 +56,6 @@ Event = (
     | VendorLeftOut
     | ProblemEnded
 )
-Order = Callable[[SearchSpace, int], Sequence[Candidate]]  # of a space and the run's seed
 
 
 def run(
@@ -60,10 +63,12 @@ def run(
     tuner: Tuner,
     store: Store,
     *,
-    order: Order = ordered,
+    make: Make | None = None,
     families: Sequence[str] = (),
 ) -> Iterator[Event]:
     """Tune each problem; every trial is in the store before its event is yielded.
+
+    `make` makes the strategy; without it that is the one of the options.
 
     What earlier runs tried of `families` takes part in the finals. Where none are named, these are all that are not
     only by name, also where fewer are searched now, as the winner is the problem's over all of them, and those of the
@@ -82,7 +87,7 @@ def run(
         spread = Spread(claims, problems, key)
         for space in (searched[place] for place in spread):
             names = tuple(name for name in counted(families, space) if family_named(name).supports(space.problem))
-            yield from Turn(space, tuner, store, claims, names, started_at, cache).events(order)
+            yield from Turn(space, tuner, store, claims, names, started_at, cache).events(make)
     if spread.ended_elsewhere:
         yield Noted(f"other runs have tuned {spread.ended_elsewhere} of the {len(problems)} problems meanwhile")
 
@@ -111,7 +116,7 @@ class Turn:
         """The families that are searched."""
         return tuple(name for name in self.families if name in self.space.families)
 
-    def events(self, order: Order) -> Iterator[Event]:
+    def events(self, make: Make | None) -> Iterator[Event]:
         """Everything that happens, stored before it is told."""
         space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
         device = tuner.target.identity.name
@@ -126,8 +131,10 @@ class Turn:
 
         new_trials = interrupted = 0
         older = store.history(device, problem, self.own, tuner.basis).fastest_of_older()
-        candidates = these_first(older, order(space, tuner.options.seed), space)
-        for event in self.tried(candidates, past, again):
+        known = nearby(store, problem, tuner.target.limits, device)
+        strategy = (make or strategy_named(tuner.options.strategy))(space, tuner.options.seed, known)
+        search = self.search(strategy, past, again, first=spelt(older, space))
+        for event in self.tried(search, again):
             interrupted += isinstance(event, TrialInterrupted)
             new_trials += isinstance(event, TrialStored)
             yield event
@@ -149,12 +156,17 @@ class Turn:
             given_up=given_up,
             quarantined=skipped,
             winner=winners[0] if winners else None,
+            why=search.why,
         )
 
-    def tried(
-        self, candidates: Iterable[Candidate], past: Past, again: Again
-    ) -> Iterator[TrialStored | TrialInterrupted]:
-        """Try the candidates that the past has not tried; what ended is stored while the next kernel runs."""
+    def search(self, strategy: Strategy, past: Past, again: Again, first: Sequence[Candidate] = ()) -> Search:
+        """What is to be tried: what is `first`, and then what the strategy gives, that the past has not tried."""
+        options = self.tuner.options
+        most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
+        return Search(strategy, past, self._claim(again), first=first, most=most, gain=options.gain)
+
+    def tried(self, search: Search, again: Again) -> Iterator[TrialStored | TrialInterrupted]:
+        """Try the candidates of the search; what ended is stored while the next kernel runs."""
         ended: list[Trial] = []  # and not stored yet
         told: list[TrialStored] = []  # what is stored, to be
         stored_at = time.monotonic()
@@ -168,8 +180,7 @@ class Turn:
             return True
 
         try:
-            tune = self.tuner.tune
-            for trial in tune(candidates, past, self._claim(again), self.claims.together, store, self._trying):
+            for trial in self.tuner.tune(search, self.claims.together, store, self._trying):
                 if trial.outcome is Outcome.INTERRUPTED:
                     yield TrialInterrupted(trial)
                     continue
@@ -288,8 +299,8 @@ def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
         yield VendorLeftOut(None, tuner.vendor.trouble)
 
 
-def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: SearchSpace) -> Iterator[Candidate]:
-    """The candidates, those first which are spelt so: what won before they were made otherwise still competes.
+def spelt(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
+    """The candidates that are spelt so: what won before they were made otherwise still competes.
 
     Of one that a search tries late the space has the configuration that it is made of.
     """
@@ -298,9 +309,7 @@ def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: Se
     there = [config for config in configs if config.early in at]
     early = {config: space.kept[at[config.early]] for config in there}
     found = {config: replace(candidate, config=config) for config, candidate in early.items()}
-    usable = {config: one for config, one in found.items() if family_named(config.family).has(config, one.problem)}
-    yield from usable.values()
-    yield from (candidate for candidate in candidates if candidate.config not in usable)
+    return [one for config, one in found.items() if family_named(config.family).has(config, one.problem)]
 
 
 def again_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[str]) -> Again:
@@ -342,7 +351,15 @@ def past_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[s
         last_finalists=history.final_configs(),
         vendor=history.vendor_of_last_final(),
         timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
+        told=tuple(map(_told, tried)),
     )
+
+
+def _told(trial: StoredTrial) -> Told:
+    """What a strategy is told of it: of one that may win the newest time."""
+    if trial.outcome is Outcome.OK and trial.newest_us is not None:
+        return Told(trial.config, trial.newest_us, is_right=True)
+    return Told(trial.config, trial.median_us, is_right=False)
 
 
 def tuning_run(tuner: Tuner, started_at: str) -> TuningRun:

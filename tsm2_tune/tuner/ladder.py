@@ -8,7 +8,6 @@ from itertools import zip_longest
 from typing import Any
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families.ladder import LADDER, PUBLISHED_ON, PUBLISHED_SHAPE, STEPS, Step
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
@@ -18,6 +17,8 @@ from tsm2_tune.tuner.spaces import Spaces
 from tsm2_tune.tuner.spaces import spaces as spaces_of
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import TrialRecord
+from tsm2_tune.tuner.strategies import Known
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.tune import Tuner
@@ -82,16 +83,16 @@ def spaces(problems: Sequence[Problem], target: Target) -> Spaces:
     return spaces_of(problems, target, guidelines=OWN, families=(LADDER.name,))
 
 
-def in_turns(space: SearchSpace, seed: int) -> Sequence[Candidate]:
+def in_turns(space: SearchSpace, seed: int, known: Known = ()) -> InOrder:
     """The kept candidates in the order of a search, the steps in turns: a budget that is spent leaves no step out."""
     candidates = ordered(space, seed)
     steps = ([one for one in candidates if one.config.tunables["step"] == name] for name in STEPS)
-    return [candidate for turn in zip_longest(*steps) for candidate in turn if candidate is not None]
+    return InOrder(candidate for turn in zip_longest(*steps) for candidate in turn if candidate is not None)
 
 
 def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator[job.Event]:
     """Try the configurations of the ladder. What was tried of other families counts for nothing here."""
-    return job.run(searched, tuner, store, order=in_turns, families=(LADDER.name,))
+    return job.run(searched, tuner, store, make=in_turns, families=(LADDER.name,))
 
 
 def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple[Rung, ...]:

@@ -10,6 +10,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.tuner.strategies.strategy import Told
 from tsm2_tune.tuner.trial import Outcome, TimeLimits
 
 FINALISTS, LEAST_FINALISTS = 5, 2  # at the most and at the least, measured again
@@ -62,6 +63,7 @@ class Past:
     last_finalists: frozenset[str]
     timed_out: int = 0  # of those tried
     vendor: frozenset[tuple[str, str, int]] = frozenset()  # in the last final: the driver, a library, its version
+    told: tuple[Told, ...] = ()  # of those tried, in the order they were stored
 
 
 NOTHING_PAST = Past(frozenset(), 0.0, (), frozenset())

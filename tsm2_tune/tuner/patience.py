@@ -24,7 +24,8 @@ class Options:
     # How many times as long as the fastest so far the first launches of a trial may take, on a GPU; where they take
     # longer, the trial ends there. None: every trial is verified and timed in full.
     reach: float | None = None
-    late: bool = True  # whether what families have tried late is made of the fastest
+    strategy: str = "model"  # its name
+    gain: float | None = None  # of the best time: a search ends that is expected to gain less; None is no such end
     cache: Cache = Cache.DIRTY  # in which trials are timed on a GPU, and by which they are ranked
     final_caches: tuple[Cache, ...] = IN_FINALS  # in which finals are, besides
     # A kernel is verified before it is timed, so that the clock has settled. On an H100 the medians of 245 kernels
@@ -41,4 +42,4 @@ class Options:
     @property
     def unbounded(self) -> Options:
         """The same, but that all that a search is given is tried, and nothing else."""
-        return replace(self, max_trials=None, budget_seconds=None, late=False, reach=None)
+        return replace(self, max_trials=None, budget_seconds=None, gain=None, reach=None)

@@ -279,7 +279,6 @@ class Store:
             records.refuse_marks(connection)
             return tuple(records.as_known(connection, row) for row in found)
 
-    @repeated
     def vendor_us(self, device: str, problem: Problem, cache: Cache) -> float | None:
         """The vendor's median in the newest final of the problem where it was right, by its fastest routine there.
 

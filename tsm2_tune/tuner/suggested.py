@@ -15,6 +15,7 @@ from tsm2_tune.tuner import job
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.events import TrialInterrupted, TrialStored
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.tune import Tuner
 
 
@@ -46,4 +47,4 @@ def tried(turn: job.Turn, candidates: Sequence[Candidate]) -> Iterator[TrialStor
     turn.store.supersede(turn.tuner.target.identity.name, turn.space.problem, turn.tuner.basis)
     again = job.again_of(turn.store, turn.tuner, turn.space.problem, turn.own)
     past = job.past_of(turn.store, turn.tuner, turn.space.problem, turn.own, again)
-    yield from turn.tried(candidates, past, again)
+    yield from turn.tried(turn.search(InOrder(candidates), past, again), again)

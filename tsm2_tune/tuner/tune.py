@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -24,17 +24,18 @@ from tsm2_tune.tuner.compiling import Compiled, Compilers, Text, cores
 from tsm2_tune.tuner.events import FinalFailure
 from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, full_verification
 from tsm2_tune.tuner.host.toolchain import WATCHED_SAMPLE
-from tsm2_tune.tuner.leading import Claim, Leading
 from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.past import Claimed, Contender, Past, finalists, is_final_due
+from tsm2_tune.tuner.past import Contender, Past, finalists, is_final_due
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.quarantine import HAZARDS, small_problems
+from tsm2_tune.tuner.search import Search, Why
 from tsm2_tune.tuner.stopping import held
+from tsm2_tune.tuner.strategies.strategy import told_of
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Final, LoadedResources, Outcome, Trial
 from tsm2_tune.tuner.vendor.turn import VendorTurn
-from tsm2_tune.tuner.waiting import Line, Pending
+from tsm2_tune.tuner.waiting import Pending
 from tsm2_tune.tuner.worker import (
     BETWEEN_REQUESTS,
     Attempt,
@@ -48,7 +49,7 @@ from tsm2_tune.tuner.worker import (
 TRIES = 2  # of a kernel whose binary was touched
 CHANGED = "its binary was changed or removed while it was tried, twice: see who cleans the cache of kernels"
 LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # however the cache was touched meanwhile
-__all__ = ["Claim", "FinalFailure", "Options", "Tuner", "cores"]
+__all__ = ["FinalFailure", "Options", "Tuner", "cores"]
 
 
 class Tuner:
@@ -114,42 +115,38 @@ class Tuner:
 
     def tune(
         self,
-        candidates: Iterable[Candidate],
-        past: Past,
-        claim: Claim = lambda _: Claimed.YES,
+        search: Search,
         together: Callable[[], AbstractContextManager[object]] = nullcontext,
         meanwhile: Meanwhile = nothing_meanwhile,
         trying: Callable[[Candidate], object] = lambda _: None,
     ) -> Iterator[Trial]:
-        """Try the candidates of one problem that the past has not tried, in their order, until the options end it.
+        """Try the candidates of one problem that its search gives, until that or the budget ends it.
 
-        Those of a family that proves far behind wait, and so do on a GPU those that are not compiled yet while others
-        are. Each is claimed before it is compiled, several `together`, and `trying` is told of it when its trial
-        begins. What families have tried late is made of the fastest few. A trial that the machine interrupted twice
-        says nothing of its kernel.
+        On a GPU those wait that are not compiled yet while others are. Each is claimed before it is compiled, several
+        `together`, and `trying` is told of it when its trial begins. A trial that the machine interrupted twice says
+        nothing of its kernel.
 
         While a kernel runs, the next ones are made ready, and what `meanwhile` does is done.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
-        line = Line(candidates, past.contenders)
-        most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
-        makes_late = options.late and not self.target.is_host  # there is one way to load on a host
-        remaining = Leading(line, past, claim, most, late=makes_late)
-        first = next(remaining, None)
+        first = next(search, None)
         if first is not None:
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
-            remaining.put_back(first)
+            search.put_back(first)
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
-        pending = Pending(remaining, line, self._begun, least_ahead(options.sharing, most), together)
+        most = None if options.max_trials is None else max(0, options.max_trials - len(search.past.tried))
+        pending = Pending(search, search, self._begun, least_ahead(options.sharing, most), together)
         ahead = nothing_meanwhile if self.target.is_host else lambda: meanwhile() or pending.step()
-        fastest_us = min((one.median_us for one in past.contenders), default=None)
+        fastest_us = min((one.median_us for one in search.past.contenders), default=None)
         try:
             for trials in count():
                 budget = options.budget_seconds
-                is_spent = budget is not None and past.seconds + seconds() - start >= budget
+                is_spent = budget is not None and search.past.seconds + seconds() - start >= budget
                 if is_spent and trials >= options.least_trials:
+                    search.end(Why.BUDGET)
+                if search.is_over:
                     return
                 self.phases.enter("compilers")
                 if self.target.is_host:  # where a compiler beside it would disturb its times
@@ -163,9 +160,7 @@ class Tuner:
                 trying(begun[0])
                 trial = self._trial(*begun, since=since, fastest_us=fastest_us, meanwhile=ahead)
                 since = seconds()
-                remaining.tell(trial)
-                if trial.measurement is not None:
-                    line.tell(trial.config.family, trial.measurement.median_us)
+                search.tell(told_of(trial))
                 if trial.outcome is Outcome.OK and trial.measurement is not None:
                     fastest_us = min(trial.measurement.median_us, fastest_us or trial.measurement.median_us)
                 yield trial

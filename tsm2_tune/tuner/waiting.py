@@ -1,54 +1,26 @@
-"""Which candidate is next: those of a family that is far behind wait, whatever their rank, until no other is left."""
+"""Candidates whose compilers were started: which is next."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
+from typing import Protocol
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compiling import Compiled
-from tsm2_tune.tuner.past import Contender
 
-FAR_BEHIND = 4.0  # times as long as the fastest of all: the fastest of a family whose others wait
-LOOK_AHEAD = 10_000  # candidates that are passed over for one that need not wait
 WAIT_SECONDS = 0.1  # for a compiler, before other work is looked for
-
 Begun = tuple[Candidate, KernelSource, Compiled]
 
 
-class Line(Iterator[Candidate]):
-    """The candidates of a search in their order, but for those that wait.
+class Line(Protocol):
+    """What knows which candidates are to wait until no other is left."""
 
-    `contenders` are earlier trials, which say as much of a family as those that `tell` hears of.
-    """
-
-    def __init__(self, candidates: Iterable[Candidate], contenders: Iterable[Contender] = ()) -> None:
-        self._coming, self._waiting = iter(candidates), deque[Candidate]()
-        self._least_us: dict[str, float] = {}
-        for one in contenders:
-            self.tell(one.config.family, one.median_us)
-
-    def __next__(self) -> Candidate:
-        for candidate in islice(self._coming, LOOK_AHEAD):
-            if not self.is_behind(candidate):
-                return candidate
-            self._waiting.append(candidate)
-        if not self._waiting:
-            raise StopIteration
-        return self._waiting.popleft()
-
-    def tell(self, family: str, median_us: float) -> None:
-        """A configuration of the family was right, and took so long."""
-        self._least_us[family] = min(self._least_us.get(family, median_us), median_us)
-
-    def is_behind(self, candidate: Candidate) -> bool:
-        """Whether its family has been tried, and takes many times as long as the fastest one."""
-        own = self._least_us.get(candidate.config.family)
-        return own is not None and own > FAR_BEHIND * min(self._least_us.values())
+    def is_behind(self, candidate: Candidate) -> bool: ...
 
 
 class Pending:

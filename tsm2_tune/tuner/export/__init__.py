@@ -11,7 +11,6 @@ from tsm2_tune.tuner.export.between import verified_in_full, with_between
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary
 from tsm2_tune.tuner.export.exchange import EXCHANGE, export_exchange
-from tsm2_tune.tuner.export.files import refuse_database, write, written
 from tsm2_tune.tuner.export.known import Known, known_of
 from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library, refuse_name
 from tsm2_tune.tuner.export.module import Cubins, module_text
@@ -20,6 +19,7 @@ from tsm2_tune.tuner.export.trials import export_trials
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.written_files import refuse_database, write, written
 
 __all__ = [
     "EXCHANGE",

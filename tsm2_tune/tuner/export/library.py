@@ -19,16 +19,16 @@ from tsm2_tune.runtime.interpolating import Interpolated, Routines
 from tsm2_tune.runtime.winners import Winner, work_of
 from tsm2_tune.runtime.work import Card
 from tsm2_tune.tuner.export.binaries import capability, compiled_cubins
-from tsm2_tune.tuner.export.files import refuse_database, write_all
 from tsm2_tune.tuner.export.known import Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, winner
-from tsm2_tune.tuner.export.shared import shared_object
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.host.toolchain import compiler_command
 from tsm2_tune.tuner.nvcc import architecture_flag
+from tsm2_tune.tuner.shared_objects import shared_object
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.written_files import refuse_database, write_all
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "c"
 BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # what is written beside the shared object, and from which file

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
-from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import IN_FINALS, Cache
 from tsm2_tune.tuner.vendor.libraries import version_text
+
+if TYPE_CHECKING:
+    from tsm2_tune.tuner.stored import BestRow
 
 NOT_MEASURED = "-"
 

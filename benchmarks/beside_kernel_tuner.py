@@ -1,0 +1,188 @@
+"""The same kernels, tuned by tsm2-tune and by Kernel Tuner: configurations a second, and what wins.
+
+    pip install kernel_tuner cupy-cuda13x
+    python -m benchmarks.beside_kernel_tuner --output benchmarks/results/h100-beside-kernel-tuner.json
+
+Each tuner gets the same texts, launches and problem, and an empty cache of kernels, and goes through all of the
+configurations. Kernel Tuner compiles with NVRTC through CuPy, compares C with NumPy's, and takes the mean of 7
+launches of each. tsm2-tune does as in any search. Then both winners are timed in turns, as finals are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+import tsm2_tune
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.options import REACH
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.events import TrialStored
+from tsm2_tune.tuner.past import NOTHING_PAST, Contender
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.trial import Final
+from tsm2_tune.tuner.tune import Options, Tuner, cores
+from tsm2_tune.usage import Command
+
+CASES = {
+    "1000000x8x8:f32": ("resident_b_fma",),
+    "4096x8x4096:f32": ("tsm2", "ism2"),
+}  # whose kernels need no workspace
+CACHE, CUPY_CACHE = "XDG_CACHE_HOME", "CUPY_CACHE_DIR"  # where kernels are kept
+ITERATIONS = 7  # Kernel Tuner's own choice
+NAME, NUMBER = "tried_kernel", "tried_number"  # of every kernel, and of the parameter that tells which it is
+
+
+def chosen(space: SearchSpace, most: int) -> list[Candidate]:
+    """So many of the space, spread over it, of those that need no workspace."""
+    every = [one for one in space.kept if not one.config.has_splits]
+    return every[:: max(1, len(every) // most)][:most]
+
+
+def tuned_here(space: SearchSpace, candidates: Sequence[Candidate], target: Target) -> dict[str, Any]:
+    """What tsm2-tune makes of them."""
+    outcomes, start = Counter[str](), time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "r.db"), create=True) as store:
+        options = Options(reach=REACH, late=False)
+        with Tuner(target, options) as tuner:
+            first = ended = 0.0
+            for event in job.run([space], tuner, store, order=lambda *_: candidates, families=space.families):
+                if isinstance(event, TrialStored):
+                    ended = time.perf_counter() - start
+                    first = first or ended
+                    outcomes[event.trial.outcome.value] += 1
+            (winner,) = store.best(device=target.identity.name, problem=space.problem, cache=tuner.cache)
+    return {
+        "trials": outcomes.total(),
+        "outcomes": dict(outcomes),
+        "seconds": ended,
+        "first_after_seconds": first,
+        "winner": winner.config,
+    }
+
+
+def tuned_by_kernel_tuner(problem: Problem, candidates: Sequence[Candidate], target: Target) -> dict[str, Any]:
+    """What Kernel Tuner makes of them: a parameter is the number of the configuration, another its threads."""
+    import kernel_tuner
+
+    sources = [render(problem, one.config) for one in candidates]
+    texts = [source.text.replace(f" {source.kernel}(", f" {NAME}(") for source in sources]
+    launches = [source.launch for source in sources]
+    grids = [launch.grid(problem.m, problem.n) for launch in launches]
+    rng = np.random.default_rng(0)
+    a, b = (
+        rng.standard_normal(rows * columns, np.float32)
+        for rows, columns in ((problem.m, problem.k), (problem.k, problem.n))
+    )
+    c = np.zeros(problem.m * problem.n, np.float32)
+    product = a.reshape(problem.k, problem.m).T @ b.reshape(problem.n, problem.k).T
+    index = np.int32 if problem.index_bits == 32 else np.int64
+    sizes = [index(extent) for extent in (problem.m, problem.n, problem.k)]
+    arguments = [*sizes, np.float32(1), a, sizes[0], b, sizes[2], np.float32(0), c, sizes[0]]
+    answer = [None] * 9 + [np.ascontiguousarray(product.T).ravel(), None]
+    start, found = time.perf_counter(), list[dict[str, Any]]()
+    for threads in sorted({one.threads for one in launches}):  # one search each: the number is no function of others
+        of_block = [number for number, one in enumerate(launches) if one.threads == threads]
+        tried, _ = kernel_tuner.tune_kernel(
+            NAME,
+            lambda given: texts[given[NUMBER]],
+            lambda given: grids[given[NUMBER]],
+            arguments,
+            {NUMBER: of_block, "block_size_x": [threads]},
+            grid_div_x=[],
+            grid_div_y=[],
+            answer=answer,
+            atol=1e-3,
+            lang="CUPY",
+            iterations=ITERATIONS,
+            smem_args={"size": lambda given: launches[given[NUMBER]].smem_bytes},
+            compiler_options=["-std=c++17", "-default-device", *(f"-D{define}" for define in sources[0].defines)],
+            quiet=True,
+        )
+        found += tried
+    seconds = time.perf_counter() - start
+    right = [one for one in found if isinstance(one["time"], float)]
+    best = min(right, key=lambda one: float(one["time"]))
+    return {
+        "trials": len(found),
+        "outcomes": {"ok": len(right), "failed": len(found) - len(right)},
+        "seconds": seconds,
+        "winner": candidates[best[NUMBER]].config.text,
+    }
+
+
+def in_turns(
+    space: SearchSpace, candidates: Sequence[Candidate], texts: Sequence[str], target: Target
+) -> list[float]:
+    """Microseconds that these configurations take, in turns."""
+    by_text = {one.config.text: one.config for one in candidates}
+    contenders = tuple(Contender(by_text[text], 1.0) for text in dict.fromkeys(texts))
+    with Tuner(target, Options()) as tuner:
+        final = tuner.final(
+            space.problem, replace(NOTHING_PAST, contenders=contenders), frozenset(texts), repeat=True
+        )
+    if not isinstance(final, Final):
+        raise click.ClickException(f"no final of {texts}: {final}")
+    measured = {one.text: us.median_us for one, us in final.measurements if us.cache is Options().cache}
+    return [measured[text] for text in texts]
+
+
+def row_of(text: str, families: Sequence[str], target: Target, most: int) -> dict[str, Any]:
+    """Both tuners on one problem."""
+    problem = Problem.parse(text)
+    space = search_space(problem, target.limits, families=families)
+    candidates = chosen(space, most)
+    here = tuned_here(space, candidates, target)
+    there = tuned_by_kernel_tuner(problem, candidates, target)
+    times = in_turns(space, candidates, (here["winner"], there["winner"]), target)
+    for one, us in zip((here, there), times, strict=True):
+        one |= {"per_second": one["trials"] / one["seconds"], "median_us": us}
+    click.echo(
+        f"{text}: {len(candidates)} configurations: here {here['per_second']:.1f} a second, {here['winner']}"
+        f" {times[0]:.2f} us; Kernel Tuner {there['per_second']:.1f} a second, {there['winner']} {times[1]:.2f} us"
+    )
+    return {"problem": text, "families": list(families), "tsm2_tune": here, "kernel_tuner": there}
+
+
+@click.command(cls=Command)
+@click.option("--device", default="0", show_default=True, help="CUDA ordinal.")
+@click.option("--most", default=300, show_default=True, help="Configurations of each problem.")
+@click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
+def main(device: str, most: int, output: Path) -> None:
+    """Tune the same kernels with both."""
+    target = find_target(device)
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ[CACHE] = os.environ[CUPY_CACHE] = cache  # before CuPy is imported
+        import kernel_tuner
+
+        rows = [row_of(text, families, target, most) for text, families in CASES.items()]
+    facts = {
+        "command": "python -m benchmarks.beside_kernel_tuner",
+        "date": datetime.now(UTC).date().isoformat(),
+        "device": target.identity.name,
+        "driver": target.identity.driver,
+        "toolkit": target.identity.toolkit,
+        "cores": cores(),
+        "tsm2_tune": tsm2_tune.__version__,
+        "kernel_tuner": kernel_tuner.__version__,
+    }
+    output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Search spaces that were tried whole on a GPU, in a file that is small enough for the repository.
+
+    python -m benchmarks.recorded_spaces spaces.db --output benchmarks/results/h100-spaces.json.xz
+
+The database is of `tsm2-tune --budget 0` with the same shapes: every configuration that the rules keep was tried, of
+all families or of some. The file has of each trial its configuration, how it ended and its median: of one that was
+behind, that of its first launches.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.result_file import program_facts, require_new
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import FAMILIES, config_spelt
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies.strategy import Told
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.usage import Command
+
+FILE = Path(__file__).parent / "results/h100-spaces.json.xz"
+WHOLE = 0.5  # of a family's configurations: from so many on it counts as recorded
+MAY_WIN = (Outcome.OK, Outcome.BEHIND)  # what was behind something that another strategy tries later
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A space of some families, and how the trials of its configurations ended."""
+
+    device: str
+    space: SearchSpace
+    told: Mapping[KernelConfig, Told]
+
+    @property
+    def problem(self) -> Problem:
+        """Whose space it is."""
+        return self.space.problem
+
+    @property
+    def trials(self) -> int:
+        """How many configurations of the space were tried."""
+        return sum(one.config in self.told for one in self.space.kept)
+
+    @property
+    def best_us(self) -> float:
+        """The fastest of these."""
+        times = (self.told[one.config] for one in self.space.kept if one.config in self.told)
+        return min((one.us for one in times if one.is_right and one.us is not None), default=inf)
+
+
+def rows_of(store: Store) -> Iterator[dict[str, Any]]:
+    """Of each device and problem its trials."""
+    for device in store.devices():
+        current = defaultdict[Problem, set[str]](set)
+        for one in store.current(device):
+            current[one.problem].add(one.basis)
+        for problem, bases in sorted(current.items()):
+            of_bases = (store.history(device, problem, tuple(FAMILIES), basis).tried() for basis in sorted(bases))
+            trials = [[one.config.text, one.outcome.value, one.median_us] for of in of_bases for one in of]
+            yield {"device": device, "problem": problem.text, "trials": trials}
+
+
+def limits_of(device: str) -> DeviceLimits:
+    """Those of the bundled card that the device's name has in it. InputError where there is none."""
+    for name, limits in PROFILES.items():
+        if name in device.lower():
+            return limits
+    raise InputError(f"no bundled card is {device!r}: expected one of {', '.join(PROFILES)}")
+
+
+def space_of(row: Mapping[str, Any]) -> Recorded:
+    """The space of the families that the row has most configurations of."""
+    told: dict[KernelConfig, Told] = {}
+    for text, outcome, us in row["trials"]:
+        config = config_spelt(text)
+        if config is not None:
+            told[config] = Told(config, us, Outcome(outcome) in MAY_WIN and us is not None)
+    problem, limits = Problem.parse(row["problem"]), limits_of(row["device"])
+    kept = search_space(problem, limits).kept
+    every = Counter(one.config.family for one in kept)
+    tried = Counter(one.config.family for one in kept if one.config in told)
+    families = [name for name, count in tried.items() if count >= WHOLE * every[name]]
+    return Recorded(row["device"], search_space(problem, limits, families=families), told)
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file."""
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        found: list[dict[str, Any]] = json.load(file)["rows"]
+    return found
+
+
+def write(rows: Sequence[Mapping[str, Any]], output: Path) -> None:
+    """The file of these."""
+    facts = {"command": "python -m benchmarks.recorded_spaces", **program_facts(), "rows": rows}
+    with lzma.open(output, "wt", preset=9 | lzma.PRESET_EXTREME, encoding="utf-8") as file:
+        json.dump(facts, file, separators=(",", ":"))
+
+
+@click.command(cls=Command)
+@click.argument("database", metavar="DATABASE", type=click.Path(exists=True, dir_okay=False))
+@click.option("--output", default=FILE, show_default=True, type=click.Path(dir_okay=False, path_type=Path))
+def main(database: str, output: Path) -> None:
+    """Write what the database has of each problem."""
+    require_new(output, "name another --output")
+    with Store.open(database, create=False) as store:
+        rows = list(rows_of(store))
+    write(rows, output)
+    click.echo(f"wrote {output}: {sum(len(row['trials']) for row in rows)} trials of {len(rows)} problems")
+
+
+if __name__ == "__main__":
+    main()

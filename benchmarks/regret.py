@@ -1,0 +1,258 @@
+"""How soon each strategy finds a fast kernel: searches replayed without a GPU on spaces that were tried whole.
+
+    python -m benchmarks.regret                                 # of benchmarks/results/h100-spaces.json.xz
+    python -m benchmarks.regret --db results.db --output regret.json
+
+Regret is the time of the fastest right kernel that a search has found after some of its trials, over the fastest of
+the space, less 1. A strategy is asked and told as in a run: a trial takes the time that was recorded, or is behind
+where that is too long by then, and candidates are compiled ahead of their trials. What is made of the fastest late
+is left out, as the others never try it. Where chance decides, the mean over seeds is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from math import inf
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean
+from typing import Any, cast
+
+import click
+import numpy as np
+
+from benchmarks.headline import markdown
+from benchmarks.recorded_spaces import FILE, Recorded, limits_of, rows_in, rows_of, space_of
+from benchmarks.result_file import program_facts, require_new
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.first_choices import packaged
+from tsm2_tune.generator.measured import Choice, Measured
+from tsm2_tune.generator.order import expected_times_us, first_and_rest
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.generator.tables import Chosen
+from tsm2_tune.options import REACH
+from tsm2_tune.tuner.compiling import Compiled
+from tsm2_tune.tuner.nearby import MOST_KERNELS
+from tsm2_tune.tuner.past import Claimed
+from tsm2_tune.tuner.search import Search, Why
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies import strategy_named
+from tsm2_tune.tuner.strategies.model import Model
+from tsm2_tune.tuner.strategies.strategy import InOrder, Strategy
+from tsm2_tune.tuner.trial import CompileFailure, Outcome
+from tsm2_tune.tuner.waiting import Pending
+from tsm2_tune.usage import Command
+
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.25)  # of the trials of a space
+GAINS = (0.005, 0.01, 0.02, 0.05)
+NAMED = ("exhaustive", "random", "optuna:tpe", "optuna:nsgaii")
+OF_GAIN = ("model, other shapes", "model, nothing measured")
+SEEDS = {"random": 5}  # one of all others
+AHEAD = 17  # candidates that are compiled ahead of their trials: of a machine with 16 cores
+WITHIN = 0.02  # regret that is aimed at after a tenth of the trials
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of a strategy on a space."""
+
+    strategy: str
+    problem: str
+    trials: int  # of the whole space
+    regrets: tuple[float, ...]  # after each of SHARES
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Where a search ended by --gain."""
+
+    strategy: str
+    problem: str
+    gain: float
+    share: float  # of the trials of the space
+    missed: float  # regret
+
+
+def in_order(of: Recorded, near: Sequence[Measured]) -> Strategy:
+    """First choices by what was measured, and then the order of the model, whatever the trials say."""
+    first, others = first_and_rest(of.space, 0, near)
+    return InOrder([*first, *others])
+
+
+def by_model(of: Recorded, near: Sequence[Measured]) -> Strategy:
+    """The default strategy, where so much was measured."""
+    return Model(*first_and_rest(of.space, 0, near), late=False)
+
+
+def without_any(of: Recorded) -> Strategy:
+    """The default strategy without first choices."""
+    by_time = np.argsort(expected_times_us(of.space.kept), kind="stable")
+    return Model((), Chosen(of.space.kept, by_time), late=False)
+
+
+def fastest(row: Mapping[str, Any]) -> Measured:
+    """What a database would know of a recorded space."""
+    right = [(us, text) for text, outcome, us in row["trials"] if outcome == Outcome.OK]
+    spelt = ((config_spelt(text), us) for us, text in sorted(right)[:MOST_KERNELS])
+    choices = tuple(Choice(config.early, us) for config, us in spelt if config is not None)
+    return Measured(limits_of(row["device"]), Problem.parse(row["problem"]), choices)
+
+
+def strategies(of: Recorded, known: Sequence[Measured]) -> dict[str, Callable[[int], Strategy]]:
+    """Name -> what makes it of a seed. `known` are the other spaces' winners."""
+    brought = packaged(of.problem, of.space.limits)
+    others = packaged(of.problem, of.space.limits, without=of.problem)
+    return {
+        **{name: lambda seed, name=name: strategy_named(name)(of.space, seed, ()) for name in NAMED},
+        "first choices of other shapes, no trials told": lambda _: in_order(of, others),
+        "model": lambda _: by_model(of, brought),
+        "model, other shapes": lambda _: by_model(of, others),
+        "model, nothing measured": lambda _: without_any(of),
+        "model, own database alone": lambda _: by_model(of, known),
+    }
+
+
+def replayed(strategy: Strategy, of: Recorded, *, most: int | None = None, gain: float | None = None) -> Replay:
+    """A search on the space; what was not recorded is passed over."""
+
+    def claim(candidate: Candidate) -> Claimed:
+        return Claimed.YES if candidate.config in of.told else Claimed.ELSEWHERE
+
+    def begun(candidate: Candidate) -> tuple[KernelSource, Compiled]:
+        compiled: Compiled = Future()
+        compiled.set_result(CompileFailure(Outcome.INTERRUPTED, "not compiled"))  # nobody looks
+        return cast(KernelSource, None), compiled
+
+    search = Search(strategy, claim=claim, most=most, gain=gain)
+    pending, best_us = Pending(search, search, begun, AHEAD), [inf]
+    while not search.is_over and (one := pending.take()) is not None:
+        told = of.told[one[0].config]
+        us = inf if told.us is None else told.us
+        search.tell(replace(told, is_right=told.is_right and us <= REACH * best_us[-1]))
+        best_us.append(min(best_us[-1], us) if told.is_right else best_us[-1])
+    return Replay(best_us[1:], search.why)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A replayed search."""
+
+    best_us: Sequence[float]  # after each trial
+    why: Why  # it ended
+
+    def regret(self, of: Recorded, trials: int) -> float:
+        """After so many trials."""
+        return self.best_us[min(trials, len(self.best_us)) - 1] / of.best_us - 1
+
+
+def rows_of_space(row: Mapping[str, Any], known: Sequence[Measured]) -> tuple[list[Row], list[Ended]]:
+    """Of a recorded space, all strategies. `known` are the winners of all spaces."""
+    of, rows, ended = space_of(row), list[Row](), list[Ended]()
+    alike = (one for one in known if one.problem.dtype_name == of.problem.dtype_name)
+    known = [one for one in alike if one.problem != of.problem]
+    counts = [max(1, round(share * of.trials)) for share in SHARES]
+    for name, make in strategies(of, known).items():
+        several = [replayed(make(seed), of, most=counts[-1]) for seed in range(SEEDS.get(name, 1))]
+        regrets = tuple(mean(one.regret(of, count) for one in several) for count in counts)
+        rows.append(Row(name, of.problem.text, of.trials, regrets))
+        if name in OF_GAIN:
+            for gain in GAINS:
+                found = replayed(make(0), of, gain=gain)
+                trials = len(found.best_us)
+                ended.append(Ended(name, of.problem.text, gain, trials / of.trials, found.regret(of, trials)))
+    return rows, ended
+
+
+def percent(value: float) -> str:
+    """With one digit; what has no right kernel yet has none."""
+    return "-" if value == inf else f"{100 * value:.1f}"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Of each strategy the mean regret, the largest, and of how many spaces it is small, in percent."""
+    lines = []
+    for name in dict.fromkeys(row.strategy for row in rows):
+        own = [row.regrets for row in rows if row.strategy == name]
+        columns = list(zip(*own, strict=True))
+        tenth = columns[SHARES.index(0.1)]
+        means = [percent(mean(column)) for column in columns]
+        lines.append((name, *means, percent(max(tenth)), f"{sum(one <= WITHIN for one in tenth)} of {len(own)}"))
+    heads = ("strategy", *(f"{100 * share:g} %" for share in SHARES), "largest at 10 %", "at most 2 % at 10 %")
+    return markdown(heads, lines, texts=("strategy",))
+
+
+def by_space(rows: Sequence[Row]) -> str:
+    """The regret of each strategy on each space after a tenth of the trials, in percent."""
+    problems = list(dict.fromkeys((row.problem, row.trials) for row in rows))
+    found = {(row.strategy, row.problem): percent(row.regrets[SHARES.index(0.1)]) for row in rows}
+    names = list(dict.fromkeys(row.strategy for row in rows))
+    lines = [(problem, str(trials), *(found[name, problem] for name in names)) for problem, trials in problems]
+    return markdown(("space", "trials", *names), lines, texts=("space",))
+
+
+def gains(ended: Sequence[Ended]) -> str:
+    """Of each gain: how many trials a search took, and what it missed, in percent."""
+    lines = []
+    for name in dict.fromkeys(one.strategy for one in ended):
+        for gain in GAINS:
+            own = [one for one in ended if (one.strategy, one.gain) == (name, gain)]
+            kept = sum(one.missed < gain for one in own)
+            shares, missed = mean(one.share for one in own), max(one.missed for one in own)
+            lines.append((name, f"{100 * gain:g}", percent(shares), percent(missed), f"{kept} of {len(own)}"))
+    heads = ("strategy", "--gain, %", "trials, % of the space", "missed at the most, %", "missed less than the gain")
+    return markdown(heads, lines, texts=("strategy",))
+
+
+def drawn(record: Mapping[str, Any]) -> dict[str, str]:
+    """The tables of a record."""
+    rows = [Row(**row) for row in record["rows"]]
+    ended = [Ended(**one) for one in record["ended"]]
+    return {"regret": table(rows), "regret-by-space": by_space(rows), "gain": gains(ended)}
+
+
+@click.command(cls=Command)
+@click.option(
+    "--db", default=None, type=click.Path(exists=True, dir_okay=False), help="Spaces that were tried whole."
+)
+@click.option("--spaces", default=FILE, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--processes", default=2, show_default=True, type=click.IntRange(1, 256))
+@click.option("--output", default=None, type=click.Path(dir_okay=False, path_type=Path), help="JSON.")
+def main(db: str | None, spaces: Path, processes: int, output: Path | None) -> None:
+    """Replay every strategy on the spaces, and print the tables."""
+    for name in NAMED:
+        strategy_named(name)  # before anything is replayed
+    if output is not None:
+        require_new(output, "name another --output")
+    if db is None:
+        every = rows_in(spaces)
+    else:
+        with Store.open(db, create=False) as store:
+            every = list(rows_of(store))
+    known = [fastest(row) for row in every]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        found = []
+        for row, part in zip(every, pool.map(rows_of_space, every, [known] * len(every)), strict=True):
+            click.echo(f"{row['problem']}: replayed", err=True)
+            found.append(part)
+    rows, ended = ([one for of in part for one in of] for part in zip(*found, strict=True))
+    record = {
+        "command": "python -m benchmarks.regret",
+        "devices": sorted({row["device"] for row in every}),
+        "ahead": AHEAD,
+        "shares": SHARES,
+        **program_facts(),
+        "rows": [asdict(row) for row in rows],
+        "ended": [asdict(one) for one in ended],
+    }
+    if output is not None:
+        output.write_text(json.dumps(record, indent=1) + "\n")
+    click.echo("\n\n".join(drawn(record).values()))
+
+
+if __name__ == "__main__":
+    main()

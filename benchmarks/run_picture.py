@@ -1,0 +1,80 @@
+"""Draw the picture of a run in docs/tuning.md: what a terminal shows in the middle of it, by trials of an H200.
+
+python -m benchmarks.run_picture
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+import tsm2_tune
+from tsm2_tune.live import Display
+from tsm2_tune.tuner.events import Event, ProblemEnded, ProblemStarted, TrialStored
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.tune import Options
+from tsm2_tune.usage import Command
+
+ROOT = Path(__file__).parents[1]
+DATABASE = ROOT / "benchmarks/results/h200-pack.db.xz"
+PICTURE = ROOT / "docs/pictures/run.svg"
+COLUMNS = 120
+DTYPE, OP = "f32", "nn"  # of the problems
+ENDED, TRIALS = 3, 20  # problems before the one that is shown, and trials of that
+FINALS_SECONDS = 2.0  # a database does not tell how long finals took
+
+
+def events(store: Store, row: tsm2_tune.BestRow, ids: Sequence[int]) -> Iterator[tuple[float, Event]]:
+    """The events of the turn that the row won, with trials of these numbers; each with the seconds that it took."""
+    space = tsm2_tune.plan_space(row.problem, device="h200")
+    yield 0.0, ProblemStarted(space, 0, 0.0, None)
+    for number in ids:
+        trial = store.trial(number).trial
+        yield trial.total_seconds, TrialStored(trial, number)
+    yield FINALS_SECONDS, ProblemEnded(row.problem, len(ids), len(ids), 0, len(space.kept) - len(ids), 0, 0, row)
+
+
+def drawn(store: Store) -> str:
+    """The picture, as SVG."""
+    rows = [row for row in store.best(cache=Cache.CLEAN) if (row.dtype, row.op) == (DTYPE, OP)]
+    tried = defaultdict[str, list[int]](list)
+    for line in store.listing():
+        tried[line.problem].append(line.id)
+    now = [0.0]
+    plain = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=COLUMNS)
+    options = Options(budget_seconds=10.0, cache=Cache.CLEAN)
+    shown = Display(plain, options, len(rows), Phases(), lambda: now[0])
+    for place, row in enumerate(rows[: ENDED + 1]):
+        for seconds, event in islice(events(store, row, tried[row.problem.text]), None if place < ENDED else TRIALS):
+            now[0] += seconds
+            shown.show(event)
+    assert isinstance(plain.file, io.StringIO)
+    screen = Console(file=io.StringIO(), record=True, force_terminal=True, width=COLUMNS)
+    screen.print(Text(plain.file.getvalue().rstrip()), overflow="fold")
+    screen.print(shown)
+    return screen.export_svg(title="tsm2-tune", unique_id="run")
+
+
+@click.command(cls=Command)
+def main() -> None:
+    """Draw docs/pictures/run.svg anew."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "results.db"
+        path.write_bytes(lzma.decompress(DATABASE.read_bytes()))
+        with Store.open(path, create=False) as store:
+            PICTURE.write_text(drawn(store), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

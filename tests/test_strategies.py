@@ -1,0 +1,183 @@
+"""What each strategy gives: every candidate once, the same for the same seed, and what it learns of trials."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.order import expected_times_us, ordered
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.tuner.past import NOTHING_PAST, Claimed, Past
+from tsm2_tune.tuner.search import Search, Why
+from tsm2_tune.tuner.strategies import OWN, STRATEGIES, strategy_named
+from tsm2_tune.tuner.strategies.gain import MOST, Gain
+from tsm2_tune.tuner.strategies.model import FIRST, Model
+from tsm2_tune.tuner.strategies.strategy import InOrder, Strategy, Told
+
+SPACE = search_space(Problem(1000, 8, 8, "f64"), PROFILES["h100"], families=["tsm2", "ism2"])
+Time = Callable[[KernelConfig], float]
+
+
+def time_us(config: KernelConfig) -> float:
+    """Least for 256 threads and 8 columns, which the model does not expect."""
+    tunables = {name: float(value) for name, value in config.tunables.items() if isinstance(value, int)}
+    away = abs(math.log2(tunables["threads"] / 256)) + abs(math.log2(tunables["columns"] / 8))
+    return 10.0 * (1 + away) + len(config.text) / 1000
+
+
+def searched(
+    search: Search, time: Time = time_us, *, most: int | None = None, right: bool = True
+) -> list[KernelConfig]:
+    """The configurations in the order in which they are tried, each told before the next."""
+    found = []
+    for candidate in islice(search, most):
+        found.append(candidate.config)
+        search.tell(Told(candidate.config, time(candidate.config), is_right=right))
+    return found
+
+
+def made(name: str, seed: int = 0) -> Strategy:
+    if name.startswith("optuna:"):
+        pytest.importorskip("optuna")
+    return strategy_named(name)(SPACE, seed, ())
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_gives_every_candidate_once_and_the_same_for_the_same_seed(name: str) -> None:
+    few = replace(SPACE, kept=SPACE.kept[::6])
+    if name.startswith("optuna:"):
+        pytest.importorskip("optuna")
+    orders = [searched(Search(strategy_named(name)(few, seed, ()))) for seed in (1, 1)]
+    assert orders[0] == orders[1]
+    assert sorted(one.text for one in orders[0]) == sorted(one.config.text for one in few.kept)
+
+
+def test_random_is_another_order_for_another_seed() -> None:
+    orders = [searched(Search(made("random", seed)), most=20) for seed in (1, 2)]
+    assert not set(orders[0]) <= set(orders[1])
+
+
+def test_exhaustive_is_the_order_of_the_space() -> None:
+    assert searched(Search(made("exhaustive"))) == [one.config for one in SPACE.kept]
+
+
+def test_the_model_begins_with_first_choices_and_learns_of_trials() -> None:
+    """What is fast contrary to the model comes sooner than in the model's own order."""
+    order = [one.config for one in ordered(SPACE, 0)]
+    best = order[250]
+
+    def away_us(config: KernelConfig) -> float:
+        pairs = zip(config.tunables.values(), best.tunables.values(), strict=False)
+        numbers = [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int)]
+        away = sum(abs(math.log2(a / b)) for a, b in numbers)
+        return 10.0 * (1 + away) * (1 if config.family == best.family else 3)
+
+    found = searched(Search(made("model")), away_us)
+    assert found[0] == order[0]
+    assert found.index(best) < 125
+
+
+def test_what_has_no_time_teaches_nothing() -> None:
+    def failed(candidates: list[Candidate]) -> list[str]:
+        search, found = Search(Model((), candidates, late=False)), []
+        for candidate in search:
+            found.append(candidate.config.text)
+            search.tell(Told(candidate.config, None, is_right=False))
+        return found
+
+    candidates = sorted(SPACE.kept, key=lambda one: float(expected_times_us([one])[0]))[:40]
+    assert failed(candidates)[:FIRST] == [one.config.text for one in candidates[:FIRST]]
+    assert sorted(failed(candidates)) == sorted(one.config.text for one in candidates)
+
+
+@pytest.mark.parametrize("name", [*OWN, "optuna:tpe"])
+def test_a_resumed_search_goes_on_and_tries_nothing_twice(name: str) -> None:
+    whole = searched(Search(made(name)), most=60)
+    told = tuple(Told(config, time_us(config), is_right=True) for config in whole[:30])
+    past = replace(NOTHING_PAST, tried=frozenset(one.config.text for one in told), told=told)
+    resumed = searched(Search(made(name), past), most=30)
+    assert not set(resumed) & set(whole[:30])
+    if not name.startswith("optuna:"):  # whose sampler draws other numbers then
+        assert resumed == whole[30:]
+
+
+def test_without_optuna_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *arguments: Any, **named: Any) -> Any:
+        if name.partition(".")[0] == "optuna":
+            raise ImportError(name)
+        return real(name, *arguments, **named)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(ToolMissing, match=r"Optuna is not installed: pip install 'tsm2-tune\[optuna\]'"):
+        strategy_named("optuna:tpe")
+
+
+def test_why_a_search_ends() -> None:
+    few = SPACE.kept[:10]
+
+    def why(**named: Any) -> Why:
+        search = Search(InOrder(few), **named)
+        searched(search, lambda _: 5.0)
+        return search.why
+
+    assert why() is Why.ALL_TRIED
+    assert why(most=10) is Why.ALL_TRIED
+    assert why(most=9) is Why.MAX_TRIALS
+    assert why(claim=lambda _: Claimed.ENOUGH) is Why.MAX_TRIALS
+    assert why(claim=lambda _: Claimed.ELSEWHERE) is Why.ALL_TRIED
+
+
+def ended_by_gain(gain: float, times_us: list[float | None], past: Past = NOTHING_PAST) -> int | None:
+    """After how many of the trials a search ends by the gain; None where it does not."""
+    judged = Gain(gain)
+    for number, us in enumerate(times_us, start=1):
+        judged.tell(Told(SPACE.kept[0].config, us, is_right=us is not None))
+        if judged.is_too_little:
+            return number
+    return None
+
+
+def test_the_last_trials_tell_what_is_expected_of_going_on() -> None:
+    assert ended_by_gain(0.05, [100.0] * 300) == 101
+    assert ended_by_gain(0.02, [100.0] * 300) == 251
+    assert ended_by_gain(0.005, [100.0] * (MOST + 1)) == MOST + 1
+    assert ended_by_gain(0.005, [100.0] * MOST) is None
+    assert ended_by_gain(0.05, [100.0] * 60 + [90.0] + [100.0] * 300) == 161
+    assert ended_by_gain(0.05, [100.0] * 60 + [96.0] + [100.0] * 300) == 101  # a gain of 4.2 % is too little
+    assert ended_by_gain(0.05, [None] * 1000) is None  # nothing is right yet
+    assert ended_by_gain(0.0, [100.0] * 1000) is None
+
+
+def test_a_search_that_ended_by_the_gain_ends_at_once_the_next_time() -> None:
+    search = Search(InOrder(SPACE.kept), gain=0.05)
+    tried = searched(search, lambda _: 100.0)
+    assert (len(tried), search.why, search.is_over) == (101, Why.GAIN, True)
+    told = tuple(Told(config, 100.0, is_right=True) for config in tried)
+    past = replace(NOTHING_PAST, tried=frozenset(one.text for one in tried), told=told)
+    again = Search(InOrder(SPACE.kept), past, gain=0.05)
+    assert (searched(again), again.why) == ([], Why.GAIN)
+
+
+def test_what_comes_first_comes_before_the_strategy() -> None:
+    last = SPACE.kept[len(SPACE.kept) - 1]
+    search = Search(InOrder(SPACE.kept), first=[last])
+    assert [one.config for one in islice(search, 2)] == [last.config, SPACE.kept[0].config]
+
+
+def test_a_space_without_candidates_has_none() -> None:
+    empty: SearchSpace = replace(SPACE, kept=())
+    for name in OWN:
+        assert strategy_named(name)(empty, 0, ()).ask() is None
