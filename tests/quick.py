@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from tsm2_tune.tuner.compiler import Toolchain, cache_folder
@@ -61,7 +62,12 @@ def header_of(toolchain: Toolchain) -> Path:
 
 def with_header(toolchain: Toolchain, header: Path) -> Toolchain:
     """The compiler, whose binaries are the same whichever header it is given."""
-    return replace(toolchain, wrap=lambda text: f'#include "{header}"\n#line 1\n{host_text(text)}')
+    return replace(toolchain, wrap=partial(_after, str(header)))
+
+
+def _after(header: str, text: str) -> str:
+    """The text for the host after the header; a function that another process knows, too."""
+    return f'#include "{header}"\n#line 1\n{host_text(text)}'
 
 
 def is_compiled(header: Path, toolchain: Toolchain) -> bool:

@@ -57,7 +57,8 @@ FUNCTIONS = {  # what a program may rely on: a change here is one that users are
     " dtype: 'ElementTypes | None' = None, op: 'Texts | None' = None, layout: 'str' = 'column',"
     " cache: 'str | None' = None",
     "tune": "products: 'Products', *, dtype: 'ElementTypes' = 'f32', op: 'Texts' = 'nn', layout: 'str' = 'column',"
-    " math: 'str' = 'full', device: 'int | str | Target | None' = None, db: 'str | PathLike[str]' = 'results.db',"
+    " math: 'str' = 'full', device: 'Devices' = None, cluster: 'str | None' = None,"
+    " db: 'str | PathLike[str]' = 'results.db',"
     " budget: 'float | None' = 120.0, max_trials: 'int | None' = None, compile_limit: 'float' = 120.0,"
     " run_limit: 'float' = 60.0, cache: 'str' = 'dirty', family: 'Texts | None' = None,"
     " guidelines: 'str | Thresholds | None' = None, retry: 'Texts | None' = None, seed: 'int' = 0,"

@@ -134,14 +134,13 @@ def main(
     compiles CUDA for the rest, verifies and times each, and stores every trial. The same command again goes on
     where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
     """
-    from tsm2_tune.progress import tell_interrupted
-    from tsm2_tune.quarantining import tell_quarantined
-
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if is_given(ctx, name)]
         if given:
             raise click.UsageError(f"options of tuning before {ctx.invoked_subcommand!r}: put them behind it")
         return
+    from tsm2_tune.progress import tell_interrupted  # other commands do not wait for what tuning needs
+    from tsm2_tune.quarantining import tell_quarantined
 
     if shapes is None:
         raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480; --help says more")
@@ -152,7 +151,10 @@ def main(
         devices = spec if cluster is not None else targets_of(spec)
         is_unasked_host = not (spec or cluster) and targets_of(devices)[0].is_host
         shown = _shown(
-            database, is_unasked_host=is_unasked_host, is_cache_asked=is_given(ctx, "cache"), as_json=as_json
+            shown_name(database),
+            is_unasked_host=is_unasked_host,
+            is_cache_asked=is_given(ctx, "cache"),
+            as_json=as_json,
         )
         with shown:
             result = tsm2_tune.tune(

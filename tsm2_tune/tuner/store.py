@@ -94,9 +94,8 @@ class Store:
         """
         device = run.identity.name
         problems = {trial.problem.text for trial in trials}
-        about = (
-            (device, *problems) if len(problems) == 1 and not hazards else ()
-        )  # which are counted for all problems
+        is_of_one = len(problems) == 1 and not hazards  # which are counted for all problems
+        about = (device, *problems) if is_of_one else ()
         with self._database.transaction(writes=True, about=about) as connection:
             run_id = adding.found_or_added(connection, schema.run, rows.run_values(run))
             ids = [
