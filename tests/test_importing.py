@@ -150,7 +150,8 @@ def test_all_of_a_database_with_every_kind_of_trial_is_imported(tmp_path: Path) 
     good_database(good)
     said = run("import", str(good), "--db", str(new))
     assert (said.exit_code, said.stderr) == (0, "")
-    assert said.stdout == f"{new}: 12 trials added, 0 were there; 14 measurements added, of 4 problems\n"
+    added = "12 trials added, 0 were there; 14 measurements added, of 4 problems; 2 in quarantine"
+    assert said.stdout == f"{new}: {added}\n"
     assert facts(new) == facts(good)
     again = run("import", str(good), "--db", str(new))
     assert again.stdout == f"{new}: nothing new: 12 trials were there, of 4 problems\n"

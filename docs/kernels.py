@@ -1,0 +1,174 @@
+"""Draw a page for each kernel, docs/kernels/NAME.md, from its declaration: what it is, its families, their tunables.
+
+python docs/kernels.py
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tsm2_tune.generator import families
+from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.former_names import FORMER_NAMES
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space import unfit
+from tsm2_tune.generator.spelling import value_spelt
+from tsm2_tune.generator.tunables import Declared, declared
+from tsm2_tune.options import LARGE
+
+FOLDER = Path(__file__).parent / "kernels"
+PACKAGE = Path(families.__file__).parent
+DRAWN, END = "<!-- drawn: kernels -->", "\n<!-- end -->\n"
+PLACE_OF_FASTEST = 7  # card, type, op, m, n and k are before it
+MOST_LOOKED_AT = 200_000  # configurations, for the values of their tunables
+OPS = {  # spelling -> what it is
+    "nn": "A B",
+    "nt": "A B^T",
+    "ttt": "A B, row-major",
+    "tn": "A^T B",
+    "tnt": "A^T B, C row-major",
+    "tx": "A^T A",
+}
+MATHS = {  # type of a problem -> its options
+    "tf32": " --math tf32",
+    "3xtf32": " --math 3xtf32",
+    "minplus_f32": " --math minplus",
+    "minplus_f64": " --dtype f64 --math minplus",
+}
+SHAPES = ((4096, 4096, 4096), (10**6, 8, 8), (8, 8, 10**6), (4096, 8, 4096), (10**6, 1, 64), (16, 16, 64))
+
+
+def modules() -> Iterator[ModuleType]:
+    """One for each kernel."""
+    for one in pkgutil.iter_modules([str(PACKAGE)]):
+        if one.name != "family":
+            yield importlib.import_module(f"{families.__name__}.{one.name}")
+
+
+def pages() -> dict[str, str]:
+    """File name -> its text."""
+    every = {module.__name__.rpartition(".")[2]: module for module in modules()}
+    found = {f"{name}.md": page(name, module) for name, module in every.items()}
+    return {"README.md": index(every), **found}
+
+
+def index(every: dict[str, ModuleType]) -> str:
+    """The page that leads to the others."""
+    named = {name: ", ".join(f"`{one.name}`" for one in module.FAMILIES) for name, module in every.items()}
+    rows = "\n".join(
+        f"| [{name}]({name}.md) | {_first_sentence(module)} | {named[name]} |" for name, module in every.items()
+    )
+    return (
+        f"# Kernels\n\n{DRAWN}\n\nOne page a kernel. A family is a kernel with one way to multiply."
+        f" [glossary.md](../glossary.md) has the terms.\n\n| kernel | | families |\n|---|---|---|\n{rows}\n{END}"
+    )
+
+
+def page(name: str, module: ModuleType) -> str:
+    """The page of a kernel."""
+    file = "__init__.py" if hasattr(module, "__path__") else ""
+    path = f"tsm2_tune/generator/families/{name}/{file}" if file else f"tsm2_tune/generator/families/{name}.py"
+    head = f"# {name}\n\n{DRAWN}\n\n{(module.__doc__ or '').strip()}\n\nDeclared in\n[{path}](../../{path})."
+    return "\n\n".join([head, *(said_of(one) for one in module.FAMILIES)]) + f"\n{END}"
+
+
+def said_of(family: Family[Any]) -> str:
+    """A family: what it computes, where it won, its tunables, a configuration."""
+    configs = list(islice(family.configurations(), MOST_LOOKED_AT))
+    former = sorted(old for old, new in FORMER_NAMES.items() if new == family.name)
+    count = f"over {MOST_LOOKED_AT:,}" if len(configs) == MOST_LOOKED_AT else f"{len(configs):,}"
+    template = f"tsm2_tune/templates/{family.template}"
+    facts = [
+        f"- Element types: {', '.join(family.dtypes)}.",
+        f"- Products: {'; '.join(f'{what} (`{op}`)' for op, what in computed(family))}.",
+        f"- Configurations before any rule: {count}.",
+        f"- Template: [{family.template}](../../{template}).",
+        f"- Measured problems of which it is the fastest: {', '.join(won(family.name)) or 'none'}.",
+        *([f"- Name in older versions: {', '.join(f'`{one}`' for one in former)}."] if former else []),
+        *(["- A search takes it only where `--family` names it."] if family.only_by_name else []),
+    ]
+    tunables = "\n".join(row_of(one, configs) for one in declared(family.config_type))
+    table = f"| in a configuration | tunable | of the paper | values | meaning |\n|---|---|---|---|---|\n{tunables}"
+    shown = f"```\ntsm2-tune source {shown_of(family, configs)}\n```"
+    summary = family.summary[0].upper() + family.summary[1:]
+    return "\n\n".join([f"## {family.name}", f"{summary}.", "\n".join(facts), table, shown])
+
+
+def shown_of(family: Family[Any], configs: list[Any]) -> str:
+    """A configuration from the middle of the space, with the type and op for which it has a kernel."""
+    tried = [
+        (Problem(size, size, size, dtype, op), dtype, op)
+        for op, _ in computed(family)
+        for dtype in family.dtypes
+        for size in (LARGE, 1)
+    ]
+    known = [one for one in tried if family.supports(one[0])]
+    middle = len(configs) // 2
+    for config in (*configs[middle:], *configs[:middle]):
+        for problem, dtype, op in known:
+            if unfit(family, config, problem) is None:
+                options = MATHS.get(dtype, f" --dtype {dtype}" if dtype != "f32" else "")
+                return f"{config.text}{options}{f' --op {op}' if op != 'nn' else ''}"
+    raise ValueError(f"{family.name} has no kernel")
+
+
+def row_of(one: Declared, configs: list[Any]) -> str:
+    """A tunable's row."""
+    values = sorted({*one.tunable.late, *(config.tunables[one.name] for config in configs)})
+    spelt = ", ".join(str(value_spelt(one, value)) for value in values)
+    about = one.tunable.about + ("; launch data" if one.tunable.is_launch else "")
+    return f"| `{one.word}` | `{one.name}` | {one.tunable.symbol} | {spelt} | {about} |"
+
+
+def computed(family: Family[Any]) -> list[tuple[str, str]]:
+    """The products that it has a kernel for, in any of its types and some shape."""
+    return [
+        (op, what)
+        for op, what in OPS.items()
+        if any(family.supports(Problem(*_shape(op, shape), dtype, op)) for dtype in family.dtypes for shape in SHAPES)
+    ]
+
+
+def won(name: str) -> list[str]:
+    """How many of the measured problems it won, on each card."""
+    return [
+        f"{wins[name]:,} of {wins.total():,} on an {card.upper()}" for card, wins in winners().items() if wins[name]
+    ]
+
+
+@cache
+def winners() -> dict[str, Counter[str]]:
+    """Card -> how many of the measured problems each family won there."""
+    found: dict[str, Counter[str]] = {}
+    text = (resources.files("tsm2_tune.pretuned") / "first_choices.txt").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            card, *_, fastest = line.split()[:PLACE_OF_FASTEST]
+            found.setdefault(card, Counter())[fastest.partition(":")[0]] += 1
+    return found
+
+
+def _shape(op: str, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    m, n, k = shape
+    return (m, m, k) if "x" in op else (m, n, k)
+
+
+def _first_sentence(module: ModuleType) -> str:
+    text = " ".join((module.__doc__ or "").partition("\n\n")[0].split())
+    text = text.partition(": ")[2] or text
+    return text[0].upper() + text[1:]
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
