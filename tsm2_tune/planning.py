@@ -117,8 +117,8 @@ def space(
     tsm2-tune space --device h200 --shapes 20480x16x20480 --explain
     tsm2-tune space --audit --db results.db
 
-    Without --shapes it is the space of a large square product. What a guideline costs only those trials tell that it
-    would have dropped: tune with --guidelines none, then --audit.
+    Without --shapes it is the space of a large square product. The cost of a guideline is known only from trials that
+    it would have dropped: tune with --guidelines none, then --audit.
     """
     _refuse_unused(ctx, is_audit)
     if is_audit:
@@ -204,9 +204,9 @@ def model(
     \b
     tsm2-tune model --device k40c --shapes 20480x16x20480,8192x8192x8192 --dtype f64 --json
 
-    Of every problem: the least bytes, the operations, how many there are for each byte (the arithmetic intensity),
-    and at how many (the machine balance) arithmetic takes as long as memory. Of A B in f32, f64, c64 and c128,
-    column-major: t1, t2 and t3 by Algorithm 5, from the data sheet's rates.
+    For every problem: the least bytes, the operations, the operations for each byte (arithmetic intensity), and the
+    intensity at which arithmetic takes as long as memory (machine balance). For A B in f32, f64, c64 and c128,
+    column-major, also t1, t2 and t3 by Algorithm 5, from the data sheet's rates.
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
     if database is None:

@@ -83,7 +83,7 @@ def run(
     tsm2-tune run --report --verify -- ./simulation input.txt
 
     The program is not changed: a library that stands in for cuBLAS is loaded before it (LD_PRELOAD), and before those
-    that it starts. Whatever no kernel is for goes to cuBLAS. A program that has cuBLAS linked into itself is not
+    that it starts. Products that no kernel computes go to cuBLAS. A program that has cuBLAS linked into itself is not
     reached.
     """
     given = [f"--{name}" for name in ("db", "library") if is_given(ctx, name.replace("db", "database"))]

@@ -46,7 +46,8 @@ def found_version(connection: Connection, place: str) -> int:
     encoding, current = connection.execute(text("SELECT current_setting('server_encoding'), current_schema()")).one()
     if encoding != ENCODING:
         raise StoreError(
-            f"{place} is in {encoding}: name one in {ENCODING}, as createdb --encoding {ENCODING} makes it"
+            f"{place} is in {encoding}: name one in {ENCODING}, as"
+            f" createdb --template template0 --encoding {ENCODING} makes it"
         )
     if current is None:
         raise StoreError(f"{place} has no schema that this user may use: have its owner grant that")
