@@ -18,6 +18,7 @@ from tsm2_tune.tuner import mounts
 from tsm2_tune.tuner.mounts import network_of
 from tsm2_tune.tuner.store import Store
 
+pytestmark = pytest.mark.usefixtures("session_cache")
 LOCAL = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
 READ = ("best", "show", "show 1", "export --format trials --output -", "report --output -")
 
@@ -71,13 +72,13 @@ def test_a_name_with_a_space_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
     assert network_of(Path("/my share/results.db")) == "nfs"
 
 
-def test_nothing_is_written_there(remote: Path) -> None:
+def test_nothing_is_written_there(remote: Path, tmp_path: Path) -> None:
     before = remote.read_bytes()
-    new = remote.with_name("new.db")
+    new, local = remote.with_name("new.db"), Path(shutil.copy(remote, tmp_path / "local.db"))
     for command in (
         f"--device cpu --shapes 16x1x16 --db {new}",
         f"import {remote} --db {new}",
-        f"import pretuned:h200 --db {remote}",
+        f"import {local} --db {remote}",
         f"forget 1 --db {remote}",
     ):
         said = run(*command.split())
