@@ -9,7 +9,7 @@ A test is of the first layer that fits:
 
 - gpu: it is marked so;
 - planted: a parameter of it is a bug, which verification must find in a kernel on the host;
-- slow: it is in a file of SLOW;
+- slow: it is marked so, or in a file of SLOW;
 - host: it is marked so, or one of its fixtures needs a C++ compiler;
 - unit: any other.
 
@@ -31,7 +31,7 @@ LAYERS = {
     "unit": "takes no time; what a bare pytest runs",
     "host": "compiles kernels, or what starts them, and runs them on the CPU; needs a C++ compiler",
     "planted": "plants a bug in a kernel, and verification on the CPU must find it",
-    "slow": "takes long: whole search spaces and runs, on the CPU or made up",
+    "slow": "takes long: whole search spaces and runs, on the CPU or made up, and programs that are started",
     "gpu": "runs kernels on a GPU through PyCUDA",
 }
 COMPILING = {"toolchain", "device", "fakes", "plain", "there"}  # fixtures
@@ -59,7 +59,7 @@ def layer_of(item: pytest.Item) -> str:
         return "gpu"
     if any(isinstance(one, (Bug, Case)) for one in given):
         return "planted"
-    if item.nodeid.partition("::")[0] in SLOW:
+    if "slow" in marked or item.nodeid.partition("::")[0] in SLOW:
         return "slow"
     return "host" if "host" in marked or COMPILING & set(getattr(item, "fixturenames", ())) else "unit"
 

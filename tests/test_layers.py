@@ -46,13 +46,14 @@ def config_of(source: Any = ARGS, seed: int | None = None, **more: Any) -> Any:
     [
         (item_of(), "unit"),
         (item_of(path=min(layers.SLOW)), "slow"),
+        (item_of("slow"), "slow"),
         (item_of("host"), "host"),
         (item_of(fixtures=["worker", "toolchain"]), "host"),
         (item_of("host", path=min(layers.SLOW)), "slow"),
         (item_of("host", bug=BUG), "planted"),
         (item_of("gpu", bug=BUG), "gpu"),
     ],
-    ids=["plain", "slow", "marked", "compiling", "slow on the host", "planted", "gpu"],
+    ids=["plain", "slow", "marked slow", "marked", "compiling", "slow on the host", "planted", "gpu"],
 )
 def test_a_test_is_of_the_first_layer_that_fits(test: Any, layer: str) -> None:
     assert layers.layer_of(test) == layer
