@@ -9,7 +9,7 @@ A test is of the first layer that fits:
 
 - gpu: it is marked so;
 - planted: a parameter of it is a bug, which verification must find in a kernel on the host;
-- slow: it is in a file of SLOW;
+- slow: it is marked so, or in a file of SLOW;
 - host: it is marked so, or one of its fixtures needs a C++ compiler;
 - unit: any other.
 
@@ -31,7 +31,7 @@ LAYERS = {
     "unit": "takes no time; what a bare pytest runs",
     "host": "compiles kernels, or what starts them, and runs them on the CPU; needs a C++ compiler",
     "planted": "plants a bug in a kernel, and verification on the CPU must find it",
-    "slow": "takes long: whole search spaces and runs, on the CPU or made up",
+    "slow": "takes long: whole search spaces and runs, on the CPU or made up, and programs that are started",
     "gpu": "runs kernels on a GPU through PyCUDA",
 }
 COMPILING = {"toolchain", "device", "fakes", "plain", "there"}  # fixtures
@@ -49,6 +49,20 @@ SLOW_FILES = """
     json_lines_on_host bench_regret fleet cluster kernel_pages
 """
 SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}
+# All tests of these are of other layers than unit, too: a run of unit tests alone need not import them.
+WITHOUT_UNIT_FILES = """
+    bench_contest bugs_by_class complex device_memory exported_dtypes gemm gemv general gpu gpu_arrays gpu_calls
+    gpu_device gpu_faults gpu_library gpu_standin gpu_torch gpu_vendor host host_faults host_races launcher
+    launcher_export library library_files minplus odd_calls planted_bugs planted_bugs_inner
+    planted_bugs_inner_fma_ring planted_bugs_inner_mma16 planted_bugs_resident_b_dmma
+    planted_bugs_resident_b_fma_held planted_bugs_resident_b_fma_ring planted_bugs_row_lanes planted_bugs_staged
+    planted_bugs_staged_complex_dmma planted_bugs_staged_f32_dmma planted_bugs_staged_runs
+    planted_bugs_staged_symmetric planted_bugs_staged_wgmma planted_bugs_stream_a planted_bugs_stream_a_mma16
+    planted_bugs_stream_a_mma16_ring programs reference running staged_symmetric standin standin_journal
+    standin_left standin_loaded standin_lt standin_lt_descriptors standin_lt_loaded standin_lt_real
+    standin_triangle standin_verifying tune without_gpu worker
+"""
+WITHOUT_UNIT = SLOW | {f"tests/test_{name}.py" for name in WITHOUT_UNIT_FILES.split()}
 
 
 def layer_of(item: pytest.Item) -> str:
@@ -59,7 +73,7 @@ def layer_of(item: pytest.Item) -> str:
         return "gpu"
     if any(isinstance(one, (Bug, Case)) for one in given):
         return "planted"
-    if item.nodeid.partition("::")[0] in SLOW:
+    if "slow" in marked or item.nodeid.partition("::")[0] in SLOW:
         return "slow"
     return "host" if "host" in marked or COMPILING & set(getattr(item, "fixturenames", ())) else "unit"
 
@@ -86,7 +100,7 @@ def choose(config: pytest.Config) -> None:
 
 def is_of_other_layers(path: Path, config: pytest.Config) -> bool:
     """Whether unit tests alone run and the file has none, so that it need not be imported."""
-    return config.option.markexpr == "unit" and f"tests/{path.name}" in SLOW
+    return config.option.markexpr == "unit" and f"tests/{path.name}" in WITHOUT_UNIT
 
 
 def tell_worker(node: Any) -> None:
@@ -109,7 +123,10 @@ def in_third(name: str, seed: int) -> bool:
 def put_in_layers(config: pytest.Config, items: list[Any]) -> None:
     """Mark each test by its layer; leave planted bugs out that are not in the third that is asked for."""
     for item in items:
-        item.add_marker(layer_of(item))
+        layer, file = layer_of(item), item.nodeid.partition("::")[0]
+        if layer == "unit" and file in WITHOUT_UNIT:
+            raise pytest.UsageError(f"{item.nodeid} is a unit test: take its file out of those in tests/layers.py")
+        item.add_marker(layer)
     seed = config.option.third_of_planted
     if seed is None:
         return

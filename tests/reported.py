@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import dataclass, field
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -33,9 +35,25 @@ def hostile_run() -> TuningRun:
 def tried(path: Path, run: TuningRun | None = None, scale: float = 1.0) -> Path:
     """A database with two searches, one of which has a failure; in that one the vendor is faster.
 
-    `scale` multiplies times, and the vendor's twice: on several devices it stands otherwise beside the winners.
+    `scale` multiplies times, and the vendor's twice: on several devices it stands otherwise beside the winners. What
+    the database has already stays.
     """
-    run = run or hostile_run()
+    if path.exists():
+        _try(path, run or hostile_run(), scale)
+    else:
+        path.write_bytes(_tried_content(run or hostile_run(), scale))
+    return path
+
+
+@cache
+def _tried_content(run: TuningRun, scale: float) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "tried.db")
+        _try(path, run, scale)
+        return path.read_bytes()
+
+
+def _try(path: Path, run: TuningRun, scale: float) -> None:
     with Store.open(path, create=True) as store:
         for number, threads in enumerate((64, 128, 256, 512)):
             for columns in (4, 8):
@@ -52,7 +70,6 @@ def tried(path: Path, run: TuningRun | None = None, scale: float = 1.0) -> Path:
         ):  # fmt: skip
             times = final((config, scale * us), problem=problem, vendor=(vendor_measurement(scale**2 * vendor_us),))
             store.add_final(run, times, ["tsm2"], trial().basis)
-    return path
 
 
 @dataclass

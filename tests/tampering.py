@@ -6,9 +6,11 @@ import hashlib
 import json
 import random
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -87,6 +89,18 @@ REWRITTEN = (  # of statements that create something
 
 def good_database(path: Path) -> None:
     """Trials of two devices: right ones, each kind of failure, finals, older bases, a stale winner; a quarantine."""
+    path.write_bytes(_good_content())
+
+
+@cache
+def _good_content() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "good.db")
+        _make_good(path)
+        return path.read_bytes()
+
+
+def _make_good(path: Path) -> None:
     today = TARGET.basis(Cache.CLEAN)
     c128, c256, ism2 = configuration(128), configuration(256), Ism2Config(1, 128, 8, 8, 4)
     staged = StagedFmaConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2)

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from itertools import islice
 
 import pytest
 from click.shell_completion import ShellComplete
 
-from tests.test_imports import loaded_modules
-from tsm2_tune import completion
 from tsm2_tune.cli import MODULES, main
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.tuner import cuda
@@ -67,7 +61,8 @@ def test_configurations_are_completed_value_by_value() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_is_completed_leads_to_a_configuration(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion, "MOST_CONFIGURATIONS", 50)
+    first = list(islice(FAMILIES[name].configurations(), 50))
+    monkeypatch.setattr(type(FAMILIES[name]), "configurations", lambda _: iter(first))
     text, steps = f"{name}:", 0
     while FAMILIES[name].config_type.parse(text) is None:
         longer = completed("source", text)[-1]
@@ -81,21 +76,3 @@ def test_every_command_is_there_under_its_name() -> None:
     assert [main.commands[name].name for name in MODULES] == list(MODULES)
     assert completed("do") == ["doctor"]
     assert set(completed("")) == set(MODULES)
-
-
-def test_completing_plain_options_loads_nothing_heavy() -> None:
-    complete = (
-        "from click.shell_completion import ShellComplete\nfrom tsm2_tune.cli import main\n"
-        "shell = ShellComplete(main, {}, 'tsm2-tune', '_TSM2_TUNE_COMPLETE')\n"
-        "assert [one.value for one in shell.get_completions([], '--dev')] == ['--device']"
-    )
-    assert not loaded_modules(complete) & {"sqlalchemy", "rich", "jinja2", "multiprocessing", "pycuda"}
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_told_how(shell: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "_TSM2_TUNE_COMPLETE": f"{shell}_source"}
-    program = "import sys; sys.argv[0] = 'tsm2-tune'; from tsm2_tune.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, json.dumps(done.stderr)
-    assert f"_TSM2_TUNE_COMPLETE={shell}_complete" in done.stdout

@@ -149,6 +149,7 @@ def test_a_toolkit_that_is_newer_than_the_driver_is_a_problem(nvcc: Callable[[st
     assert "newer than the driver, which has CUDA 12.4" in found.text
 
 
+@pytest.mark.slow
 def test_an_nvcc_that_hangs_is_ended(
     nvcc: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +221,7 @@ def test_without_nvidia_smi_that_is_told(monkeypatch: pytest.MonkeyPatch, tools:
     assert "not found" in only(nvidia_smi.nvidia_smi(QUESTION)).text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "opening", "states"),
     [
@@ -238,6 +240,7 @@ def test_pycuda_opens_the_device(
     assert [one.state for one in examination._examined("PyCUDA", QUESTION)] == states
 
 
+@pytest.mark.slow
 def test_a_pycuda_that_crashes_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pycuda").mkdir()
     (tmp_path / "pycuda" / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")

@@ -219,6 +219,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("kernel_tuner") is None, reason="kernel_tuner is not installed")
 def test_kernel_tuner_replays_a_cache_and_accepts_the_t4_file(tuned: Path) -> None:
     files = [str(written(tuned, form)) for form in (CACHE, T4)]

@@ -185,6 +185,7 @@ def test_equal_winners_make_equal_bytes(nasty: Winners) -> None:
     assert exported("module", nasty) == exported("module", nasty)
 
 
+@pytest.mark.slow
 def test_importing_it_needs_numpy_only(nasty: Winners, tmp_path: Path) -> None:
     imported(exported("module", nasty), tmp_path)
     script = (

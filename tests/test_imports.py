@@ -110,3 +110,12 @@ def test_no_file_needs_itself_through_others() -> None:
     with pytest.raises(CycleError):
         TopologicalSorter(needs | {PACKAGE / "errors.py": {PACKAGE / "cli.py"}}).prepare()
     TopologicalSorter(needs).prepare()
+
+
+def test_completing_plain_options_loads_nothing_heavy() -> None:
+    complete = (
+        "from click.shell_completion import ShellComplete\nfrom tsm2_tune.cli import main\n"
+        "shell = ShellComplete(main, {}, 'tsm2-tune', '_TSM2_TUNE_COMPLETE')\n"
+        "assert [one.value for one in shell.get_completions([], '--dev')] == ['--device']"
+    )
+    assert not loaded_modules(complete) & {"sqlalchemy", "rich", "jinja2", "multiprocessing", "pycuda"}

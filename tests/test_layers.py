@@ -46,28 +46,37 @@ def config_of(source: Any = ARGS, seed: int | None = None, **more: Any) -> Any:
     [
         (item_of(), "unit"),
         (item_of(path=min(layers.SLOW)), "slow"),
+        (item_of("slow"), "slow"),
         (item_of("host"), "host"),
         (item_of(fixtures=["worker", "toolchain"]), "host"),
         (item_of("host", path=min(layers.SLOW)), "slow"),
         (item_of("host", bug=BUG), "planted"),
         (item_of("gpu", bug=BUG), "gpu"),
     ],
-    ids=["plain", "slow", "marked", "compiling", "slow on the host", "planted", "gpu"],
+    ids=["plain", "slow", "marked slow", "marked", "compiling", "slow on the host", "planted", "gpu"],
 )
 def test_a_test_is_of_the_first_layer_that_fits(test: Any, layer: str) -> None:
     assert layers.layer_of(test) == layer
 
 
-def test_files_of_slow_tests_are_not_read_where_unit_tests_alone_run() -> None:
+def test_files_of_other_layers_are_not_read_where_unit_tests_alone_run() -> None:
     slow, unit = ROOT / min(layers.SLOW), ROOT / "tests/test_problem.py"
     assert layers.is_of_other_layers(slow, config_of(markexpr="unit"))
+    assert layers.is_of_other_layers(ROOT / "tests/test_gpu.py", config_of(markexpr="unit"))
     assert not layers.is_of_other_layers(unit, config_of(markexpr="unit"))
     for expression in ("", "slow", "host", "unit or slow"):
         assert not layers.is_of_other_layers(slow, config_of(markexpr=expression))
 
 
-def test_slow_files_are_there() -> None:
-    assert [path for path in sorted(layers.SLOW) if not (ROOT / path).exists()] == []
+def test_files_without_unit_tests_are_there() -> None:
+    assert [path for path in sorted(layers.WITHOUT_UNIT) if not (ROOT / path).exists()] == []
+
+
+def test_a_unit_test_in_a_file_without_any_is_refused() -> None:
+    path = min(layers.WITHOUT_UNIT - layers.SLOW)
+    layers.put_in_layers(config_of(), [item_of("host", path=path)])
+    with pytest.raises(pytest.UsageError, match=f"{path}::test_something is a unit test"):
+        layers.put_in_layers(config_of(), [item_of(path=path)])
 
 
 @pytest.mark.parametrize(

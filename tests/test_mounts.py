@@ -7,17 +7,20 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import tsm2_tune
 from tests.command import run
 from tests.fabricated import configuration, downgrade, plain_sql, trial, tuning_run
+from tests.reported import LIBRARY
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import mounts
 from tsm2_tune.tuner.mounts import network_of
 from tsm2_tune.tuner.store import Store
 
+pytestmark = pytest.mark.usefixtures("session_cache")
 LOCAL = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
 READ = ("best", "show", "show 1", "export --format trials --output -", "report --output -")
 
@@ -71,26 +74,31 @@ def test_a_name_with_a_space_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
     assert network_of(Path("/my share/results.db")) == "nfs"
 
 
-def test_nothing_is_written_there(remote: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("--device cpu --shapes 16x1x16 --db {new}", marks=pytest.mark.host),
+        "import {remote} --db {new}",
+        "import {local} --db {remote}",
+        "forget 1 --db {remote}",
+    ],
+)
+def test_nothing_is_written_there(command: str, remote: Path, tmp_path: Path) -> None:
     before = remote.read_bytes()
-    new = remote.with_name("new.db")
-    for command in (
-        f"--device cpu --shapes 16x1x16 --db {new}",
-        f"import {remote} --db {new}",
-        f"import pretuned:h200 --db {remote}",
-        f"forget 1 --db {remote}",
-    ):
-        said = run(*command.split())
-        assert said.exit_code == 2
-        assert (
-            "is on a network file system (nfs4), where two machines that write a SQLite file destroy" in said.stderr
-        )
-        assert "for several machines a PostgreSQL database, postgresql+psycopg://user@host/name" in said.stderr
+    new, local = remote.with_name("new.db"), Path(shutil.copy(remote, tmp_path / "local.db"))
+    said = run(*command.format(new=new, local=local, remote=remote).split())
+    assert said.exit_code == 2
+    assert "is on a network file system (nfs4), where two machines that write a SQLite file destroy" in said.stderr
+    assert "for several machines a PostgreSQL database, postgresql+psycopg://user@host/name" in said.stderr
     assert os.listdir(remote.parent) == [remote.name]
     assert remote.read_bytes() == before
 
 
-def test_it_can_be_read_without_locks_and_without_files(remote: Path, tmp_path: Path) -> None:
+def test_it_can_be_read_without_locks_and_without_files(
+    remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_charts = SimpleNamespace(javascript_bundle=lambda snippet: LIBRARY + snippet)
+    monkeypatch.setitem(sys.modules, "vl_convert", without_charts)
     assert len(tsm2_tune.best(remote)) == 1
     for command in READ:
         said = run(*command.split(), "--db", str(remote))
@@ -123,6 +131,7 @@ def test_one_of_an_older_version_is_not_migrated_there_but_read(remote: Path) ->
     assert os.listdir(remote.parent) == [remote.name]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to become somebody else")
 def test_a_place_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "results.db"

@@ -127,6 +127,7 @@ def nvcc() -> Toolchain:
         pytest.skip(str(missing))
 
 
+@pytest.mark.slow
 def test_the_golden_sources_compile_with_nvcc_without_a_warning(nvcc: Toolchain) -> None:
     """With either width of index, of 64 bits to PTX alone; with little optimisation, as tests on a GPU do it all."""
     optimising = replace(nvcc, flags=(*nvcc.flags, "-Werror", "all-warnings"))
@@ -147,6 +148,7 @@ def test_the_golden_sources_compile_with_nvcc_without_a_warning(nvcc: Toolchain)
             assert isinstance(answer, Binary), answer.detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["minplus", "staged_dmma", "row_lanes_register_b", "inner_mma16"])
 def test_headers_in_place_of_the_toolkits_change_nothing(
     nvcc: Toolchain, kernel: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

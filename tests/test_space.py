@@ -22,7 +22,7 @@ from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import rules_of, search_space
+from tsm2_tune.generator.space import has_configurations, rules_of, search_space
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.tunables import declared
 
@@ -170,3 +170,13 @@ def test_gram_matrices_are_probed_at_both_numbers_of_a_shape() -> None:
     sizes = {(probe.m, probe.n) for probe in edge_problems(config, problem)}
     general = {(probe.m, probe.n) for probe in edge_problems(config, replace(problem, op="tn"))}
     assert sizes == {(size, size) for shape in general for size in shape}
+
+
+@pytest.mark.parametrize("families", [("tsm2",), ("gemm",), ("stream_a_fma", "inner_fma"), ()])
+@pytest.mark.parametrize("problem", [Problem(2048, 4, 512, "f32"), Problem(4, 4, 2048, "f64", "tn")])
+def test_whether_there_is_a_configuration_is_what_the_space_says(families: tuple[str, ...], problem: Problem) -> None:
+    least = "min_threads_per_sm"
+    kept = search_space(problem, H200, guidelines={least: 0}, families=families).kept
+    for threads in (0, 256, 10**6):
+        expected = any(one.occupancy.threads_per_sm >= threads for one in kept)
+        assert has_configurations(problem, H200, guidelines={least: threads}, families=families) == expected

@@ -10,7 +10,7 @@ import pytest
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import OWN, has_configurations, search_space
+from tsm2_tune.generator.space import OWN, search_space
 from tsm2_tune.tuner import spaces as planned
 from tsm2_tune.tuner.target import Target
 
@@ -40,13 +40,3 @@ def test_a_problem_that_has_nothing_is_refused_before_anything_is_tried() -> Non
         planned.spaces(PROBLEMS, TARGET, guidelines=OWN, families=("tsm2",))
     with pytest.raises(InputError, match=r"^no configuration left for 4096x16x4096:f32 .* by min-threads"):
         planned.spaces(PROBLEMS, TARGET, guidelines={"min_threads_per_sm": 10**6}, families=("tsm2",))
-
-
-@pytest.mark.parametrize("families", [("tsm2",), ("gemm",), ("stream_a_fma", "inner_fma"), ()])
-@pytest.mark.parametrize("problem", [Problem(2048, 4, 512, "f32"), Problem(4, 4, 2048, "f64", "tn")])
-def test_whether_there_is_a_configuration_is_what_the_space_says(families: tuple[str, ...], problem: Problem) -> None:
-    least = "min_threads_per_sm"
-    kept = search_space(problem, H200, guidelines={least: 0}, families=families).kept
-    for threads in (0, 256, 10**6):
-        expected = any(one.occupancy.threads_per_sm >= threads for one in kept)
-        assert has_configurations(problem, H200, guidelines={least: threads}, families=families) == expected

@@ -240,6 +240,7 @@ def test_a_run_that_stores_nothing_leaves_no_row(path: Path) -> None:
     assert plain_sql(path, "SELECT count(*) FROM run") == [(1,)]
 
 
+@pytest.mark.slow
 def test_a_killed_writer_loses_nothing_it_reported(path: Path) -> None:
     script = (
         "from tests.fabricated import *\nfrom tsm2_tune.tuner.store import Store\n"

@@ -306,3 +306,12 @@ def test_what_takes_long_says_what_it_does_on_a_terminal_alone(
         pass
     assert "- reading [31m2Jtxt.exe" in re.sub("\x1b\\[[0-9]*m", "", shown.getvalue())
     assert shown.getvalue().isascii()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(shell: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "_TSM2_TUNE_COMPLETE": f"{shell}_source"}
+    program = "import sys; sys.argv[0] = 'tsm2-tune'; from tsm2_tune.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, json.dumps(done.stderr)
+    assert f"_TSM2_TUNE_COMPLETE={shell}_complete" in done.stdout
