@@ -79,8 +79,8 @@ def compile_text(
     """Compile, or take the binary from the cache. Safe beside other processes that do the same.
 
     `kernel` names the entry point; "" for a text with several. What fails is compiled again at once: a refusal
-    stands when it came twice, as the text's fault comes again and the machine's may not. One by headers in place of the
-    compiler's own counts only where the compiler says the same without them.
+    stands when it came twice, as the text's fault comes again and the machine's may not. One by headers in place of
+    the compiler's own counts only where the compiler says the same without them.
     """
     key = hashlib.sha256(json.dumps([code(text), defines, toolchain.digest]).encode()).hexdigest()
     found = cache.find(key, toolchain.suffix)
