@@ -375,3 +375,13 @@ def test_who_hangs_and_comes_back_late_changes_nothing(
     assert take(ours, C256) is Claimed.YES
     theirs.give_back()
     assert len(plain_sql(path, "SELECT * FROM claim")) == 1
+
+
+@pytest.mark.parametrize("attempts", ["-1", "'many'", "x'00'"])
+def test_attempts_that_nobody_counted_keep_no_claim_of_the_dead(
+    attempts: str, ours: Claims, theirs: Claims, path: Path
+) -> None:
+    assert take(theirs) is Claimed.YES
+    plain_sql(path, f"UPDATE claim SET owner = '{dead(theirs.owner)}', attempts = {attempts}")
+    ours.remove_dead()
+    assert plain_sql(path, "SELECT * FROM claim") == []

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.command import TUNE, run
+from tests.fake_compilers import WRITE, calls, compiled, fake
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner import compiler
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
@@ -163,3 +164,22 @@ def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     result = run(*TUNE, "--db", str(tmp_path / "r.db"))
     assert result.exit_code == 2
     assert "C++ compiler" in result.output
+
+
+@pytest.mark.parametrize(
+    ("says", "outcome", "number"),
+    [
+        ("1) echo no such function; exit 1;; 2) echo something strange; exit 1;;", Outcome.OK, 3),
+        ("1) echo no such function; exit 1;;", Outcome.OK, 2),
+        ("*) echo no such variable; exit 1;;", Outcome.COMPILE_FAILED, 2),
+        ("1) echo no such function; exit 1;; *) echo no such variable; exit 1;;", Outcome.COMPILE_FAILED, 3),
+    ],
+)
+@pytest.mark.usefixtures("own_cache")
+def test_what_fails_by_our_headers_is_refused_only_by_what_comes_twice_without(
+    says: str, outcome: Outcome, number: int, tmp_path: Path
+) -> None:
+    toolchain = fake(tmp_path, f"case $(wc -l < $calls | tr -d ' ') in {says} esac\n{WRITE}")
+    found = compiled(replace(toolchain, includes=(str(tmp_path),)))
+    assert (found.outcome if isinstance(found, CompileFailure) else Outcome.OK) is outcome
+    assert len(calls(tmp_path)) == number

@@ -70,6 +70,8 @@ FAULTS = {  # what is done to a good database, and the line that says so
         "trial: trial 2 is ok, but has no right result or no time",
     "UPDATE measurement SET round = -1 WHERE trial_id = 5":
         "trial: trial 5 is ok, but has no right result or no time",
+    "UPDATE trial SET outcome = 'behind' WHERE id = 2":
+        "trial: trial 2 was behind, which verifies nothing, and has a verdict. Remedy: tsm2-tune forget 2",
     "UPDATE trial SET outcome = 'interrupted' WHERE id = 7": "trial: trial 7 was interrupted, which leaves no trial",
     "UPDATE trial SET verdict_correct = 1, verdict_worst_ratio = 0.5 WHERE outcome = 'wrong-result'":
         "trial: trial 9 has a right result and is wrong",

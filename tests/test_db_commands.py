@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,13 @@ from tests.command import run
 from tests.fabricated import PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.tampering import good_database
 from tests.test_importing import best, facts
+from tsm2_tune.tuner import database as databases
 from tsm2_tune.tuner import migrations
 from tsm2_tune.tuner.claims import FINAL
+from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome, Verdict
-from tsm2_tune.tuner.upkeep import vacuuming
+from tsm2_tune.tuner.upkeep import migrating, vacuuming
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 RUN, OTHER = tuning_run(), tuning_run(uuid="GPU-2", started_at="2026-03-04T05:06:07+00:00")
@@ -218,6 +221,42 @@ def test_a_copy_that_is_there_is_kept_and_no_other_file_is_overwritten(path: Pat
     assert (found.exit_code, "is there already, and is no copy of" in found.stderr) == (2, True)
     assert (kept.read_bytes(), plain_sql(path, "PRAGMA user_version")) == (content, [(19,)])
     assert set(path.parent.iterdir()) == {path, kept}
+
+
+def test_two_that_keep_a_copy_at_once_keep_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good_database(path)
+    downgrade(path, 19)
+    before, copy, others = dump(path), databases.copy, list[Future[migrating.Migrated]]()
+    with ThreadPoolExecutor() as pool:
+
+        def slowly(place: Path, into: Path) -> None:
+            copy(place, into)
+            if not others:
+                others.append(pool.submit(migrating.migrate, path, keep=True))
+                wait(others, timeout=0.5)
+
+        monkeypatch.setattr(databases, "copy", slowly)
+        found = migrating.migrate(path, keep=True)
+        assert (found.before, others[0].result().before) == (19, migrations.version())
+    kept = path.with_name("results.db.schema-19")
+    assert found.kept == kept
+    assert dump(kept) == before
+    assert set(path.parent.iterdir()) == {path, kept}
+
+
+def test_no_copy_is_kept_of_what_another_program_has_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good_database(path)
+    downgrade(path, 19)
+    copy = databases.copy
+
+    def late(place: Path, into: Path) -> None:
+        with Database.open(path, create=False):
+            copy(place, into)
+
+    monkeypatch.setattr(databases, "copy", late)
+    found = run("db", "migrate", "--keep", "--db", str(path))
+    assert (found.exit_code, "there is no copy of before" in found.stderr) == (2, True)
+    assert set(path.parent.iterdir()) == {path}
 
 
 @pytest.mark.parametrize("command", ["migrate", "vacuum"])

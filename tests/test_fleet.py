@@ -172,6 +172,30 @@ def test_nothing_outlives_who_asked_for_it_and_was_killed(path: Path) -> None:
     until(lambda: not any(mark.encode() in one for one in environments()))
 
 
+AT_ONCE = """
+import os, signal, sys
+from tests.quick_members import quick_members
+from tests.test_fleet import pretended, tuned
+from tsm2_tune.tuner import fleet
+class Last(fleet.Member):
+    def __init__(self, run):
+        super().__init__(run)
+        os.kill(os.getpid(), signal.SIGKILL)
+quick_members(setattr)
+fleet.Member = Last
+tuned(sys.argv[1], pretended("card", "card"))
+"""
+
+
+def test_a_run_that_was_sent_by_who_was_killed_since_does_not_begin(path: Path) -> None:
+    mark = f"TSM2_TUNE_FLEET={os.getpid()} at once"
+    environment = {**os.environ, "TSM2_TUNE_FLEET": mark.partition("=")[2], "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", AT_ONCE, str(path)], env=environment, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    until(lambda: not any(mark.encode() in one for one in environments()))
+    assert not path.exists() or not plain_sql(path, "SELECT name FROM sqlite_master WHERE name = 'trial'")
+
+
 def until(is_so: Callable[[], bool]) -> None:
     end = time.monotonic() + 120
     while not is_so():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 from sqlalchemy import select
 
 from tests.fabricated import GPU, PROBLEM, plain_sql
-from tests.test_claims import dead
+from tests.test_claims import C128, dead, elsewhere, take
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import schema, spreading
-from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.claims import STALE_SECONDS, Claims
+from tsm2_tune.tuner.past import Claimed
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.spreading import Spread, search_key
 from tsm2_tune.tuner.store import Store
@@ -85,6 +87,21 @@ def test_who_has_joined_waits_and_takes_over_what_is_left(runs: list[Claims], pa
     assert next(third) == 0
     die(path, runs[0])
     assert list(third) == [0]
+
+
+def test_a_search_is_taken_over_once_all_that_its_run_claimed_can_be(runs: list[Claims], path: Path) -> None:
+    first, second = [iter(spread(claims, PROBLEMS[:1])) for claims in runs[:2]]
+    assert (next(first), next(second)) == (0, 0)
+    assert take(runs[0]) is Claimed.YES  # after its last beat
+    now, owner = time.time(), elsewhere(runs[0].owner)
+    plain_sql(path, f"UPDATE claim SET owner = '{owner}', beat_at = {now - STALE_SECONDS - 3}")
+    plain_sql(path, f"UPDATE claim SET beat_at = {now - STALE_SECONDS + 20} WHERE config = '{C128}'")
+    with pytest.raises(Waits):
+        next(second)
+    assert take(runs[1]) is Claimed.ELSEWHERE
+    plain_sql(path, f"UPDATE claim SET beat_at = beat_at - 25 WHERE config = '{C128}'")
+    assert next(iter(spread(runs[1], PROBLEMS[:1]))) == 0
+    assert take(runs[1]) is Claimed.YES
 
 
 def test_who_searches_otherwise_is_not_waited_for(runs: list[Claims]) -> None:

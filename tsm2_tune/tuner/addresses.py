@@ -12,8 +12,9 @@ from tsm2_tune.errors import StoreError
 
 EXAMPLE = "postgresql+psycopg://user@host/name"
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
-_PASSWORD = re.compile(r"(?<=://)([^:/@?]*):.*@")  # to the last @: one that was not written %40 hides too much
-_IN_QUERY = re.compile(r"([?&]\w*(?:password|passfile))=[^&]*")
+# From the first colon to the last @: users may have an @ too, and one that was not written %40 hides too much.
+_PASSWORD = re.compile(r"(?<=://)([^:]*):.*@", re.DOTALL)
+_IN_QUERY = re.compile(r"([?&]\w*(?:password|passfile))=[^&]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

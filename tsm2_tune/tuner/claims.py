@@ -195,7 +195,7 @@ class Claims:
 
     def _attempts(self, connection: Connection, problem: Problem, config: str, basis: str) -> int:
         row = self._claim(connection, problem, config, basis)
-        return row.attempts if row is not None and isinstance(row.attempts, int) else 0
+        return 0 if row is None else _counted(row.attempts)
 
     def _leave(self, *, searches: bool) -> None:
         """Claim nothing any more, or no more than searches. What runs died of before is kept."""
@@ -250,7 +250,7 @@ class Claims:
             found = [
                 dict(zip(key.keys(), row, strict=False))
                 for row in rows
-                if not (living if row.config == SEARCHED else row.owner in living or row.attempts)
+                if not (living if row.config == SEARCHED else row.owner in living or _counted(row.attempts))
             ]
             if found:  # one row each, however many owners there are
                 this = and_(*(column == bindparam(column.name) for column in key))
@@ -344,6 +344,11 @@ def _is_tried(
         values = checked(row, schema.trial.columns)
         outcome, limits = Outcome(values["outcome"]), stored.limits(values)
         return not again.includes(values["id"], outcome, limits, values["total_seconds"])
+
+
+def _counted(attempts: Any) -> int:
+    """Of what stands in the database: what nobody has counted is none."""
+    return attempts if isinstance(attempts, int) and attempts > 0 else 0
 
 
 def lives(owner: Any, beat_at: Any, now: float) -> bool:

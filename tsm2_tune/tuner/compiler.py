@@ -79,8 +79,8 @@ def compile_text(
     """Compile, or take the binary from the cache. Safe beside other processes that do the same.
 
     `kernel` names the entry point; "" for a text with several. What fails is compiled again at once: a refusal
-    stands when it came twice, as the text's fault comes again and the machine's may not, nor that of headers in place
-    of the compiler's own.
+    stands when it came twice, as the text's fault comes again and the machine's may not. One by headers in place of
+    the compiler's own counts only where the compiler says the same without them.
     """
     key = hashlib.sha256(json.dumps([code(text), defines, toolchain.digest]).encode()).hexdigest()
     found = cache.find(key, toolchain.suffix)
@@ -89,11 +89,15 @@ def compile_text(
 
     kills_before = kills()
     seen: Counter[Outcome] = Counter()
+    of_headers: str | None = None  # what was said of the text with them
+    includes = toolchain.includes if kernel else ()
     while True:
-        includes = toolchain.includes if kernel and not seen else ()
         answer = _compiled(key, text, kernel, defines, toolchain, includes, limit_seconds)
         if isinstance(answer, Binary) or answer.outcome is Outcome.TIMED_OUT or kills() != kills_before:
             return answer
+        if of_headers not in (None, answer.detail):  # these were at fault
+            seen.clear()
+        of_headers, includes = answer.detail if includes else None, ()
         seen[answer.outcome] += 1
         if seen[answer.outcome] == BELIEVED:
             return answer

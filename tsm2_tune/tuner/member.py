@@ -6,6 +6,7 @@ It is started by anything that can start Python, so that it may start processes 
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import subprocess
@@ -25,7 +26,10 @@ from tsm2_tune.tuner.serving import die_with_parent
 from tsm2_tune.tuner.stopping import SIGNALS, held, stoppable
 from tsm2_tune.tuner.trial import in_a_line
 
-START = "import sys; sys.path[:] = sys.argv[2:]; from tsm2_tune.tuner.member import serve; serve(int(sys.argv[1]))"
+START = (
+    "import sys; sys.path[:] = sys.argv[3:];"
+    " from tsm2_tune.tuner.member import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
+)
 TOGETHER_SECONDS = 0.05  # events that come within so much of each other are sent together
 SILENCE_SECONDS = 1.0  # without an event, after which it is told what the run is at
 END_SECONDS = 30.0  # for a run that was asked to end, to do so
@@ -43,7 +47,7 @@ class Member:
         self.end: End = None
         self.has_ended = False
         ours, theirs = Pipe()
-        command = [sys.executable, "-c", START, str(theirs.fileno()), *sys.path]
+        command = [sys.executable, "-c", START, str(theirs.fileno()), str(os.getpid()), *sys.path]
         with held():  # a signal that came to the process before it is ready would end it with a traceback
             before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             try:
@@ -152,9 +156,11 @@ class _Telling:
         return []
 
 
-def serve(number: int) -> None:
+def serve(number: int, parent: int) -> None:
     """The process's side: do the run that comes through the connection of this number, and tell of it."""
     die_with_parent()
+    if os.getppid() != parent:  # it was killed just before, and the run that it sent may be there still
+        return
     connection = Connection(number)
     end: End = None
     telling: _Telling | None = None

@@ -222,7 +222,9 @@ def _add_quarantine(connection: Connection) -> None:
 
 
 def _to_20(connection: Connection) -> None:
-    """What databases of several runs need, each as its function says."""
+    """Kernels that hung or faulted are left out for other problems, a configuration is given up where run after run
+    dies of it, and a final's samples are counted that were taken while the clock had dropped.
+    """
     _add_slowed(connection)
     _add_quarantine(connection)
     _add_attempts(connection)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import and_, delete, select
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, func, select
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import schema
@@ -33,12 +36,27 @@ class Searches:
             found = [row for row in connection.execute(query).all() if row.owner != claims.owner]
             if any((row.config, row.basis) == (SEARCHED, self._search) and row.owner != before for row in found):
                 return Claimed.ENDED
-            now = claims.database.now(connection)
-            others = {row.basis for row in found if row.config == SEARCH and lives(row.owner, row.beat_at, now)}
+            now, beaten = claims.database.now(connection), self._beaten(connection, [row.owner for row in found])
+            others = {
+                row.basis for row in found if row.config == SEARCH and lives(row.owner, beaten.get(row.owner), now)
+            }
             if others:
                 return Claimed.ELSEWHERE if self._search in others else Claimed.OTHERWISE
             claims.add(connection, problem, SEARCH, self._search)
             return Claimed.YES
+
+    @staticmethod
+    def _beaten(connection: Connection, owners: Sequence[str]) -> dict[str, Any]:
+        """When each last said that it lives. What it claimed since its last beat is newer than its search: who took
+        that over before all of it is anybody's would leave the rest untried.
+        """
+        if not owners:
+            return {}
+        column = schema.claim.c
+        newest = select(column.owner, func.max(column.beat_at)).where(
+            column.owner.in_(owners), column.config != SEARCHED
+        )
+        return {row[0]: row[1] for row in connection.execute(newest.group_by(column.owner))}
 
     @repeated
     def end(self, problem: Problem) -> None:

@@ -241,6 +241,8 @@ def _url(address: Address) -> URL:
         url = make_url(address.url).set(drivername="postgresql+psycopg")
     except (ArgumentError, ValueError):
         raise StoreError(f"{address} is no address: name the database as {EXAMPLE}") from None
+    if "@" in f"{url.host} {url.database}" and str(address) != address.url:
+        raise StoreError(f"{address} has an @ or a / in its user or password: write %40 or %2F there")
     secrets = [name for name in SECRETS if name in url.query]
     if secrets:
         raise StoreError(f"{address} has {secrets[0]} in its query: write it into ~/.pgpass, or set PGPASSWORD")

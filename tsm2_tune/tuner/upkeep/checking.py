@@ -33,6 +33,10 @@ CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
         TRIAL.outcome == Outcome.OK.value, ~func.coalesce(_RIGHT, False)
     ),
     "has a right result and is wrong": and_(TRIAL.outcome == Outcome.WRONG_RESULT.value, TRIAL.verdict_correct == 1),
+    "was behind, which verifies nothing, and has a verdict": and_(
+        TRIAL.outcome == Outcome.BEHIND.value,
+        or_(TRIAL.verdict_correct.is_not(None), TRIAL.full_verdict.is_not(None)),
+    ),
     "was interrupted, which leaves no trial": TRIAL.outcome == Outcome.INTERRUPTED.value,
     "has a time by a run on another device": exists().where(
         TIME.trial_id == TRIAL.id, TIME.run_id == RUN.id, RUN.device_name != TRIAL.device_name

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +42,11 @@ def migrate(place: Path | Address, *, keep: bool) -> Migrated:
     """
     if keep and isinstance(place, Address):
         raise InputError("--keep copies a file: leave it out, and copy a server's database with pg_dump")
+    with _one_at_a_time(place) if keep and isinstance(place, Path) else nullcontext():
+        return _migrated(place, keep=keep)
+
+
+def _migrated(place: Path | Address, *, keep: bool) -> Migrated:
     before, now = _schema_of(place), migrations.version()
     if before == 0:
         raise StoreError(f"{place} holds no results yet: tune first, or name another with --db")
@@ -50,6 +58,23 @@ def migrate(place: Path | Address, *, keep: bool) -> Migrated:
     sentences = (" ".join((one.__doc__ or "").split()) for one in migrations.MIGRATIONS[before - 1 :])
     steps = tuple(f"{number} to {number + 1}: {text}" for number, text in enumerate(sentences, before))
     return Migrated(before, now, steps, kept)
+
+
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Of those that keep a copy of this database: two would write the same one. Of a file that cannot be opened
+    others say so.
+    """
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        yield
+        return
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
 
 
 def _schema_of(place: Path | Address) -> int:
@@ -66,6 +91,8 @@ def _kept(path: Path, before: int) -> Path:
     part.unlink(missing_ok=True)
     try:
         databases.copy(path, part)
+        if _schema_of(part) != before:
+            raise StoreError(f"another program has migrated {path} just now: there is no copy of before")
         os.link(part, into)
     except FileExistsError:
         if into.read_bytes()[HEADER_BYTES:] != part.read_bytes()[HEADER_BYTES:]:
