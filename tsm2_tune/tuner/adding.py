@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, case, cast, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Executable, Table, bindparam, case, cast, insert, select, update
 
 from tsm2_tune.tuner import forgetting, records, rows, schema, stored
-from tsm2_tune.tuner.claims import settle
+from tsm2_tune.tuner.claim_rows import settle
 from tsm2_tune.tuner.domains import checked
 from tsm2_tune.tuner.inserting import add_alone, add_once
 from tsm2_tune.tuner.past import Again
 from tsm2_tune.tuner.trial import Measurement, Outcome, Trial
 
+_SAMPLE = insert(schema.sample)
+
 
 def found(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
     """The id of the row with these values."""
-    query = select(table.c.id).where(*(table.c[name] == value for name, value in values.items()))
-    return connection.execute(query).scalar()
+    known = {name: value for name, value in values.items() if value is not None}
+    missing = tuple(name for name in values if name not in known)
+    id_: int | None = connection.execute(_finding(table, tuple(known), missing), known).scalar()
+    return id_
 
 
 def added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
     """The id of a new row with these values."""
-    return int(connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one())
+    return int(connection.execute(_adding(table), values).scalar_one())
+
+
+@cache
+def _finding(table: Table, known: tuple[str, ...], missing: tuple[str, ...]) -> Executable:
+    """The id of the row with values of the `known` columns, and none of the `missing` ones."""
+    query = select(table.c.id).where(*(table.c[name] == bindparam(name) for name in known))
+    return query.where(*(table.c[name].is_(None) for name in missing))
+
+
+@cache
+def _adding(table: Table) -> Executable:
+    return insert(table).returning(table.c.id)
 
 
 def found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
@@ -61,9 +78,21 @@ def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, An
     connection.execute(row.values({**values, **most, "total_seconds": seconds}))
 
 
-def add_trial(connection: Connection, run_id: int, device_name: str, trial: Trial, again: Again) -> int:
-    """The id of the trial, which is stored now, or of the one in its place."""
-    problem_id = found_or_added(connection, schema.problem, rows.problem_values(trial.problem))
+def add_trials(
+    connection: Connection, run_id: int, device_name: str, trials: Sequence[Trial], again: Again | None
+) -> list[int]:
+    """The ids of the trials, which are stored now, or of those in their places."""
+    problems = dict.fromkeys(trial.problem for trial in trials)
+    ids = {one: found_or_added(connection, schema.problem, rows.problem_values(one)) for one in problems}
+    return [
+        _add_trial(connection, run_id, device_name, ids[trial.problem], trial, again or Again(trial.limits))
+        for trial in trials
+    ]
+
+
+def _add_trial(
+    connection: Connection, run_id: int, device_name: str, problem_id: int, trial: Trial, again: Again
+) -> int:
     add_once(connection, schema.source, rows.source_values(trial.source))
     key = {
         "device_name": device_name,
@@ -97,4 +126,4 @@ def add_measurement(
         for ordinal, us in enumerate(measured.samples_us)
     ]
     if samples:
-        connection.execute(insert(schema.sample), samples)
+        connection.execute(_SAMPLE, samples)

@@ -98,9 +98,7 @@ class Store:
         about = (device, *problems) if is_of_one else ()
         with self._database.transaction(writes=True, about=about) as connection:
             run_id = adding.found_or_added(connection, schema.run, rows.run_values(run))
-            ids = [
-                adding.add_trial(connection, run_id, device, trial, again or Again(trial.limits)) for trial in trials
-            ]
+            ids = adding.add_trials(connection, run_id, device, trials, again)
             quarantine.add(connection, hazards)
             return ids
 

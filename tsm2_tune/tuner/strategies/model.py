@@ -64,7 +64,7 @@ class Model(Strategy):
         """Take the time of one that is right, in the place of the one that it had."""
         before = self._times_us.get(config)
         self._times_us[config] = us
-        if config == config.early:
+        if self._like is not None and config == config.early:
             if before is not None:
                 self._in_order.remove((before, config.text, config))
             insort(self._in_order, (us, config.text, config), key=lambda one: one[:2])
