@@ -218,6 +218,7 @@ def _problem_ended(event: ProblemEnded) -> Facts:
         "untried": event.untried,
         "interrupted": event.interrupted,
         "elsewhere": event.elsewhere,
+        "given_up": event.given_up,
         "quarantined": event.quarantined,
         "winner": None if event.winner is None else _winner(event.winner),
     }
