@@ -8,12 +8,14 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Executable, Table, bindparam, case, cast, insert, select, update
 
-from tsm2_tune.tuner import forgetting, records, rows, schema, stored
+from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner import conditions, forgetting, records, rows, schema, stored
 from tsm2_tune.tuner.claim_rows import settle
-from tsm2_tune.tuner.domains import checked
+from tsm2_tune.tuner.domains import COUNT, checked
 from tsm2_tune.tuner.inserting import add_alone, add_once
 from tsm2_tune.tuner.past import Again
-from tsm2_tune.tuner.trial import Measurement, Outcome, Trial
+from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, TuningRun, shown
+from tsm2_tune.tuner.vendor import storing
 
 _SAMPLE = insert(schema.sample)
 
@@ -127,3 +129,33 @@ def add_measurement(
     ]
     if samples:
         connection.execute(_SAMPLE, samples)
+
+
+def add_final(
+    connection: Connection, place: str, run_id: int, run: TuningRun, final: Final, tried: ColumnElement[bool]
+) -> int:
+    """Add the final's measurements as rounds after those that there are; the last one's number.
+
+    `tried` are the trials among which those of its configurations are. StoreError, with the place, where there is
+    none, or a round that is no number.
+    """
+    of_problem = conditions.of_problem(run.identity.name, final.problem)
+    previous = connection.execute(conditions.last_round(of_problem)).scalar_one()
+    if previous is not None and not (isinstance(previous, int) and COUNT(previous)):
+        raise StoreError(f"{place} has a final of the round {shown(previous)}: restore a copy of it")
+    round_ = 1 if previous is None else 1 + previous
+    floor_us = run.ceilings.floor_us(final.problem)
+    states = dict.fromkeys(measured.cache for _, measured in final.measurements)
+    rounds = {state: round_ + at for at, state in enumerate(states)}
+    for config, measured in final.measurements:
+        query = select(schema.trial.c.id).where(tried, schema.trial.c.config == config.text)
+        trial_id = connection.execute(query).scalar()
+        if trial_id is None:
+            raise StoreError(f"{place} has no trial of {config.text} for {final.problem.text}: run this again")
+        number = rounds[measured.cache]
+        add_measurement(connection, trial_id, measured, run_id=run_id, round_=number, floor_us=floor_us)
+    problem_id = found_or_added(connection, schema.problem, rows.problem_values(final.problem))
+    for state, number in rounds.items():
+        of_state = [one for one in final.vendor if one.measurement.cache is state]
+        storing.add(connection, of_state, run_id=run_id, problem_id=problem_id, round_=number)
+    return number
