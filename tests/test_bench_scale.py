@@ -127,6 +127,7 @@ def test_a_new_file_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found["asked"]["winners"] >= 1
 
 
+@pytest.mark.host
 def test_what_a_trial_costs_is_measured_without_a_gpu(tmp_path: Path) -> None:
     problem = Problem(20480, 16, 20480, "f32")
     assert 0.0 < parent_cost.milliseconds_per_trial(problem, 20, str(tmp_path / "results.db")) < 1000.0
