@@ -40,6 +40,7 @@ SLOW_FILES = """
     contending_vendor cli_planning api_errors importing_refused foreign_values shapes_between vendor_tables cache_size
     launcher_kernels
     order contending bacugen tampered trial_texts space cli guidelines api importing pretuned terminals inner_fma_ring
+    importing_orders
     exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
     exported_orders exported_module exported_workspace bench_run bench_first_choices faults vendor_finals forget gate
     launches choice bench_files bench_unseen cli_ops export_within distributions cache claims selection rekey

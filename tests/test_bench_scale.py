@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import scale, scale_facts, scale_rates
+from benchmarks import parent_cost, scale, scale_facts, scale_rates
 from benchmarks.redraw import REGION
 from benchmarks.scale import Fleet, Rates, Recorded, Search
+from tsm2_tune.generator.problem import Problem
 
 PAGE = Path(__file__).parents[1] / "docs/scale.md"
 TEN = {"rows": 10, "bytes": 1000}  # 100 bytes a row
@@ -124,3 +125,9 @@ def test_a_new_file_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found["rows"][0]["trials_per_second"] > 0
     assert found["tables"]["sample"]["rows"] > found["tables"]["trial"]["rows"] >= 40
     assert found["asked"]["winners"] >= 1
+
+
+@pytest.mark.host
+def test_what_a_trial_costs_is_measured_without_a_gpu(tmp_path: Path) -> None:
+    problem = Problem(20480, 16, 20480, "f32")
+    assert 0.0 < parent_cost.milliseconds_per_trial(problem, 20, str(tmp_path / "results.db")) < 1000.0

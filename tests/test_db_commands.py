@@ -20,7 +20,7 @@ from tests.tampering import good_database
 from tests.test_importing import best, facts
 from tsm2_tune.tuner import database as databases
 from tsm2_tune.tuner import migrations
-from tsm2_tune.tuner.claims import FINAL
+from tsm2_tune.tuner.claim_rows import FINAL
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome, Verdict

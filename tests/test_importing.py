@@ -1,8 +1,7 @@
-"""Trials of other databases: what is there is recognised, nothing is lost, and no order of imports matters."""
+"""Trials of other databases: what is there is recognised, and nothing is lost."""
 
 from __future__ import annotations
 
-import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from tests.fabricated import (
     configuration,
     downgrade,
     final,
-    kernel,
     measurement,
     plain_sql,
     source,
@@ -32,7 +30,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.importing import merging
 from tsm2_tune.tuner.importing.parts import Reader, places
-from tsm2_tune.tuner.importing.union import Part, union
+from tsm2_tune.tuner.importing.union import Part
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Final, Outcome, TimeLimits, Verdict
 
@@ -350,41 +348,6 @@ def test_rounds_after_which_none_could_be_stored_are_refused(two: tuple[Path, Pa
     assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
     assert "nobody has made so many" in said.stderr
     assert not (tmp_path / "new.db").exists()
-
-
-def random_database(path: Path, rng: random.Random) -> None:
-    """Some of a few trials and finals, of which other databases may have the same."""
-    runs = [tuning_run(uuid=f"GPU-{which}", started_at=f"2026-01-0{which}T00:00:00+00:00") for which in (1, 2, 3)]
-    with Store.open(path, create=True) as store:
-        for config in (C128, C256, C512):
-            for one in rng.sample(runs, k=1):
-                us = 500.0 + int(one.identity.uuid[-1]) + config.threads / 100
-                verdict = rng.choice((None, "right"))
-                made = rng.choice((source(config, text="int older;\n"), kernel(config, PROBLEM)))
-                store.add_trial(one, trial(us, config, full_verdict=verdict, source=made))
-        for one in sorted(rng.sample(runs, k=rng.randint(0, 3)), key=lambda run: run.started_at):
-            at = int(one.identity.uuid[-1])
-            store.add_final(
-                one, final((C128, 480.0 + at), (C256, 490 + at), vendor=(vendor_measurement(600.0 + at),)), *TODAY
-            )
-    ended(path, "2026-01-05T00:00:00+00:00")
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_no_order_of_imports_matters(seed: int, tmp_path: Path) -> None:
-    rng = random.Random(seed)
-    paths = [tmp_path / f"{which}.db" for which in range(3)]
-    for path in paths:
-        random_database(path, rng)
-    ends = []
-    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0, 1, 0)):
-        path = tmp_path / f"{''.join(map(str, order))}.db"
-        for which in order:
-            tsm2_tune.import_trials(paths[which], path)
-        ends.append(facts(path))
-    assert ends[0] == ends[1] == ends[2]
-    (part,) = ends[0].values()
-    assert union(part, part) is part
 
 
 def test_a_search_goes_on_with_what_was_imported(two: tuple[Path, Path]) -> None:

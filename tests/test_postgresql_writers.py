@@ -239,7 +239,7 @@ def test_claims_live_by_the_servers_clock(address: str, store: Store, monkeypatc
     theirs = "00000000-0000-0000-0000-000000000000:1 1 1 " + "0" * 32  # of another machine
 
     class HoursOff:
-        sleep = staticmethod(time.sleep)
+        sleep, monotonic = staticmethod(time.sleep), staticmethod(time.monotonic)
 
         @staticmethod
         def time() -> float:

@@ -40,8 +40,15 @@ def _parts(text: str) -> tuple[str, str]:
     return FORMER_NAMES.get(name, name), text[len(name) :]
 
 
+class _Spelt:
+    """Where a configuration keeps its spelling, once it is asked for: no field, and nothing that is compared."""
+
+    __slots__ = ("_text",)
+    _text: str
+
+
 @dataclass(frozen=True, slots=True, order=True)
-class KernelConfig:
+class KernelConfig(_Spelt):
     """Every choice that a family's template needs. Each family extends it with one field a tunable, which says what
     the tunable is: tunables.py.
     """
@@ -71,7 +78,12 @@ class KernelConfig:
     @property
     def text(self) -> str:
         """The one spelling, such as tsm2:version=v3,threads=128,columns=8,prefetch=4."""
-        return f"{self.family}:{spelt(declared(type(self)), self.tunables)}"
+        try:
+            return self._text
+        except AttributeError:
+            text = f"{self.family}:{spelt(declared(type(self)), self.tunables)}"
+            object.__setattr__(self, "_text", text)
+            return text
 
     @property
     def kernel_text(self) -> str:

@@ -38,6 +38,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        auto_reload=False,  # a look at each file of a template, for each text
     )
 
 

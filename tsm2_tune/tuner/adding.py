@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, case, cast, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Executable, Table, bindparam, case, cast, insert, select, update
 
-from tsm2_tune.tuner import forgetting, records, rows, schema, stored
-from tsm2_tune.tuner.claims import settle
-from tsm2_tune.tuner.domains import checked
+from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner import conditions, forgetting, records, rows, schema, stored
+from tsm2_tune.tuner.claim_rows import settle
+from tsm2_tune.tuner.domains import COUNT, checked
 from tsm2_tune.tuner.inserting import add_alone, add_once
 from tsm2_tune.tuner.past import Again
-from tsm2_tune.tuner.trial import Measurement, Outcome, Trial
+from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, TuningRun, shown
+from tsm2_tune.tuner.vendor import storing
+
+_SAMPLE = insert(schema.sample)
 
 
 def found(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
     """The id of the row with these values."""
-    query = select(table.c.id).where(*(table.c[name] == value for name, value in values.items()))
-    return connection.execute(query).scalar()
+    known = {name: value for name, value in values.items() if value is not None}
+    missing = tuple(name for name in values if name not in known)
+    id_: int | None = connection.execute(_finding(table, tuple(known), missing), known).scalar()
+    return id_
 
 
 def added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
     """The id of a new row with these values."""
-    return int(connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one())
+    return int(connection.execute(_adding(table), values).scalar_one())
+
+
+@cache
+def _finding(table: Table, known: tuple[str, ...], missing: tuple[str, ...]) -> Executable:
+    """The id of the row with values of the `known` columns, and none of the `missing` ones."""
+    query = select(table.c.id).where(*(table.c[name] == bindparam(name) for name in known))
+    return query.where(*(table.c[name].is_(None) for name in missing))
+
+
+@cache
+def _adding(table: Table) -> Executable:
+    return insert(table).returning(table.c.id)
 
 
 def found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
@@ -61,9 +80,21 @@ def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, An
     connection.execute(row.values({**values, **most, "total_seconds": seconds}))
 
 
-def add_trial(connection: Connection, run_id: int, device_name: str, trial: Trial, again: Again) -> int:
-    """The id of the trial, which is stored now, or of the one in its place."""
-    problem_id = found_or_added(connection, schema.problem, rows.problem_values(trial.problem))
+def add_trials(
+    connection: Connection, run_id: int, device_name: str, trials: Sequence[Trial], again: Again | None
+) -> list[int]:
+    """The ids of the trials, which are stored now, or of those in their places."""
+    problems = dict.fromkeys(trial.problem for trial in trials)
+    ids = {one: found_or_added(connection, schema.problem, rows.problem_values(one)) for one in problems}
+    return [
+        _add_trial(connection, run_id, device_name, ids[trial.problem], trial, again or Again(trial.limits))
+        for trial in trials
+    ]
+
+
+def _add_trial(
+    connection: Connection, run_id: int, device_name: str, problem_id: int, trial: Trial, again: Again
+) -> int:
     add_once(connection, schema.source, rows.source_values(trial.source))
     key = {
         "device_name": device_name,
@@ -97,4 +128,34 @@ def add_measurement(
         for ordinal, us in enumerate(measured.samples_us)
     ]
     if samples:
-        connection.execute(insert(schema.sample), samples)
+        connection.execute(_SAMPLE, samples)
+
+
+def add_final(
+    connection: Connection, place: str, run_id: int, run: TuningRun, final: Final, tried: ColumnElement[bool]
+) -> int:
+    """Add the final's measurements as rounds after those that there are; the last one's number.
+
+    `tried` are the trials among which those of its configurations are. StoreError, with the place, where there is
+    none, or a round that is no number.
+    """
+    of_problem = conditions.of_problem(run.identity.name, final.problem)
+    previous = connection.execute(conditions.last_round(of_problem)).scalar_one()
+    if previous is not None and not (isinstance(previous, int) and COUNT(previous)):
+        raise StoreError(f"{place} has a final of the round {shown(previous)}: restore a copy of it")
+    round_ = 1 if previous is None else 1 + previous
+    floor_us = run.ceilings.floor_us(final.problem)
+    states = dict.fromkeys(measured.cache for _, measured in final.measurements)
+    rounds = {state: round_ + at for at, state in enumerate(states)}
+    for config, measured in final.measurements:
+        query = select(schema.trial.c.id).where(tried, schema.trial.c.config == config.text)
+        trial_id = connection.execute(query).scalar()
+        if trial_id is None:
+            raise StoreError(f"{place} has no trial of {config.text} for {final.problem.text}: run this again")
+        number = rounds[measured.cache]
+        add_measurement(connection, trial_id, measured, run_id=run_id, round_=number, floor_us=floor_us)
+    problem_id = found_or_added(connection, schema.problem, rows.problem_values(final.problem))
+    for state, number in rounds.items():
+        of_state = [one for one in final.vendor if one.measurement.cache is state]
+        storing.add(connection, of_state, run_id=run_id, problem_id=problem_id, round_=number)
+    return number

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
@@ -22,31 +22,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, tuple_, update
+from sqlalchemy import Connection, and_, bindparam, delete, select, tuple_, update
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner import claim_rows, schema
 from tsm2_tune.tuner.addresses import place_of
+from tsm2_tune.tuner.claim_rows import FINAL, NO_CONFIGURATIONS, RUN, SEARCH, SEARCHED, claim_of, is_claim, is_tried
 from tsm2_tune.tuner.clock import process_fields
-from tsm2_tune.tuner.conditions import of_kernels
 from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.domains import checked
 from tsm2_tune.tuner.inserting import add_or_change
 from tsm2_tune.tuner.past import Again, Claimed
 from tsm2_tune.tuner.repeating import repeated
-from tsm2_tune.tuner.rows import problem_key
-from tsm2_tune.tuner.trial import Outcome
 
 BEAT_SECONDS = 5.0
 STALE_SECONDS = 60.0  # without a beat: a machine that swaps is late, but not by that much
 WAIT_SECONDS = 0.2  # between two looks at whether another's final has ended
 LOOK_SECONDS = 1.0  # between two looks at what is being tried: what ends within one is not written down
 MOST_ATTEMPTS = 3  # times that a run died while it tried a configuration, which is given up then
-# In place of a configuration: the problem's finals; its search as a whole; that its search has ended, which is no
-# claim, but stays as long as any run lives; and, of no problem, that a run lives.
-FINAL, SEARCH, SEARCHED, RUN = "final", "search", "searched", "run"
-NO_CONFIGURATIONS = (FINAL, SEARCH, SEARCHED, RUN)
 NOBODY = ""  # in place of the owner of what nobody has taken on, but somebody had
 STARTED = 19  # where in the fields of proc(5)'s `stat` from the third on is when a process started
 _OWNER = re.compile(r"(?P<system>[-\w]+:\d+) (?P<process>\d{1,9}) (?P<started>\d{1,20}) [0-9a-f]{32}", re.ASCII)
@@ -67,6 +60,8 @@ class Claims:
         self.database, self.device_name = database, device_name
         self.owner = f"{process_of(os.getpid())} {uuid.uuid4().hex}"
         self._open: Connection | None = None  # of claims that are taken together
+        # Trials and claims at the most, by the problem, the families and the basis: while nobody else adds any.
+        self._counted = Counter[tuple[Problem, tuple[str, ...], str]]()
         self._at_hand: _Key | None = None  # what is being tried
         self._marked: _Key | None = None  # what the database says of that
         self._marking = threading.Lock()
@@ -101,6 +96,7 @@ class Claims:
                 yield
             finally:
                 self._open = None
+                self._counted.clear()
 
     @repeated
     def take(
@@ -120,15 +116,18 @@ class Claims:
         """
         opened = self.written(problem) if self._open is None else nullcontext(self._open)
         with opened as connection:
-            if _is_tried(connection, self.device_name, problem, config, basis, again):
+            if is_tried(connection, self.device_name, problem, config, basis, again):
                 return Claimed.ELSEWHERE
-            if self._owned_by_other(connection, problem, config, basis):
+            claim = self._claim(connection, problem, config, basis)
+            if self._is_others(connection, claim):
                 return Claimed.ELSEWHERE
-            if not given_up and self._attempts(connection, problem, config, basis) >= MOST_ATTEMPTS:
+            if not given_up and claim is not None and _counted(claim.attempts) >= MOST_ATTEMPTS:
                 return Claimed.GIVEN_UP
             if most is not None and self._count(connection, problem, families, basis) >= most:
                 return Claimed.ENOUGH
             self.add(connection, problem, config, basis)
+            if claim is None or claim.owner != self.owner:
+                self._counted.update(which for which in self._counted if which[0] == problem)
             return Claimed.YES
 
     def take_final(self, problem: Problem) -> None:
@@ -139,7 +138,7 @@ class Claims:
     @repeated
     def _took_final(self, problem: Problem) -> bool:
         with self.written(problem) as connection:
-            is_free = not self._owned_by_other(connection, problem, FINAL, "")
+            is_free = not self._is_others(connection, self._claim(connection, problem, FINAL, ""))
             if is_free:
                 self.add(connection, problem, FINAL, "")
             return is_free
@@ -184,18 +183,13 @@ class Claims:
         return self.database.transaction(writes=True, about=about, durable=False)
 
     def _claim(self, connection: Connection, problem: Problem, config: str, basis: str) -> Any:
-        query = select(schema.claim.c.owner, schema.claim.c.beat_at, schema.claim.c.attempts)
-        return connection.execute(query.where(is_claim(self.device_name, problem, config, basis))).first()
+        return claim_of(connection, self.device_name, problem, config, basis)
 
-    def _owned_by_other(self, connection: Connection, problem: Problem, config: str, basis: str) -> bool:
-        row = self._claim(connection, problem, config, basis)
-        if row is None or row.owner == self.owner:
+    def _is_others(self, connection: Connection, claim: Any) -> bool:
+        """Whether it is the claim of another run, which lives."""
+        if claim is None or claim.owner == self.owner:
             return False
-        return lives(row.owner, row.beat_at, self.database.now(connection))
-
-    def _attempts(self, connection: Connection, problem: Problem, config: str, basis: str) -> int:
-        row = self._claim(connection, problem, config, basis)
-        return 0 if row is None else _counted(row.attempts)
+        return lives(claim.owner, claim.beat_at, self.database.now(connection))
 
     def _leave(self, *, searches: bool) -> None:
         """Claim nothing any more, or no more than searches. What runs died of before is kept."""
@@ -219,19 +213,21 @@ class Claims:
         add_or_change(connection, schema.claim, key, values)
 
     def _count(self, connection: Connection, problem: Problem, families: Collection[str], basis: str) -> int:
-        """Trials of these families and this basis, and claims of runs that live."""
-        claim, given = schema.claim.c, of_kernels(families, basis)
-        trials = select(func.count()).select_from(schema.trial.join(schema.problem))
-        claims = select(claim.owner, func.max(claim.beat_at), func.count()).where(
-            claim.device_name == self.device_name,
-            claim.problem == problem.text,
-            claim.config.not_in(NO_CONFIGURATIONS),
-        )
-        tried = connection.execute(trials.where(_of_problem(self.device_name, problem), given)).scalar_one()
-        owners = connection.execute(claims.group_by(claim.owner)).all()
+        """Trials of these families and this basis, and claims of runs that live.
+
+        Of claims that are taken together they are counted once: each adds one.
+        """
+        which = (problem, tuple(families), basis)
+        if which in self._counted:
+            return self._counted[which]
+        tried = claim_rows.trials(connection, self.device_name, problem, families, basis)
+        owners = claim_rows.owners(connection, self.device_name, problem)
         now = self.database.now(connection)
         taken_on = (int(number) for owner, at, number in owners if owner == self.owner or lives(owner, at, now))
-        return int(tried) + sum(taken_on)
+        found = tried + sum(taken_on)
+        if self._open is not None:
+            self._counted[which] = found
+        return found
 
     @repeated
     def remove_dead(self) -> None:
@@ -307,43 +303,6 @@ def bury(database: str, process: str) -> None:
     theirs = schema.claim.c.owner.startswith(f"{process} ", autoescape=True)
     with Database.open(place_of(database), create=False) as opened, opened.transaction(writes=True) as connection:
         connection.execute(update(schema.claim).where(theirs).values(beat_at=0.0))
-
-
-def settle(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> None:
-    """Remove whoever's claim to the configuration: it has been tried."""
-    connection.execute(delete(schema.claim).where(is_claim(device_name, problem, config, basis)))
-
-
-def is_claim(device_name: str, problem: Problem, config: str, basis: str) -> ColumnElement[bool]:
-    column = schema.claim.c
-    return and_(
-        column.device_name == device_name,
-        column.problem == problem.text,
-        column.config == config,
-        column.basis == basis,
-    )
-
-
-def _of_problem(device_name: str, problem: Problem) -> ColumnElement[bool]:
-    """Whether a row of `trial` joined with `problem` is of this device and problem."""
-    key = (schema.problem.c[name] == value for name, value in problem_key(problem).items())
-    return and_(schema.trial.c.device_name == device_name, *key)
-
-
-def _is_tried(
-    connection: Connection, device_name: str, problem: Problem, config: str, basis: str, again: Again
-) -> bool:
-    """Whether there is a trial that does not count as untried."""
-    trial = schema.trial.c
-    query = select(schema.trial).select_from(schema.trial.join(schema.problem))
-    query = query.where(_of_problem(device_name, problem), trial.config == config, trial.basis == basis)
-    row = connection.execute(query).mappings().first()
-    if row is None:
-        return False
-    with stored.reading(row["id"]):
-        values = checked(row, schema.trial.columns)
-        outcome, limits = Outcome(values["outcome"]), stored.limits(values)
-        return not again.includes(values["id"], outcome, limits, values["total_seconds"])
 
 
 def _counted(attempts: Any) -> int:

@@ -20,6 +20,7 @@ from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Buffer, DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.flush import Flush, stream
 from tsm2_tune.tuner.measure import median_interval
+from tsm2_tune.tuner.nvml import ClockReader, driver_version
 from tsm2_tune.tuner.trial import Cache, DeviceIdentity, LoadedResources, in_a_line
 
 DYNAMIC_SMEM_WITHOUT_OPTIN = 47 * 1024  # with a kernel's static shared memory, 48 KiB
@@ -106,7 +107,7 @@ def identity_of(drv: Any, device: Any, toolchain: Toolchain) -> DeviceIdentity:
         name=in_a_line(device.name()),
         uuid=_uuid(device),
         compute_capability=f"{major}.{minor}",
-        driver=_driver_version(drv),
+        driver=driver_version(drv),
         toolkit=toolchain.version,
         flags=" ".join(toolchain.flags),
     )
@@ -124,18 +125,6 @@ def _uuid(device: Any) -> str:
         return ""
     text = bytes(raw).hex()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def _driver_version(drv: Any) -> str:
-    """The driver's release where NVML tells it, else the CUDA version it supports."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # NVML is a convenience: whatever is wrong with it, the CUDA driver still answers
-        version = drv.get_driver_version()
-        return f"CUDA {version // 1000}.{version % 1000 // 10}"
 
 
 class CudaBuffer:
@@ -279,7 +268,7 @@ class CudaDevice:
         self._flush = Flush(self, support_path)
         self.drv.memset_d8(self._flush.address, 0, self._flush.size_bytes)
         self._start, self._end = self.drv.Event(), self.drv.Event()
-        self._clock = _ClockReader(self._bus_id)
+        self._clock = ClockReader(self._bus_id)
 
     def allocate(self, size_bytes: int) -> CudaBuffer:
         return CudaBuffer(self.drv, size_bytes)
@@ -378,26 +367,3 @@ class CudaDevice:
         sink = np.uint64(self._flush.sink)
         us = self._median_us(lambda: kernel((np.int32(turns), sink), blocks=blocks, threads=threads))
         return MMA_CHAINS * 2 * 16 * 8 * k * turns * (threads // 32) * blocks / us * 1e-3
-
-
-class _ClockReader:
-    """The SM clock through NVML, where it answers."""
-
-    def __init__(self, bus_id: str) -> None:
-        self._handle: Any = None
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)
-            self._nvml: Any = pynvml
-        except Exception:  # NVML is a convenience: a measurement without it has no clock recorded
-            self._handle = None
-
-    def mhz(self) -> float | None:
-        if self._handle is None:
-            return None
-        try:
-            return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM))
-        except Exception:  # as above
-            return None

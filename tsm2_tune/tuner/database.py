@@ -191,7 +191,7 @@ class Database:
             network, remedy = network_of(self.path), REMEDIES[sqlite3.SQLITE_READONLY]
             raise refusal(self.path, network) if network else StoreError(f"{self.path} {remedy}")
         try:
-            with self._engine.execution_options(writes=writes).begin() as connection:
+            with self._engine.connect().execution_options(writes=writes) as connection, connection.begin():
                 yield connection
                 if self._file is not None:
                     self._file.check()

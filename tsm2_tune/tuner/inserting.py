@@ -1,24 +1,27 @@
-"""Rows that may be there already, in the words of the database that they go into."""
+"""Rows that may be there already, in the words of the database that they go into.
+
+A statement is made once: to make one takes longer than SQLite needs to execute it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Executable, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
 
 def add_once(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
     """Add the row, but where there is one of its key."""
-    connection.execute(_insert(connection, table).values(values).on_conflict_do_nothing())
+    connection.execute(_once(connection.dialect.name, table), values)
 
 
 def add_or_change(connection: Connection, table: Table, key: Collection[str], values: Mapping[str, Any]) -> None:
     """Add the row, in the place of one that has these columns alike."""
-    changed = {name: value for name, value in values.items() if name not in key}
-    added = _insert(connection, table).values(values)
-    connection.execute(added.on_conflict_do_update(index_elements=list(key), set_=changed))
+    changed = tuple(name for name in values if name not in key)
+    connection.execute(_or_change(connection.dialect.name, table, tuple(key), changed), values)
 
 
 def add_alone(connection: Connection, table: Table) -> bool:
@@ -29,5 +32,19 @@ def add_alone(connection: Connection, table: Table) -> bool:
     return is_shared
 
 
-def _insert(connection: Connection, table: Table) -> Any:
-    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+@cache
+def _once(dialect_name: str, table: Table) -> Executable:
+    inserted: Executable = _insert(dialect_name, table).on_conflict_do_nothing()
+    return inserted
+
+
+@cache
+def _or_change(dialect_name: str, table: Table, key: tuple[str, ...], changed: tuple[str, ...]) -> Executable:
+    inserted = _insert(dialect_name, table)
+    values = {name: inserted.excluded[name] for name in changed}
+    found: Executable = inserted.on_conflict_do_update(index_elements=list(key), set_=values)
+    return found
+
+
+def _insert(dialect_name: str, table: Table) -> Any:
+    return (postgresql if dialect_name == "postgresql" else sqlite).insert(table)

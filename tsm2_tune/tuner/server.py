@@ -15,13 +15,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, delete, event, func, select, text
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from tsm2_tune.errors import StoreError, ToolMissing
 from tsm2_tune.tuner import migrations, server_layout
 from tsm2_tune.tuner.addresses import EXAMPLE, Address
-from tsm2_tune.tuner.inserting import add_or_change
 from tsm2_tune.tuner.repeating import Lost, until_kept
 from tsm2_tune.tuner.schema import APPLICATION_ID
 from tsm2_tune.tuner.server_layout import RECEIPT
@@ -42,6 +42,11 @@ CONNECTION = {  # of a machine that is gone a connection ends within a minute
 }
 SECRETS = ("password", "passfile", "sslpassword")  # they would stand in the list of processes, and in messages
 
+_RECEIVED = insert(RECEIPT).values(written_at=func.now())
+_WRITTEN = _RECEIVED.on_conflict_do_update(
+    index_elements=[RECEIPT.c.owner],
+    set_={"token": _RECEIVED.excluded.token, "written_at": _RECEIVED.excluded.written_at},
+)
 # What the server ends of itself: a transaction for another one's sake, all of them, or one that stood still.
 LOST = ("08", "40001", "40P01", "25P03", "57P01", "57P02", "57P03", "57P05", "53300")
 # SQLSTATE, or how it begins -> what is wrong and what to do.
@@ -102,8 +107,7 @@ class Server:
             with self._begun(writes, about, durable) as connection:
                 yield connection
                 if writes:
-                    written = {"owner": self._writer, "token": token, "written_at": func.now()}
-                    add_or_change(connection, RECEIPT, ("owner",), written)
+                    connection.execute(_WRITTEN, {"owner": self._writer, "token": token})
                     self._has_receipts = True
                 is_ending = True
                 connection.commit()

@@ -39,13 +39,13 @@ from tsm2_tune.tuner.best_view import winners_alike, winners_at
 from tsm2_tune.tuner.brief import CurrentTrial, TrialLine
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, checked
+from tsm2_tune.tuner.domains import MOST_DETAIL, checked
 from tsm2_tune.tuner.history import History
 from tsm2_tune.tuner.past import Again
 from tsm2_tune.tuner.quarantine import Quarantined
 from tsm2_tune.tuner.repeating import repeated
 from tsm2_tune.tuner.stored import BestRow, TrialRecord
-from tsm2_tune.tuner.trial import PREFERRED, Cache, Final, Outcome, Trial, TuningRun, shown
+from tsm2_tune.tuner.trial import PREFERRED, Cache, Final, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.vendor import storing
 
 
@@ -98,9 +98,7 @@ class Store:
         about = (device, *problems) if is_of_one else ()
         with self._database.transaction(writes=True, about=about) as connection:
             run_id = adding.found_or_added(connection, schema.run, rows.run_values(run))
-            ids = [
-                adding.add_trial(connection, run_id, device, trial, again or Again(trial.limits)) for trial in trials
-            ]
+            ids = adding.add_trials(connection, run_id, device, trials, again)
             quarantine.add(connection, hazards)
             return ids
 
@@ -115,36 +113,7 @@ class Store:
         with self._database.transaction(writes=True, about=about) as connection:
             run_id = adding.found_or_added(connection, schema.run, rows.run_values(run))
             tried = conditions.tried(run.identity.name, final.problem, families, basis)
-            previous = connection.execute(
-                conditions.last_round(conditions.of_problem(run.identity.name, final.problem))
-            ).scalar_one()
-            round_ = 1 if previous is None else 1 + self._round(previous)
-            floor_us = run.ceilings.floor_us(final.problem)
-            caches = dict.fromkeys(measured.cache for _, measured in final.measurements)
-            rounds = {cache: round_ + place for place, cache in enumerate(caches)}
-            for config, measured in final.measurements:
-                trial_id = connection.execute(
-                    select(schema.trial.c.id).where(tried, schema.trial.c.config == config.text)
-                ).scalar()
-                if trial_id is None:
-                    raise StoreError(
-                        f"{self.path} has no trial of {config.text} for {final.problem.text}: run this again"
-                    )
-                number = rounds[measured.cache]
-                adding.add_measurement(
-                    connection, trial_id, measured, run_id=run_id, round_=number, floor_us=floor_us
-                )
-            problem_id = adding.found_or_added(connection, schema.problem, rows.problem_values(final.problem))
-            for cache, number in rounds.items():
-                of_state = [one for one in final.vendor if one.measurement.cache is cache]
-                storing.add(connection, of_state, run_id=run_id, problem_id=problem_id, round_=number)
-        return number
-
-    def _round(self, value: object) -> int:
-        """The number of a round; StoreError where it is none."""
-        if not isinstance(value, int) or not COUNT(value):
-            raise StoreError(f"{self.path} has a final of the round {shown(value)}: restore a copy of it")
-        return value
+            return adding.add_final(connection, str(self.path), run_id, run, final, tried)
 
     @repeated
     def add_full_verdict(self, trial_id: int, detail: str) -> None:

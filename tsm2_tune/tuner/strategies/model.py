@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from heapq import nsmallest
 from itertools import chain, islice
 
 from tsm2_tune.generator.candidate import Candidate
@@ -39,6 +39,8 @@ class Model(Strategy):
         self._like = next(chain(first, others), None) if late else None  # any: of the problem, device and guidelines
         self._made = set[KernelConfig]()  # of leaders, or tried before
         self._times_us = dict[KernelConfig, float]()  # of those that are right
+        self._in_order = list[tuple[float, str, KernelConfig]]()  # of those that the space has, the fastest first
+        self._used = list[tuple[float, str, KernelConfig]]()  # leaders of which nothing is left to be made
         self._least_us = dict[str, float]()  # of each family, of those that were timed
 
     def ask(self) -> Candidate | None:
@@ -52,11 +54,20 @@ class Model(Strategy):
             family = told.config.family
             self._least_us[family] = min(self._least_us.get(family, told.us), told.us)
             if told.is_right:
-                self._times_us[told.config] = told.us
+                self._take(told.config, told.us)
 
     def is_behind(self, candidate: Candidate) -> bool:
         own = self._least_us.get(candidate.config.family)
         return own is not None and own > FAR_BEHIND * min(self._least_us.values())
+
+    def _take(self, config: KernelConfig, us: float) -> None:
+        """Take the time of one that is right, in the place of the one that it had."""
+        before = self._times_us.get(config)
+        self._times_us[config] = us
+        if self._like is not None and config == config.early:
+            if before is not None:
+                self._in_order.remove((before, config.text, config))
+            insort(self._in_order, (us, config.text, config), key=lambda one: one[:2])
 
     def _in_line(self) -> Candidate | None:
         """The next that need not wait, or the first that waits."""
@@ -69,13 +80,14 @@ class Model(Strategy):
 
     def _late(self) -> Candidate | None:
         """What is made of a leading candidate, and was not given yet."""
-        if self._like is None:
+        leading = self._in_order[:LEADING]
+        if self._like is None or leading == self._used:
             return None
-        own = (config for config in self._times_us if config == config.early)
-        for leader in nsmallest(LEADING, own, key=lambda config: (self._times_us[config], config.text)):
+        for _, _, leader in leading:
             family = family_named(leader.family)
             for config in family.later(leader):
                 if config not in self._made:
                     self._made.add(config)
                     return replace(self._like, family=family, config=config)
+        self._used = leading
         return None

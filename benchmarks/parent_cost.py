@@ -1,0 +1,117 @@
+"""What a trial costs the process that runs a search, in milliseconds of a processor.
+
+    python -m benchmarks.parent_cost 20480x16x20480:f32
+
+The compilers compile nothing and the worker answers at once; planning, texts, claims and the database are real ones.
+No GPU is needed. Of one time that others on the machine lengthen the least of several says most.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import click
+
+from benchmarks.scale_rates import EVERY, SAMPLES, run_of
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.basis import basis, tools
+from tsm2_tune.tuner.clock import RunningClock
+from tsm2_tune.tuner.events import TrialStored
+from tsm2_tune.tuner.measure import measurement
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Binary, Cache, LoadedResources, Outcome, Verdict
+from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.worker import AttemptResult
+from tsm2_tune.usage import Command
+
+RUN = run_of(0)
+ON = (RUN.identity.toolkit, RUN.identity.flags)
+
+
+class AtOnce(Tuner):
+    """A device that has tried a kernel at once: of EVERY so many one is right, the others are behind."""
+
+    def __init__(self, trials: int) -> None:
+        self.target = cast(Any, SimpleNamespace(
+            identity=RUN.identity, toolchain=SimpleNamespace(digest="nvcc"), limits=PROFILES["h100"], is_host=False,
+            cache=lambda asked: asked, caches=lambda *_: (Cache.DIRTY,), basis=lambda cache: basis(*ON, cache),
+            tools=tools(*ON, RUN.identity.driver),
+        ))  # fmt: skip
+        self.options = Options(max_trials=trials, reach=1.1)
+        self.phases, self.clock, self._ceilings = Phases(), RunningClock(), RUN.ceilings
+        self._worker = cast(Any, SimpleNamespace(attempt=self._attempt))
+        self._compilers = cast(Any, SimpleNamespace(
+            support=lambda: "", begin=_begin, finish=_binary, files=lambda *paths: paths
+        ))  # fmt: skip
+        self._answers = 0
+        self.begun_seconds = 0.0  # of this process, at the first trial
+
+    def _attempt(self, _: object, meanwhile: Callable[[], object]) -> AttemptResult:
+        if not self._answers:
+            self.begun_seconds = time.process_time()
+        meanwhile()
+        is_right = self._answers % EVERY == 0
+        self._answers += 1
+        outcome = Outcome.OK if is_right else Outcome.BEHIND
+        samples = [(30.0 if is_right else 90.0) + place % 7 / 7 for place in range(SAMPLES[outcome])]
+        return AttemptResult(
+            outcome,
+            "",
+            resources=LoadedResources(64, 0, 4096, 8),
+            measurement=measurement(samples, None, Cache.DIRTY),
+            verdict=Verdict(True, 0.01, "every element is right") if is_right else None,
+        )
+
+    def final(self, *_: Any, **__: Any) -> None:
+        return None
+
+    def verify_in_full(self, *_: Any) -> AttemptResult:
+        return AttemptResult(Outcome.OK, "", verdict=Verdict(True, 0.01, "every element is right"))
+
+
+def _begin(_: KernelSource) -> Future[None]:
+    compiled = Future[None]()
+    compiled.set_result(None)
+    return compiled
+
+
+def _binary(source: KernelSource, *_: object, **__: object) -> Binary:
+    return Binary(source.digest, source.kernel, 0, 0.0)
+
+
+def milliseconds_per_trial(problem: Problem, trials: int, db: str) -> float:
+    """From the first trial to the last one, of so many or all that the problem has."""
+    space, tuner = search_space(problem, PROFILES["h100"]), AtOnce(trials)
+    _ = list(space.kept)
+    found, ended_seconds = 0, 0.0
+    with Store.open(db, create=True) as store:
+        for event in job.run([space], tuner, store):
+            if isinstance(event, TrialStored):
+                found, ended_seconds = found + 1, time.process_time()
+    return 1e3 * (ended_seconds - tuner.begun_seconds) / found
+
+
+@click.command(cls=Command)
+@click.argument("problem")
+@click.option("--trials", default=1000, show_default=True)
+@click.option("--rounds", default=3, show_default=True, help="Each with an empty database.")
+def main(problem: str, trials: int, rounds: int) -> None:
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            found = milliseconds_per_trial(Problem.parse(problem), trials, str(Path(folder) / "results.db"))
+        click.echo(f"{found:.2f} ms a trial")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""What NVML tells of a GPU, where it is installed and answers: the driver's release, and the clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def driver_version(drv: Any) -> str:
+    """The driver's release where NVML tells it, else the CUDA version it supports."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception:  # NVML is a convenience: whatever is wrong with it, the CUDA driver still answers
+        version = drv.getdriver_version()
+        return f"CUDA {version // 1000}.{version % 1000 // 10}"
+
+
+class ClockReader:
+    """The SM clock through NVML, where it answers."""
+
+    def __init__(self, bus_id: str) -> None:
+        self._handle: Any = None
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)
+            self._nvml: Any = pynvml
+        except Exception:  # NVML is a convenience: a measurement without it has no clock recorded
+            self._handle = None
+
+    def mhz(self) -> float | None:
+        if self._handle is None:
+            return None
+        try:
+            return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM))
+        except Exception:  # as above
+            return None
