@@ -118,9 +118,9 @@ class TestCommand:
     def test_nohup_keeps_a_run(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         attempt = Worker.attempt
 
-        def hung_up(worker: Worker, request: Any) -> AttemptResult:
+        def hung_up(worker: Worker, request: Any, *meanwhile: Any) -> AttemptResult:
             send(signal.SIGHUP)
-            return attempt(worker, request)
+            return attempt(worker, request, *meanwhile)
 
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
