@@ -33,9 +33,10 @@ from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure_interleaved
-from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.operands import Operands
 from tsm2_tune.tuner.search import Search
 from tsm2_tune.tuner.strategies.model import Model
+from tsm2_tune.tuner.support import Support
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache, Outcome
 from tsm2_tune.tuner.tune import Options, Tuner

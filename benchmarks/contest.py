@@ -124,7 +124,7 @@ class Contest(Turns[CudaDevice]):
         loaded = self.loaded(operands, winner.config, stack)
         self.phases.enter("contest: checks")
         prepare(operands, EXACT, seed=1)
-        verdict = run_once(self.device, operands, loaded, EXACT)
+        verdict = run_once(operands, loaded, EXACT)
         opponents = self.opponents(operands, stack)
         prepare(operands, TIMED, seed=2)
         launches: dict[str, Launch] = {"ours": partial(loaded.start, operands.arguments(1.0, 0.0))}

@@ -130,7 +130,7 @@ def contest_row(
         for winner in found:
             kernel = contest.loaded(operands, winner.config, stack)
             prepare(operands, EXACT, seed=1)
-            verdicts.append(run_once(device, operands, kernel, EXACT))
+            verdicts.append(run_once(operands, kernel, EXACT))
             launches.append(partial(kernel.start, operands.arguments(1.0, 0.0)))
         right: bool | None = None
         with suppress(CublasError):

@@ -47,8 +47,9 @@ from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.device import LaunchFailed
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure_interleaved
-from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.operands import Operands
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.support import Support
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Verdict
 from tsm2_tune.tuner.tune import cores

@@ -17,8 +17,9 @@ from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure_interleaved
-from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.operands import Operands
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.support import Support
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache, Measurement, Verdict
 from tsm2_tune.tuner.verify import clear, inspect

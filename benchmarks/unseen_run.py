@@ -134,7 +134,7 @@ class Unseen:
         launches |= {name: opponent.launch for name, opponent in opponents.items()}
         if found is not None:
             loaded = turns.loaded(operands, found.config, stack)
-            verdicts["search_verified"] = run_once(turns.device, operands, loaded, EXACT).correct
+            verdicts["search_verified"] = run_once(operands, loaded, EXACT).correct
             launches["search"] = partial(loaded.start, operands.arguments(1.0, 0.0))
         prepare(operands, TIMED, seed=2)
         phases.enter("contest: turns")

@@ -26,7 +26,8 @@ from tsm2_tune.tuner.device import KernelFault
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.host.toolchain import host_toolchain
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
-from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.operands import Operands
+from tsm2_tune.tuner.support import Support
 from tsm2_tune.tuner.verify import verify
 from tsm2_tune.usage import Command
 

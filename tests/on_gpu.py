@@ -18,7 +18,8 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.checks import Check, probe_checks
 from tsm2_tune.tuner.cuda import CudaDevice, cuda_device_count
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
-from tsm2_tune.tuner.operands import Operands, Support, needed_bytes
+from tsm2_tune.tuner.operands import Operands, needed_bytes
+from tsm2_tune.tuner.support import Support
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Verdict
 from tsm2_tune.tuner.verify import verify

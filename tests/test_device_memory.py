@@ -29,8 +29,9 @@ from tsm2_tune.tuner.checks import checks_of
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.host.device import HostBuffer, HostDevice
 from tsm2_tune.tuner.loaded import Entry, WorkspaceTooLarge
-from tsm2_tune.tuner.operands import Support, needed_bytes
+from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.support import Support
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.worker import Attempt, Rematch, Worker
 
@@ -38,7 +39,7 @@ pytestmark = ON_HOST
 
 PROBLEM = Problem(100, 3, 40, "f32")
 SPLIT = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
-BUFFERS_OF_SUPPORT = 3
+BUFFERS_OF_SUPPORT = 4
 MOST_ALLOCATIONS = 100  # of an attempt
 NO_ROOM = (
     r"does not fit beside what else is on the device: no room for (its workspace: )?\d+ bytes of memory; end what"

@@ -18,8 +18,9 @@ from tests.test_vendor import PRODUCTS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.measure import Effort, measure
-from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.operands import Operands
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.support import Support
 from tsm2_tune.tuner.trial import Cache
 from tsm2_tune.tuner.vendor.beside import Libraries, beside, libraries
 from tsm2_tune.tuner.vendor.libraries import CUBLAS, CUBLASLT

@@ -11,7 +11,8 @@ import pytest
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.checks import Exactness
 from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.operands import LEAST_CHUNK, Filling, Operand, Operands, Support, Values
+from tsm2_tune.tuner.operands import Filling, Operand, Operands, Values
+from tsm2_tune.tuner.support import LEAST_CHUNK, Support
 
 SCALE_BITS = 60  # every value that operands are filled with is a multiple of 2 to minus this
 SHAPES = [
@@ -77,7 +78,8 @@ def write(device: HostDevice, operand: Operand, problem: Problem, matrix: npt.ND
 def worst(operands: Operands) -> npt.NDArray[np.float64]:
     """What the comparison says where C may be off by the rounding of its elements."""
     problem, c = operands.problem, operands.c
-    return operands.support.compare(
+    operands.support.begin_reports()
+    operands.support.compare(
         problem.m,
         problem.n,
         problem.k,
@@ -89,7 +91,9 @@ def worst(operands: Operands) -> npt.NDArray[np.float64]:
             *(np.uint64(c.address), *c.strides, np.int32(c.row_major)),
             *(np.float64(1.001 * problem.dtype.sum.unit_roundoff), np.int32(Exactness.NONE)),
         ),
+        place=0,
     )
+    return operands.support.reports(1)[0].worst
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)

@@ -20,9 +20,10 @@ from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Device, KernelFault
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.operands import Operands
 from tsm2_tune.tuner.requests import AttemptResult, Rematch, Rematched
 from tsm2_tune.tuner.serving import _Bench
+from tsm2_tune.tuner.support import Support
 from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.vendor import libraries
 from tsm2_tune.tuner.vendor.beside import Vendor, beside

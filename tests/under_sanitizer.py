@@ -21,7 +21,8 @@ from tsm2_tune.options import family_names
 from tsm2_tune.tuner.checks import every_check
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
-from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.operands import Operands
+from tsm2_tune.tuner.support import Support
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Verdict
 from tsm2_tune.tuner.verify import verify

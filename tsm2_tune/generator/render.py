@@ -16,6 +16,7 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.source import (
+    MOST_PLACED,
     REFERENCE_BLOCKS_PER_SM,
     SPARSE_TERMS,
     SUPPORT_THREADS,
@@ -86,6 +87,7 @@ def support_source() -> str:
         "threads": SUPPORT_THREADS,
         "reference_blocks_per_sm": REFERENCE_BLOCKS_PER_SM,
         "sparse_terms": SPARSE_TERMS,
+        "most_placed": MOST_PLACED,
     }
     return with_headers(filled("support.cu.jinja", values, OF_KERNELS))
 

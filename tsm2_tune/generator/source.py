@@ -13,6 +13,7 @@ SUPPORT_THREADS = 256  # of a block of the tuner's own kernels
 SPARSE_TERMS = 32  # that a line of a sparse operand keeps: the most products of which its results are sums
 TEXTS_AT_HAND = 128  # that a search asks for more than once: each in milliseconds
 INDEX_BITS = (32, 64)  # widths of a kernel's index
+MOST_PLACED = 4  # matrices that they take together: A, B, C and a workspace
 REFERENCE_BLOCKS_PER_SM = 2  # of those that compute the reference, which bounds their registers
 
 # Each alternative begins with a character, so that a search passes over all others fast.

@@ -40,7 +40,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 
 from tsm2_tune.generator.problem import MIN_PLUS, Problem
-from tsm2_tune.generator.source import SPARSE_TERMS
+from tsm2_tune.generator.source import INDEX_BITS, SPARSE_TERMS
 from tsm2_tune.tuner.operands import Values
 
 ALPHA, BETA = -2.0 + 1j, 3.0 - 1j  # of the general call: integers, so that the result stays exact
@@ -53,6 +53,7 @@ A_APART, OTHERS_APART = {"A": 3, "B": 0, "C": 0}, {"A": 0, "B": 5, "C": 8}
 VECTORS = {"A": 4, "B": 8, "C": 8}  # whole vectors, so that operands stay aligned where they are so without
 ALIGNED = dict.fromkeys("ABC", 0)  # where the operands begin; on a host they end at a page's end otherwise
 LONG = 2**16  # past which a 16-bit number cannot count
+LONG_SUMS = 2**20  # products: of more a block takes a second
 LONG_LINES = {"A": LONG + 3, "B": LONG + 5, "C": LONG + 7}
 LONG_WHOLE_LINES = {"A": LONG + 8, "B": LONG + 16, "C": LONG + 24}
 # Factors of scaled calls: of either sign, above and below 1/2, neither a multiple of a power of two nor a float where
@@ -329,9 +330,16 @@ def deep_checks(problem: Problem) -> tuple[Check, ...]:
     return (*sweep_checks(problem, 0)[:2], replace(checks_of(problem)[0], shift=ALIGNED))
 
 
-def long_checks(problem: Problem) -> tuple[Check, ...]:
-    """What a kernel is called for where an extent has more than 16 bits."""
-    return (overwriting(problem), *checks_of(problem)[1:3])
+def long_checks(problem: Problem, bits: int) -> tuple[Check, ...]:
+    """What a kernel is called for where an extent has more than 16 bits.
+
+    Where k is so long that a block takes a second, by an index of 32 bits in whole vectors, by one of 64 in none:
+    what counts to 16 bits does so by either.
+    """
+    every = (overwriting(problem), *checks_of(problem)[1:3])
+    if problem.k < LONG_SUMS:
+        return every
+    return every[:1] if bits == INDEX_BITS[0] else every[1:2]
 
 
 def with_padding(check: Check, padding: dict[str, int]) -> Check:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ MMA_CHAINS = 8  # independent ones in a warp
 MOST_FLUSHES = 32  # before a sample: milliseconds, which Python's start of a library's product takes at the most
 OUT_OF_MEMORY = 2  # CUresult
 # CUresult of faults that a kernel can cause: addresses, instructions, the stack, asserts, a time limit of the driver.
+STRUCTURE_ALIGNMENT = 8  # bytes, of those that the tuner's own kernels take
 FAULTS = frozenset({700, 701, 702, 710, *range(714, 720)})
 
 
@@ -147,7 +147,7 @@ class CudaKernel:
 
     def __init__(self, device: CudaDevice, cubin: bytes, name: str) -> None:
         self._device, self._drv = device, device.drv
-        self._cubin, self._name = cubin, name
+        self._cubin, self._name, self._parameter_bytes = cubin, name, -1
         try:
             self._module = self._drv.module_from_buffer(cubin)
             self._function = self._module.get_function(name)
@@ -177,31 +177,27 @@ class CudaKernel:
         try:
             if smem_bytes > DYNAMIC_SMEM_WITHOUT_OPTIN:
                 self._function.set_attribute(self._drv.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes)
-            stream = self._device.stream
             packed = packed_arguments(arguments)
-            self._function(packed, grid=(blocks, splits, 1), block=(threads, 1, 1), shared=smem_bytes, stream=stream)
+            if len(packed) != self._parameter_bytes:
+                self._function.prepare([f"{len(packed)}s"])
+                self._parameter_bytes = len(packed)
+            block, grid = (threads, 1, 1), (blocks, splits, 1)
+            self._function.prepared_async_call(grid, block, self._device.stream, packed, shared_size=smem_bytes)
         except self._drv.MemoryError:
             raise MemoryError(f"the stacks of kernel {self._name!r}") from None
         except self._drv.Error as error:
             raise refusal_of(error, f"the driver refuses to start {self._name}") from None
 
 
-def packed_arguments(arguments: Sequence[np.generic]) -> npt.NDArray[np.uint8]:
-    """The bytes of a kernel's parameters, each at a multiple of its size: PyCUDA aligns complex numbers as C does."""
-    packed = np.zeros(1, _parameters(tuple(argument.dtype for argument in arguments)))
-    packed[0] = tuple(arguments)
-    return packed.view(np.uint8)
-
-
-@cache  # a thousand launches a second have the parameters of a few kernels
-def _parameters(types: tuple[np.dtype[Any], ...]) -> np.dtype[Any]:
-    """The structure of parameters of these types."""
-    offsets, end = [], 0
-    for one in types:
-        offsets.append(end + -end % one.itemsize)
-        end = offsets[-1] + one.itemsize
-    names = [f"parameter_{number}" for number in range(len(types))]
-    return np.dtype({"names": names, "formats": list(types), "offsets": offsets, "itemsize": end})
+def packed_arguments(arguments: Sequence[np.generic]) -> bytes:
+    """The bytes of a kernel's parameters, each at a multiple of its size, a structure at one of 8:
+    PyCUDA aligns complex numbers as C does.
+    """
+    packed = bytearray()
+    for argument in arguments:
+        packed += bytes(-len(packed) % (argument.itemsize if argument.dtype.fields is None else STRUCTURE_ALIGNMENT))
+        packed += argument.tobytes()
+    return bytes(packed)
 
 
 def driver_occupancy(cubin: bytes, kernel: str, *, threads: int, smem_bytes: int) -> int:
@@ -250,6 +246,7 @@ class CudaDevice:
 
     support_threads = SUPPORT_THREADS
     faults_past_buffers = False
+    calls_ahead = 16
 
     def __init__(self, ordinal: int, support_path: str) -> None:
         self.drv = driver()

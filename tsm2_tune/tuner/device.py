@@ -69,6 +69,7 @@ class Device(Protocol):
     limits: DeviceLimits
     support_threads: int  # of a block of the tuner's own kernels: fewer where a thread costs more than an element
     faults_past_buffers: bool  # whether an access right behind a buffer faults by itself
+    calls_ahead: int  # calls that are started before the first is judged; 1 where starting one waits for its end
 
     def allocate(self, size_bytes: int) -> Buffer:
         """Memory, 256-byte aligned on a GPU; on the host it ends, to within 8 bytes, at a page that faults.

@@ -21,8 +21,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.checks import checks_of, overwriting
 from tsm2_tune.tuner.device import Device, KernelFault, LaunchFailed
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel, WorkspaceTooLarge, load
-from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.operands import Operands
 from tsm2_tune.tuner.requests import WATCHED, Call, FullVerification
+from tsm2_tune.tuner.support import Support
 from tsm2_tune.tuner.trial import Verdict
 from tsm2_tune.tuner.verify import inspect, prepare, verify
 
@@ -120,8 +121,7 @@ class _Bench:
                 operands.c.fill(operands.c.filling)
                 loaded.start(operands.arguments(check.alpha, check.beta))
                 if launch < 2:
-                    self._device.synchronise()
-                    verdict = inspect(operands, check, loaded.workspace)
+                    verdict = inspect(operands, check, loaded)
                     if not verdict.correct:
                         return replace(verdict, detail=f"{problem.text}, {verdict.detail}")
                     firsts.append(self._bits_of_c(operands))
@@ -130,10 +130,7 @@ class _Bench:
                 ):
                     detail = f"launch {launch + 1} of the same product gives other bits than the first one"
                     return Verdict(False, math.inf, f"{problem.text}: {detail}")
-            self._device.synchronise()
-            if trouble := loaded.trouble():
-                return Verdict(False, math.inf, f"{problem.text}, launches: {trouble}")
-            verdict = inspect(operands, turns[(launches - 1) % 2], loaded.workspace)
+            verdict = inspect(operands, turns[(launches - 1) % 2], loaded)
             return verdict if verdict.correct else replace(verdict, detail=f"{problem.text}, {verdict.detail}")
         finally:
             if loaded is not None:

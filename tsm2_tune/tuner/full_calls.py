@@ -147,7 +147,7 @@ def _calls(asked: Problem, config: KernelConfig, extent: Extent, bits: int) -> I
     for number, problem in enumerate(remainder_problems(config, asked, most_products=extent.products)):
         yield Call("remainders", problem, sweep_checks(problem, number))
     for problem in long_problems(config, asked, most_products=extent.long_products):
-        yield Call("long extents", problem, long_checks(problem), is_large=True)
+        yield Call("long extents", problem, long_checks(problem, bits), is_large=True)
     few, whole, both, deep = long_line_problems(config, asked)
     most_elements = min(extent.long_products, PAST_32_BITS)
     for problem, lengths in product((few, whole, both, deep), (LONG_LINES, LONG_WHOLE_LINES)):

@@ -10,6 +10,7 @@ import numpy as np
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.tuner.device import BinaryLost, Buffer, Device, Kernel, LaunchFailed
 from tsm2_tune.tuner.operands import Filling, Operand, Operands, Values, needed_bytes
+from tsm2_tune.tuner.support import Counters, Placed
 
 WORKSPACE_ALIGNMENT = 4  # elements: 16 bytes of the smallest
 
@@ -50,20 +51,21 @@ class LoadedKernel:
         self._device = device
         m, n = operands.problem.m, operands.problem.n
         self._grid = entry.launch.grid(m, n)
-        self._counters = np.zeros(entry.launch.counters(m, n), np.uint32)
+        self._counters = entry.launch.counters(m, n)
         self._counter_buffer: Buffer | None = None
         self._partials: Operand | None = None
         elements = entry.launch.partial_elements(m, n)
         try:
             if elements:
-                self._counter_buffer = device.allocate(self._counters.nbytes)
-                device.upload(self._counters, self._counter_buffer)
+                zeros = np.zeros(self._counters, np.uint32)
+                self._counter_buffer = device.allocate(zeros.nbytes)
+                device.upload(zeros, self._counter_buffer)
                 whole = -(-elements // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
                 sums = operands.problem.dtype.sum
                 self._partials = Operand(device, operands.support, "the workspace", whole, 1, sums)
         except MemoryError as error:
             self.free()
-            workspace = self._counters.nbytes + elements * operands.problem.dtype.sum.element_bytes
+            workspace = self._counters * np.uint32().nbytes + elements * operands.problem.dtype.sum.element_bytes
             needed, has = needed_bytes(operands.problem) + workspace, device.limits.memory_bytes
             if needed > has:
                 raise WorkspaceTooLarge(
@@ -77,8 +79,12 @@ class LoadedKernel:
 
     def prepare(self) -> None:
         """Poison the workspace's sums, so that one that is read before it is written shows."""
-        if self._partials is not None:
-            self._partials.fill(Filling(self._partials.rows, Values.POISON, 0))
+        if placed := self.placed():
+            self.operands.support.fill(placed)
+
+    def placed(self) -> list[Placed]:
+        """What is filled to poison the workspace's sums; nothing where k is not split."""
+        return [one.place(Filling(one.rows, Values.POISON, 0)) for one in self.workspace]
 
     def start(self, arguments: tuple[np.generic, ...]) -> None:
         """Start the kernel with the operands' arguments, not waiting for its end."""
@@ -98,14 +104,10 @@ class LoadedKernel:
         """Where it leaves its sums, around which nothing may change; none where k is not split."""
         return () if self._partials is None else (self._partials,)
 
-    def trouble(self) -> str:
-        """What the kernel left in its counters that it must not leave; empty where all is well."""
-        if self._counter_buffer is not None:
-            self._device.download(self._counter_buffer, self._counters)
-            if self._counters.any():
-                tile = int(self._counters.argmax())
-                return f"left the counter of tile {tile} at {self._counters[tile]}, not at 0"
-        return ""
+    @property
+    def counters(self) -> Counters | None:
+        """Those that it must leave at 0; None where k is not split."""
+        return None if self._counter_buffer is None else Counters(self._counter_buffer, self._counters)
 
     def free(self) -> None:
         """Give the workspace back."""

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from math import isqrt
 from mmap import PAGESIZE
 
 import numpy as np
 
-from tsm2_tune.generator.problem import PADDING_ROWS, Dtype, Problem, dtype_named
-from tsm2_tune.generator.source import REFERENCE_BLOCKS_PER_SM, SUPPORT_THREADS
-from tsm2_tune.tuner.device import Buffer, Device, Kernel
+from tsm2_tune.generator.problem import PADDING_ROWS, Dtype, Problem
+from tsm2_tune.tuner.device import Buffer, Device
+from tsm2_tune.tuner.support import Factor, Placed, Support
 
 VECTOR_BYTES = 16  # the most that a thread loads at a time
 GUARD_ELEMENTS = 1024  # before and behind each operand: past what a thread tile or a vector would overrun
-SUPPORT_BLOCKS_PER_SM = 8
-REFERENCE_ROUNDS = 4  # most tiles or chunks of tiles of C that such a thread takes, where it need not take more
-LEAST_CHUNK = 64  # products of an inner product that are worth a thread of their own
-FEW_CHUNKS = 64  # that one thread adds up
-REFERENCE_BYTES = 3 * 8  # of a part of a real inner product, as the support kernels keep it
-MOST_WATCHED = 4  # buffers that are looked at together: A, B, C and a workspace
-WORST_NUMBERS = 5  # that `compare` tells of each thread
-WORST_RECORDS = 4 * SUPPORT_THREADS  # that are copied to the host
 
 
 class Values(IntEnum):
@@ -55,129 +46,6 @@ class Filling:
     exponent: int = 0  # integers and small parts are multiplied by 2 to this; of special and sparse ones as they say
     shift: int | None = None  # elements past a multiple of 16 bytes where it begins; None where it lies as it may
     at_start: bool = False  # of its buffer, where that faults at its ends: else it ends where that does
-
-
-_Factor = tuple[np.uint64, np.int64, np.int64, np.int32]
-
-
-class Support:
-    """The support kernels of one dtype and of its sums, loaded on a device, and the scratch memory of their reports.
-
-    They take a matrix of complex numbers as one of real numbers with twice the rows.
-    """
-
-    def __init__(self, device: Device, binary_path: str, dtype_name: str) -> None:
-        self._device = device
-        dtype = dtype_named(dtype_name)
-        names = {dtype.component.name, dtype.sum.component.name}
-        self._fill = {name: device.load(binary_path, f"fill_{name}") for name in names}
-        self._find_changes = {name: device.load(binary_path, f"find_changes_{name}") for name in names}
-        self._find_parts = device.load(binary_path, f"find_parts_{dtype.reference_name}")
-        self._add_parts = device.load(binary_path, f"add_parts_{dtype.reference_name}")
-        self._compare = device.load(binary_path, f"compare_{dtype.reference_name}")
-        self._keep_worst = device.load(binary_path, "keep_worst")
-        self._parts_of_element, self._warp = dtype.parts, device.limits.warp_threads
-        self._rows, self._columns = dtype.reference_tile
-        self._most_blocks = device.limits.sms * SUPPORT_BLOCKS_PER_SM
-        self._reference_blocks = device.limits.sms * REFERENCE_BLOCKS_PER_SM
-        self._threads = device.support_threads
-        self._reference_threads = self._reference_blocks * self._threads
-        elements = REFERENCE_ROUNDS * self._reference_threads * self._rows * self._columns
-        self._found = np.array(MOST_WATCHED * [[0, np.iinfo(np.uint64).max]], np.uint64)  # of no change
-        sizes_bytes = (
-            self._found.nbytes,
-            self._reference_threads * WORST_NUMBERS * 8,
-            elements * REFERENCE_BYTES * dtype.parts,
-        )
-        self._buffers: list[Buffer] = []
-        try:
-            self._buffers.extend(device.allocate(size) for size in sizes_bytes)
-        except MemoryError:
-            self.free()
-            raise
-        self._changes, self._scratch, self._parts = self._buffers
-
-    def fill(self, name: str, reals: int, *arguments: np.generic) -> None:
-        """Start `fill` on a buffer of `reals` numbers of the real Dtype of this name."""
-        self._start(self._fill[name], reals, arguments)
-
-    def look_for_changes(self, watched: Sequence[tuple[str, int, tuple[np.generic, ...]]]) -> None:
-        """Start `find_changes` on buffers: the name of a real Dtype, how many numbers, and the kernel's arguments."""
-        self._device.upload(self._found, self._changes)
-        for place, (name, reals, arguments) in enumerate(watched):
-            found = np.uint64(self._changes.address + place * self._found[0].nbytes)
-            self._start(self._find_changes[name], reals, (*arguments, found))
-
-    def changes(self) -> list[tuple[int, int]]:
-        """Of each buffer that was looked at, when that has ended: how many numbers changed, and which first."""
-        found = np.empty_like(self._found)
-        self._device.download(self._changes, found)
-        return [(int(count), int(first)) for count, first in found]
-
-    def split(self, tiles: int, k: int, *, along_k: bool) -> tuple[int, int]:
-        """Chunks in which each inner product of a C of `tiles` is computed, and how many share a stretch of k.
-
-        There are enough chunks that every thread has work. Where both factors lie along k, neighbouring threads take
-        neighbouring products if there are enough chunks for a warp.
-        """
-        chunks = max(1, min(REFERENCE_ROUNDS * self._reference_threads // tiles, k // LEAST_CHUNK))
-        lanes = self._warp if along_k and chunks >= self._warp else 1
-        return chunks // lanes * lanes, lanes
-
-    def compare(
-        self,
-        m: int,
-        n: int,
-        k: int,
-        *,
-        alpha: complex,
-        factors: tuple[_Factor, _Factor],
-        result: tuple[np.generic, ...],
-    ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """Rows of worst ratio, its place, found, expected, and how many are wrong, each of some of the elements.
-
-        `factors` are A and B with their strides and signs, `result` what the kernel `compare` takes between them and
-        the inner products, where these are computed already.
-        """
-        (a, b), extents = factors, (np.int64(m), np.int64(n), np.int64(k))
-        tiles = -(-m // self._rows) * -(-n // self._columns)
-        one = self._parts_of_element
-        chunks, lanes = self.split(tiles, k, along_k=a[2] == one and b[1] == one)
-        parts, scratch = np.uint64(self._parts.address), np.uint64(self._scratch.address)
-        if chunks > 1:
-            arguments: tuple[np.generic, ...] = (*extents, *a, *b, np.int64(chunks), np.int64(lanes), parts)
-            self._start(self._find_parts, tiles * chunks, arguments, most_blocks=self._reference_blocks)
-            self._add_up(m * n * one, chunks)
-        scale = (np.float64(alpha.real), np.float64(alpha.imag))
-        arguments = (*extents, *scale, *a, *b, *result, parts if chunks > 1 else np.uint64(0), scratch)
-        blocks = self._start(self._compare, tiles, arguments, most_blocks=self._reference_blocks)
-        records = blocks * self._threads
-        arguments = (np.int64(records), scratch)
-        keepers = self._start(self._keep_worst, min(records, WORST_RECORDS), arguments) * self._threads
-        self._device.synchronise()
-        worst = np.empty((min(records, keepers), WORST_NUMBERS), np.float64)
-        self._device.download(self._scratch, worst)
-        return worst
-
-    def _add_up(self, sums: int, chunks: int) -> None:
-        """Add the chunks of each of `sums` up: where they are many, in several rounds."""
-        while chunks > 1:
-            kept = 1 if chunks <= FEW_CHUNKS else isqrt(chunks)
-            arguments = (np.int64(sums), np.int64(chunks), np.int64(kept), np.uint64(self._parts.address))
-            self._start(self._add_parts, sums * kept, arguments)
-            chunks = kept
-
-    def free(self) -> None:
-        for buffer in self._buffers:
-            buffer.free()
-
-    def _start(
-        self, kernel: Kernel, elements: int, arguments: tuple[np.generic, ...], *, most_blocks: int | None = None
-    ) -> int:
-        """Start the kernel with a thread for each element, or with most_blocks; returns its blocks."""
-        blocks = min(most_blocks or self._most_blocks, -(-elements // SUPPORT_THREADS))
-        kernel(arguments, blocks=blocks, threads=self._threads)
-        return blocks
 
 
 class Operand:
@@ -241,30 +109,32 @@ class Operand:
 
     def fill(self, filling: Filling) -> None:
         """Fill the matrix, and everything around it with poison."""
-        self.filling = filling
-        self._support.fill(self._dtype.component.name, self._total * self._dtype.parts, *self._whole_buffer())
+        self._support.fill([self.place(filling)])
 
-    def look(self, *, matrix_too: bool) -> tuple[str, int, tuple[np.generic, ...]]:
-        """What `Support.look_for_changes` takes: it looks around the matrix, and in it where `matrix_too`."""
-        name, reals = self._dtype.component.name, self._dtype.parts
-        return name, self._total * reals, (*self._whole_buffer(), np.int32(matrix_too))
+    def place(self, filling: Filling) -> Placed:
+        """Where the matrix is to lie, for the support kernels to fill it."""
+        self.filling = filling
+        return self.placed
 
     def first_change(self, real: int) -> str:
         """Where that number of the buffer is, in words."""
         return self._where(real // self._dtype.parts)
 
-    def _whole_buffer(self) -> tuple[np.generic, ...]:
-        reals = self._dtype.parts
-        return (
-            np.uint64(self.buffer.address),
-            np.int64(self._total * reals),
-            np.int64(self.front * reals),
-            np.int64(self.rows * reals),
-            np.int64(self.columns),
-            np.int64(self.filling.leading_dimension * reals),
-            np.int32(self.filling.values),
-            np.uint64(self.filling.seed),
-            np.int32(self.filling.exponent),
+    @property
+    def placed(self) -> Placed:
+        """Where the matrix lies, as the support kernels take it."""
+        reals, filling = self._dtype.parts, self.filling
+        return Placed(
+            component=self._dtype.component.name,
+            buffer=self.buffer.address,
+            total=self._total * reals,
+            front=self.front * reals,
+            rows=self.rows * reals,
+            columns=self.columns,
+            leading_dimension=filling.leading_dimension * reals,
+            seed=filling.seed,
+            values=filling.values,
+            exponent=filling.exponent,
         )
 
     def _where(self, index: int) -> str:
@@ -321,7 +191,7 @@ class Operands:
             operand.buffer.free()
 
     @property
-    def factors(self) -> tuple[_Factor, _Factor]:
+    def factors(self) -> tuple[Factor, Factor]:
         """Of A and B: the address, elements from row to row and column to column, the sign of imaginary parts."""
         sign_a, sign_b = (np.int32(-1 if conjugated else 1) for conjugated in self.problem.conjugated)
         strides_b = self.a.strides[::-1] if self.problem.is_gram else self.b.strides

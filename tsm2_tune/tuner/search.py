@@ -46,6 +46,7 @@ class Search(Iterator[Candidate]):
         self._gain = None if gain is None else Gain(gain)
         self._given = set(past.tried)
         self._back: Candidate | None = None
+        self._heard: Told | None = None
         for told in past.told:
             strategy.tell(told)
             if self._gain is not None:
@@ -85,6 +86,19 @@ class Search(Iterator[Candidate]):
         if self._gain is not None:
             self._gain.tell(told)
             self._judge()
+
+    def hear(self, told: Told) -> None:
+        """Take the trial into account when there is time for it, which is before the next one is heard of."""
+        self.learn()
+        self._heard = told
+
+    def learn(self) -> bool:
+        """Take the trial into account that was heard of last; False where that is done."""
+        if self._heard is None:
+            return False
+        told, self._heard = self._heard, None
+        self.tell(told)
+        return True
 
     def is_behind(self, candidate: Candidate) -> bool:
         """Whether one that was given is to wait by now until no other is left."""

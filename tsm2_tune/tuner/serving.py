@@ -18,8 +18,9 @@ from tsm2_tune.tuner.device import BinaryLost, Device, DeviceLost, KernelFault, 
 from tsm2_tune.tuner.full import verify_in_full
 from tsm2_tune.tuner.loaded import LoadedKernel
 from tsm2_tune.tuner.measure import Effort, first_look, measure, measure_interleaved
-from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.operands import Operands
 from tsm2_tune.tuner.requests import Attempt, AttemptResult, FullVerification, Rematch, Rematched
+from tsm2_tune.tuner.support import Support
 from tsm2_tune.tuner.target import open_device
 from tsm2_tune.tuner.trial import Cache, Measurement, Outcome, Verdict
 from tsm2_tune.tuner.vendor.beside import Beside, beside, libraries

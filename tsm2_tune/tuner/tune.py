@@ -126,7 +126,8 @@ class Tuner:
         `together`, and `trying` is told of it when its trial begins. A trial that the machine interrupted twice says
         nothing of its kernel.
 
-        While a kernel runs, the next ones are made ready, and what `meanwhile` does is done.
+        While a kernel runs on a GPU, the search learns of the trial before, the next ones are made ready, and what
+        `meanwhile` does is done.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
@@ -137,7 +138,7 @@ class Tuner:
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
         pending = Pending(search, search, self._begun, least_ahead(options.sharing, search.left), together)
-        ahead = nothing_meanwhile if self.target.is_host else lambda: meanwhile() or pending.step()
+        ahead = nothing_meanwhile if self.target.is_host else lambda: meanwhile() or search.learn() or pending.step()
         fastest_us = min((one.median_us for one in search.past.contenders), default=None)
         try:
             for trials in count():
@@ -152,14 +153,18 @@ class Tuner:
                     while pending.step():
                         pass
                     wait(list(pending.compiling))
-                begun = pending.take(meanwhile)
+                begun = pending.take(lambda: meanwhile() or search.learn())
                 self.phases.enter(BETWEEN_REQUESTS)
                 if begun is None:
+                    if search.learn():
+                        continue
                     return
                 trying(begun[0])
                 trial = self._trial(*begun, since=since, fastest_us=fastest_us, meanwhile=ahead)
                 since = seconds()
-                search.tell(told_of(trial))
+                search.hear(told_of(trial))
+                if self.target.is_host:
+                    search.learn()
                 if trial.outcome is Outcome.OK and trial.measurement is not None:
                     fastest_us = min(trial.measurement.median_us, fastest_us or trial.measurement.median_us)
                 yield trial

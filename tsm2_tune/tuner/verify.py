@@ -12,7 +12,8 @@ around it must stay as it was, and its counters must be 0 again.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from tsm2_tune.tuner.checks import Check, checks_of, error_coefficient, expected
 from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.loaded import LoadedKernel
 from tsm2_tune.tuner.operands import VECTOR_BYTES, Filling, Operand, Operands, Values
+from tsm2_tune.tuner.support import Report
 from tsm2_tune.tuner.trial import Verdict
 
 
@@ -34,16 +36,22 @@ def verify(
 ) -> Verdict:
     """Run the checks on the kernel, those of the problem unless others are named.
 
-    LaunchFailed and KernelFault pass through.
+    As many calls are started one after another as the device takes. LaunchFailed and KernelFault pass through.
     """
     worst_ratio = 0.0
     checks = checks or checks_of(operands.problem)
-    for number, check in enumerate(checks):
-        prepare(operands, check, seed=seed + 3 * number)
-        verdict = run_once(device, operands, loaded, check)
-        if not verdict.correct:
-            return verdict
-        worst_ratio = max(worst_ratio, verdict.worst_ratio)
+    for first in range(0, len(checks), device.calls_ahead):
+        operands.support.begin_reports()
+        calls: list[_Call] = []
+        for place, check in enumerate(checks[first : first + device.calls_ahead]):
+            prepare(operands, check, seed=seed + 3 * (first + place), loaded=loaded)
+            loaded.start(operands.arguments(check.alpha, check.beta))
+            calls.append(_look(operands, check, loaded, place))
+        for call, report in zip(calls, operands.support.reports(len(calls)), strict=True):
+            verdict = _judged(call, report)
+            if not verdict.correct:
+                return verdict
+            worst_ratio = max(worst_ratio, verdict.worst_ratio)
     return Verdict(
         correct=True,
         worst_ratio=worst_ratio,
@@ -51,34 +59,31 @@ def verify(
     )
 
 
-def run_once(device: Device, operands: Operands, loaded: LoadedKernel, check: Check) -> Verdict:
+def run_once(operands: Operands, loaded: LoadedKernel, check: Check) -> Verdict:
     """One call of the kernel on operands that are prepared for the check."""
     loaded.prepare()
     loaded.start(operands.arguments(check.alpha, check.beta))
-    device.synchronise()
-    trouble = loaded.trouble()
-    if trouble:
-        return Verdict(False, math.inf, f"{check.name}: {trouble}")
-    return inspect(operands, check, loaded.workspace)
+    return inspect(operands, check, loaded)
 
 
-def prepare(operands: Operands, check: Check, *, seed: int) -> None:
-    """Fill A, B and C for the check."""
+def prepare(operands: Operands, check: Check, *, seed: int, loaded: LoadedKernel | None = None) -> None:
+    """Fill A, B and C for the check, and poison the kernel's workspace."""
+    placed = [] if loaded is None else loaded.placed()
     for offset, operand in enumerate(operands.every):
         overwritten = operand.name == "C" and check.beta == operands.problem.dtype.semiring.zero
         values = check.apart.get(operand.name, check.values)
         if values is Values.SPARSE and operands.problem.contiguous[0] != "k":
             values = Values.SPARSE_ACROSS
-        operand.fill(
-            Filling(
-                leading_dimension=operand.rows + padding(operand, operands.problem, check),
-                values=Values.POISON if overwritten and "C" not in check.apart else values,
-                seed=seed + offset,
-                exponent=check.exponent(operand.name, operands.problem),
-                shift=check.shift.get(operand.name),
-                at_start=check.at_start,
-            )
+        filling = Filling(
+            leading_dimension=operand.rows + padding(operand, operands.problem, check),
+            values=Values.POISON if overwritten and "C" not in check.apart else values,
+            seed=seed + offset,
+            exponent=check.exponent(operand.name, operands.problem),
+            shift=check.shift.get(operand.name),
+            at_start=check.at_start,
         )
+        placed.append(operand.place(filling))
+    operands.support.fill(placed)
 
 
 def clear(operands: Operands) -> None:
@@ -97,21 +102,47 @@ def padding(operand: Operand, problem: Problem, check: Check) -> int:
     return added + (operand.rows + added + 1) % 2 if added else 0
 
 
-def inspect(operands: Operands, check: Check, workspace: tuple[Operand, ...] = ()) -> Verdict:
-    """What the call left behind: guard zones, padding, inputs, and every element of C.
+def inspect(operands: Operands, check: Check, loaded: LoadedKernel | None = None) -> Verdict:
+    """What a call left behind: guard zones, padding, inputs, a kernel's workspace, and every element of C."""
+    operands.support.begin_reports()
+    call = _look(operands, check, loaded, 0)
+    return _judged(call, *operands.support.reports(1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that was started, and what is looked at, as it lay then."""
+
+    problem: Problem
+    check: Check
+    watched: tuple[Operand, ...]
+
+
+def _look(operands: Operands, check: Check, loaded: LoadedKernel | None, place: int) -> _Call:
+    """Start looking at what the call left behind.
 
     All of it is asked for at once: on small problems a GPU waits for each answer longer than it works.
     """
+    workspace, counters = (loaded.workspace, loaded.counters) if loaded is not None else ((), None)
     watched = (*workspace, *operands.every)
     inputs = [operand for operand in operands.every if operand.name != "C"]
-    operands.support.look_for_changes([one.look(matrix_too=one in inputs) for one in watched])
-    worst = compare(operands, check)
-    for operand, (changes, first) in zip(watched, operands.support.changes(), strict=False):
+    operands.support.look_for_changes([(one.placed, one in inputs) for one in watched], counters, place=place)
+    compare(operands, check, place=place)
+    return _Call(operands.problem, check, tuple(copy(one) for one in watched))
+
+
+def _judged(call: _Call, report: Report) -> Verdict:
+    """The verdict on a call."""
+    problem, check = call.problem, call.check
+    if report.counters:
+        tile, count = report.first_counter
+        return Verdict(False, math.inf, f"{check.name}: left the counter of tile {tile} at {count}, not at 0")
+    for operand, (changes, first) in zip(call.watched, report.changes, strict=True):
         if changes:
             where = operand.first_change(first)
             detail = f"{check.name}: wrote where it must not, {changes} elements, first {where}"
             return Verdict(correct=False, worst_ratio=math.inf, detail=detail)
-    problem = operands.problem
+    worst = report.worst
     top = worst[worst[:, 0].argmax()]
     ratio, index, found, expected = (float(value) for value in top[:4])
     wrong = int(worst[:, 4].sum())
@@ -132,13 +163,13 @@ def inspect(operands: Operands, check: Check, workspace: tuple[Operand, ...] = (
     )
 
 
-def compare(operands: Operands, check: Check) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """What the comparison kernel found, one row a thread; see Support.compare."""
+def compare(operands: Operands, check: Check, *, place: int) -> None:
+    """Start comparing C with what it must be; see Support.compare."""
     problem, c = operands.problem, operands.c
     alpha, beta = (
         complex(problem.dtype.factor(value)) for value in (check.alpha, check.beta)
     )  # as the kernel gets them
-    return operands.support.compare(
+    operands.support.compare(
         problem.m,
         problem.n,
         problem.k,
@@ -156,4 +187,5 @@ def compare(operands: Operands, check: Check) -> np.ndarray[tuple[int, int], np.
             np.float64(error_coefficient(problem, check)),
             np.int32(expected_exactness(problem, check)),
         ),
+        place=place,
     )

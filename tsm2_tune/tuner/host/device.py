@@ -79,6 +79,7 @@ class HostDevice:
 
     support_threads = WARP_THREADS
     faults_past_buffers = True
+    calls_ahead = 1
 
     def __init__(self, *, support_path: str = "", seed: int = 1) -> None:
         """`support_path` is the binary of the support kernels, which only `ceilings` needs."""
