@@ -34,6 +34,7 @@ from tsm2_tune.tuner import job
 from tsm2_tune.tuner.events import TrialStored
 from tsm2_tune.tuner.past import NOTHING_PAST, Contender
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Final
 from tsm2_tune.tuner.tune import Options, Tuner, cores
@@ -58,10 +59,10 @@ def tuned_here(space: SearchSpace, candidates: Sequence[Candidate], target: Targ
     """What tsm2-tune makes of them."""
     outcomes, start = Counter[str](), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "r.db"), create=True) as store:
-        options = Options(reach=REACH, late=False)
+        options = Options(reach=REACH)
         with Tuner(target, options) as tuner:
             first = ended = 0.0
-            for event in job.run([space], tuner, store, order=lambda *_: candidates, families=space.families):
+            for event in job.run([space], tuner, store, make=lambda *_: InOrder(candidates), families=space.families):
                 if isinstance(event, TrialStored):
                     ended = time.perf_counter() - start
                     first = first or ended

@@ -243,7 +243,7 @@ def of_pack(path: Path) -> dict[str, Any]:
         module = imported(path)
         found["kernels"] = len({winner.digest for winner in module.WINNERS})
         if name == "first_call_us":
-            module.LAUNCHER = None
+            vars(module)["LAUNCHER"] = None
         elif module.launcher() is None:
             raise InputError(f"{path} holds no launcher that loads here: export it with --launcher")
         found[name] = first_calls(module, OF_PACK, OF_PACK)

@@ -76,7 +76,7 @@ def _groups(rows: Iterable[Row]) -> list[tuple[tuple[str, str], list[Row]]]:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         regime = row["regime"] + (" small" if row["small"] else "")
-        groups.setdefault((regime, NAMES.get(row["dtype"], row["dtype"])), []).append(row)
+        groups.setdefault((regime, NAMES.get(row["dtype"]) or str(row["dtype"])), []).append(row)
     return sorted(groups.items(), key=lambda item: REGIMES.index(item[0][0]))
 
 

@@ -111,7 +111,7 @@ def tuned_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]
         own_us, ours_us = row["cublas_us"] if row["cublas_right"] else None, row["median_us"]
         if vendors_us is not None:
             falls_back = own_us is not None and own_us < ours_us
-            taken_us = own_us if falls_back else ours_us
+            taken_us = own_us if own_us is not None and falls_back else ours_us
             yield regime_of(row["m"], row["n"], row["k"]), calls.gain(taken_us, vendors_us, falls_back=falls_back)
 
 

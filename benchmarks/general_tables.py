@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.headline import fastest_in_bold, markdown, number, right_us, time_text
 from benchmarks.table import provenance
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 
 STENCIL = "stencil"  # table of the family `gemm` alone
 GLOBAL_SIZE = 4096  # of the square whose winner is the configuration for all
@@ -111,7 +111,7 @@ def spread(variants: Sequence[Row]) -> str:
 def rate(row: Row) -> float:
     """Of ours, in TFLOP/s."""
     flops: float = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"]).flops
-    return flops / row["ours_us"] * 1e-6
+    return float(flops / row["ours_us"] * 1e-6)
 
 
 def percent(row: Row, who: str) -> str:

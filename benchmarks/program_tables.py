@@ -30,7 +30,7 @@ def read_programs(path: Path) -> dict[str, Any]:
 
 def times_as_fast(program: Mapping[str, Any]) -> float:
     before, after = (statistics.median(program[turn]) for turn in TURNS)
-    return before / after
+    return float(before / after)
 
 
 def draw(tuned: Mapping[str, Any], others: Mapping[str, Any], cards: tuple[str, str], path: Path) -> None:

@@ -15,6 +15,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import inf
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,6 +35,7 @@ from tsm2_tune.generator.measured import Choice, Measured
 from tsm2_tune.generator.order import expected_times_us, first_and_rest
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import Chosen
 from tsm2_tune.options import REACH
 from tsm2_tune.tuner.compiling import Compiled
@@ -103,12 +105,16 @@ def fastest(row: Mapping[str, Any]) -> Measured:
     return Measured(limits_of(row["device"]), Problem.parse(row["problem"]), choices)
 
 
+def _named(name: str, space: SearchSpace, seed: int) -> Strategy:
+    return strategy_named(name)(space, seed, ())
+
+
 def strategies(of: Recorded, known: Sequence[Measured]) -> dict[str, Callable[[int], Strategy]]:
     """Name -> what makes it of a seed. `known` are the other spaces' winners."""
     brought = packaged(of.problem, of.space.limits)
     others = packaged(of.problem, of.space.limits, without=of.problem)
     return {
-        **{name: lambda seed, name=name: strategy_named(name)(of.space, seed, ()) for name in NAMED},
+        **{name: partial(_named, name, of.space) for name in NAMED},
         "first choices of other shapes, no trials told": lambda _: in_order(of, others),
         "model": lambda _: by_model(of, brought),
         "model, other shapes": lambda _: by_model(of, others),

@@ -87,12 +87,14 @@ class Rates:
     def look_seconds(self) -> float:
         """Of a processor, by which a look for a problem's winner takes longer for each trial in the database."""
         few, many = self.found["reads"]
-        return (many["winner_seconds"] - few["winner_seconds"]) / (many["trials"] - few["trials"])
+        seconds: float = many["winner_seconds"] - few["winner_seconds"]
+        return seconds / float(many["trials"] - few["trials"])
 
     def row_bytes(self, table: str) -> float:
         """Of a row, with its part of the indices. What the vendor took has rows as what kernels took."""
         row = self.found["tables"][table.removeprefix("vendor_")]
-        return row["bytes"] / row["rows"]
+        size: float = row["bytes"] / row["rows"]
+        return size
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ python -m benchmarks.table benchmarks/results/h200-beside-cublas.json
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def provenance(found: dict[str, Any]) -> str:
+def provenance(found: Mapping[str, Any]) -> str:
     """What the numbers belong to, as one sentence.
 
     A file that has no rates but f32's and f64's is older than the measurement of tensor cores.

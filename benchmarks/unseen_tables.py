@@ -190,7 +190,7 @@ def goals(rows: Sequence[Row]) -> str:
         for state, seen in (("clean", of), ("dirty", [with_dirty_l2(row) for row in of if is_dirty_too(row)])):
             if seen:
                 found = summary(seen, by_timing)
-                lines.append((way, state, str(found.shapes), *(_goal_text(found, *goal) for _, *goal in GOALS)))
+                lines.append((way, state, str(found.shapes), *(_goal_text(found, *goal[1:]) for goal in GOALS)))
     return markdown(("kernels by", "L2", "shapes", *(head for head, *_ in GOALS)), lines, texts=("kernels by", "L2"))
 
 
