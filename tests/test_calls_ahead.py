@@ -1,0 +1,64 @@
+"""A device that starts several calls before the first is judged gives the verdicts of one that waits for each."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import compiled
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.checks import every_check
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.loaded import Entry, LoadedKernel
+from tsm2_tune.tuner.operands import Operands
+from tsm2_tune.tuner.support import Support
+from tsm2_tune.tuner.trial import Verdict
+from tsm2_tune.tuner.verify import verify
+
+SPLIT = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
+PROBLEM = Problem(70, 3, 40, "f32")
+RESET, ADDED = "atomic_inc_acq_rel(counter, count - 1);", "atomic_add_acq_rel(counter, 1);"
+LAST = "    if (last_of("
+SCALED = ".element[v], beta);"
+
+
+class Ahead(HostDevice):
+    """The host, as if kernels ran while the next are started."""
+
+    calls_ahead = 5  # no divisor of how many checks there are
+
+
+def verdict_of(device: HostDevice, support_path: str, toolchain: Toolchain, original: str, planted: str) -> Verdict:
+    source = render(PROBLEM, SPLIT)
+    text = source.text.replace(original, planted)
+    assert (text == source.text) == (original == planted)
+    binary = compiled(text, source.kernel, toolchain, source.defines)
+    support = Support(device, support_path, PROBLEM.dtype_name)
+    operands = Operands(device, support, PROBLEM, index_bits=PROBLEM.index_bits)
+    loaded = LoadedKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
+    try:
+        return verify(device, operands, loaded, seed=3, checks=every_check(PROBLEM))
+    finally:
+        loaded.free()
+        operands.free()
+        support.free()
+
+
+@pytest.mark.parametrize(
+    ("original", "planted", "said"),
+    [
+        ("", "", "every element of"),
+        (RESET, ADDED, "timed call: left the counter of tile 0 at 3, not at 0"),
+        (LAST, f"    partials[-2] = 0;\n{LAST}", "timed call: wrote where it must not"),
+        (SCALED, ".element[v], sum_t(0));", "general call: C["),
+    ],
+    ids=["right", "counter", "workspace", "beta"],
+)
+def test_the_verdict_does_not_depend_on_how_many_calls_are_ahead(
+    support_path: str, quickest: Toolchain, original: str, planted: str, said: str
+) -> None:
+    found = [verdict_of(device, support_path, quickest, original, planted) for device in (HostDevice(), Ahead())]
+    assert said in found[0].detail
+    assert found[1] == found[0]
