@@ -35,7 +35,7 @@ from tsm2_tune.tuner import (
     superseding,
 )
 from tsm2_tune.tuner.addresses import Address, place_of
-from tsm2_tune.tuner.best_view import winners_alike, winners_at
+from tsm2_tune.tuner.best_view import Among
 from tsm2_tune.tuner.brief import CurrentTrial, TrialLine
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database
@@ -231,7 +231,9 @@ class Store:
         that this program would make otherwise, or not at all, is stale. StoreError where a winner's rows contradict
         each other: where it is not verified, or its time not that of its samples.
         """
-        best = winners_at(problem) if problem else winners_alike(alike) if alike else schema.best
+        asked = problem or alike
+        among = None if asked is None else Among(asked, is_alike=problem is None)
+        best = schema.best if among is None else among.winners()
         view = best.c
         query = select(best).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
         if device is not None:
@@ -245,8 +247,8 @@ class Store:
         if cache is None:
             found = preferred(found)
         with self._database.transaction() as connection:
-            records.refuse_intervals(connection)
-            records.refuse_marks(connection)
+            records.refuse_intervals(connection, among)
+            records.refuse_marks(connection, among)
             return tuple(records.as_known(connection, row) for row in found)
 
     @repeated
