@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Column, Float, Integer, MetaData, Subquery, Table, Text, TextClause, text
+from sqlalchemy import Column, Float, Integer, MetaData, Subquery, Table, Text, TextClause, bindparam, text
 
 from tsm2_tune.generator.problem import Problem
 
@@ -116,33 +116,23 @@ WHERE {which}
 """
 _FIRST = "place = 1"
 BEST_VIEW = f"CREATE VIEW best AS{_WINNERS.format(among='', which=_FIRST)}"
-_AMONG = """device_name IN (SELECT device_name FROM run)
-  AND problem_id IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype{of_shape})"""
-_OF_SHAPE = " AND m = :m AND n = :n AND k = :k"
+_AMONG = "device_name IN :devices AND problem_id {problems}"
+_AT = "= (SELECT id FROM problem WHERE op = :op AND dtype = :dtype AND m = :m AND n = :n AND k = :k)"
+_ALIKE = "IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype)"
 
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """Some trials: those of a problem, or of all that have its element type and op."""
+    """Some trials on these devices: those of a problem, or of all that have its element type and op."""
 
+    devices: tuple[str, ...]
     problem: Problem
     is_alike: bool = False
 
     @property
     def condition(self) -> TextClause:
         """Whether a row of `trial` is one of them."""
-        return text(self.text).bindparams(**self.values)
-
-    @property
-    def text(self) -> str:
-        return _AMONG.format(of_shape="" if self.is_alike else _OF_SHAPE)
-
-    @property
-    def values(self) -> dict[str, str | int]:
-        """Of the parameters of `text`."""
-        one = self.problem
-        kind: dict[str, str | int] = {"op": one.op, "dtype": one.dtype_name}
-        return kind if self.is_alike else {**kind, "m": one.m, "n": one.n, "k": one.k}
+        return self._bound(self._text)
 
     def winners(self) -> Subquery:
         """What the view has of them, without a look at other trials."""
@@ -152,6 +142,17 @@ class Among:
         """The same, and what ties with each winner: the one with the least median among them."""
         return self._selected("place >= 1")
 
+    @property
+    def _text(self) -> str:
+        return _AMONG.format(problems=_ALIKE if self.is_alike else _AT)
+
+    def _bound(self, query: str) -> TextClause:
+        one = self.problem
+        values: dict[str, str | int] = {"op": one.op, "dtype": one.dtype_name}
+        if not self.is_alike:
+            values |= {"m": one.m, "n": one.n, "k": one.k}
+        return text(query).bindparams(bindparam("devices", self.devices, expanding=True), **values)
+
     def _selected(self, which: str) -> Subquery:
-        query = text(_WINNERS.format(among=f" AND {self.text}", which=which)).bindparams(**self.values)
+        query = self._bound(_WINNERS.format(among=f" AND {self._text}", which=which))
         return query.columns(*(Column(one.name, one.type) for one in best.columns)).subquery(best.name)

@@ -231,8 +231,10 @@ class Store:
         that this program would make otherwise, or not at all, is stale. StoreError where a winner's rows contradict
         each other: where it is not verified, or its time not that of its samples.
         """
-        asked = problem or alike
-        among = None if asked is None else Among(asked, is_alike=problem is None)
+        asked, among = problem or alike, None
+        if asked is not None:
+            devices = self._devices_of_runs() if device is None else (device,)
+            among = Among(devices, asked, is_alike=problem is None)
         best = schema.best if among is None else among.winners()
         view = best.c
         query = select(best).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
@@ -354,6 +356,10 @@ class Store:
         name = schema.trial.c.device_name
         query = select(func.min(schema.trial.c.id).label("id"), name).group_by(name).order_by(name)
         return tuple(map(brief.device_name, self._database.rows(query)))
+
+    def _devices_of_runs(self) -> tuple[str, ...]:
+        """Names of the devices that have runs, which are fewer than trials."""
+        return tuple(row["device_name"] for row in self._database.rows(select(schema.run.c.device_name).distinct()))
 
     def newest_run(self, device: str) -> TuningRun:
         """The last run on the device. StoreError where it is not as this program stores runs."""

@@ -70,9 +70,9 @@ def _between_tuned(store: Store, winners: Sequence[BestRow]) -> Iterator[BestRow
 
 def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
     """Trials that tie with winners of this one's device, state of the L2, element type and op, these included."""
-    view = Among(kind.problem, is_alike=True).ties().c
+    view = Among((kind.device,), kind.problem, is_alike=True).ties().c
     query = select(view.trial_id, *(view[column.name] for column in stored.PROBLEM_KEY))
-    for row in store.database.rows(query.where(view.device == kind.device, view.cache == kind.cache)):
+    for row in store.database.rows(query.where(view.cache == kind.cache)):
         yield row["trial_id"], brief.problem_of({**row, "id": row["trial_id"]})
 
 
