@@ -86,7 +86,7 @@ def all_drawn() -> dict[str, str]:
     beside = json.loads(BESIDE.read_text(encoding="utf-8"))
     parts |= {"published": f"{table(beside)}\n\n{provenance(beside)} Every kernel in it was verified."}
     parts |= {"calls": call_tables.table(call_tables.read_calls(CALLS))}
-    parts |= scale.drawn(scale.Fleet(10_000, 1_000, 5), scale.recorded())
+    parts |= scale.drawn(scale.Campaign(10_000, 1_000, 5), scale.recorded())
     parts |= {"programs": program_tables.table(*of_programs(), PROGRAMS_CARDS)}
     parts |= regret.drawn(json.loads(REGRET.read_text(encoding="utf-8")))
     return {name: CODE.sub(_respelt, text) for name, text in (parts | minplus_tables.tables(minplus)).items()}

@@ -28,6 +28,7 @@ import numpy as np
 from benchmarks.headline import markdown
 from benchmarks.recorded_spaces import FILE, Recorded, limits_of, rows_in, rows_of, space_of
 from benchmarks.result_file import program_facts, require_new
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.first_choices import packaged
@@ -223,7 +224,10 @@ def drawn(record: Mapping[str, Any]) -> dict[str, str]:
 
 @click.command(cls=Command)
 @click.option(
-    "--db", default=None, type=click.Path(exists=True, dir_okay=False), help="Spaces that were tried whole."
+    "--db",
+    default=None,
+    type=click.Path(exists=True, dir_okay=False),
+    help="Spaces that were tried whole, on GPUs: times of the host, which emulates kernels, say nothing of a search.",
 )
 @click.option("--spaces", default=FILE, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--processes", default=2, show_default=True, type=click.IntRange(1, 256))
@@ -239,6 +243,10 @@ def main(db: str | None, spaces: Path, processes: int, output: Path | None) -> N
     else:
         with Store.open(db, create=False) as store:
             every = list(rows_of(store))
+        if not every:
+            raise InputError(
+                f"{db} has no trial of a GPU, and the host's times are of an emulation: name another --db"
+            )
     known = [fastest(row) for row in every]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         found = []

@@ -1,4 +1,4 @@
-"""How large a fleet's database becomes, how long the fleet works, what is full first: the tables of docs/scale.md.
+"""How large a campaign's database becomes, how long its GPUs work, what is full first: the tables of docs/scale.md.
 
     python -m benchmarks.scale
     python -m benchmarks.scale --shapes 500 --gpus 8 --kinds 1
@@ -42,7 +42,7 @@ GIB, HOUR = 2**30, 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class Campaign:
     """What is tuned by what: each shape on each kind of GPU."""
 
     shapes: int
@@ -164,15 +164,15 @@ def _search(name: str, rows: Sequence[Mapping[str, Any]]) -> Search:
     )
 
 
-def hours(search: Search, fleet: Fleet) -> float:
+def hours(search: Search, campaign: Campaign) -> float:
     """Until the last GPU is done, where nothing that they share is full."""
-    return (search.once_seconds + math.ceil(fleet.problems / fleet.gpus) * search.seconds) / HOUR
+    return (search.once_seconds + math.ceil(campaign.problems / campaign.gpus) * search.seconds) / HOUR
 
 
-def rows_of(search: Search, fleet: Fleet, texts: Mapping[str, float]) -> dict[str, float]:
+def rows_of(search: Search, campaign: Campaign, texts: Mapping[str, float]) -> dict[str, float]:
     """Of each table that grows."""
-    trials = search.trials * fleet.problems
-    finals, vendors = (count * len(IN_FINALS) * fleet.problems for count in (FINALISTS, LIBRARIES))
+    trials = search.trials * campaign.problems
+    finals, vendors = (count * len(IN_FINALS) * campaign.problems for count in (FINALISTS, LIBRARIES))
     own = search.right * SAMPLES[Outcome.OK] + (1 - search.right) * SAMPLES[Outcome.BEHIND]
     return {
         "trial": trials,
@@ -194,14 +194,14 @@ def compiling_cores(search: Search, texts: Mapping[str, float]) -> float:
     return search.texts * texts["compile_seconds"] / search.budget_seconds
 
 
-def sizes(fleet: Fleet, found: Recorded) -> str:
+def sizes(campaign: Campaign, found: Recorded) -> str:
     """Markdown, a line a figure and a column a search."""
-    each = [(search, rows_of(search, fleet, found.texts)) for search in found.searches]
+    each = [(search, rows_of(search, campaign, found.texts)) for search in found.searches]
     lines = [
         ["trials a second and GPU", *(f"{search.per_second:.0f}" for search, _ in each)],
         ["seconds a problem", *(f"{search.seconds:.0f}" for search, _ in each)],
         ["cores that compile, a GPU", f"{compiling_cores(found.searches[0], found.texts):.0f}", "fewer", "not known"],
-        ["hours, where nothing is full", *(f"{hours(search, fleet):.2f}" for search, _ in each)],
+        ["hours, where nothing is full", *(f"{hours(search, campaign):.2f}" for search, _ in each)],
         ["trials, millions", *(f"{rows['trial'] / 1e6:.1f}" for _, rows in each)],
         ["samples, millions", *(f"{rows['sample'] / 1e6:.0f}" for _, rows in each)],
         ["kernel texts, thousands", *(f"{rows['source'] / 1e3:.0f}" for _, rows in each)],
@@ -223,18 +223,18 @@ def writes_per_second(search: Search, found: Recorded) -> dict[str, float]:
     }
 
 
-def writes(fleet: Fleet, found: Recorded) -> str:
-    """Markdown, transactions a second of the whole fleet, a line a purpose and a column a search."""
+def writes(campaign: Campaign, found: Recorded) -> str:
+    """Markdown, transactions a second of the whole campaign, a line a purpose and a column a search."""
     each = [writes_per_second(search, found) for search in found.searches]
     each = [{**one, "all": sum(one.values())} for one in each]
-    lines = [[purpose, *(f"{fleet.gpus * one[purpose]:,.0f}" for one in each)] for purpose in each[0]]
+    lines = [[purpose, *(f"{campaign.gpus * one[purpose]:,.0f}" for one in each)] for purpose in each[0]]
     return markdown(("", *(search.name for search in found.searches)), lines, texts=("",))
 
 
-def limits(search: Search, fleet: Fleet, found: Recorded) -> list[Limit]:
+def limits(search: Search, campaign: Campaign, found: Recorded) -> list[Limit]:
     """What runs share, by the number of GPUs that fill it."""
     trials = search.trials / search.seconds
-    stored = search.trials * fleet.problems
+    stored = search.trials * campaign.problems
     looks = found.asked["winners"] / search.seconds * found.postgresql.look_seconds * stored
     server = found.postgresql.best["server_seconds_per_trial"] * trials
     in_file = found.sqlite.best["trials_per_second"]
@@ -260,18 +260,18 @@ def limits(search: Search, fleet: Fleet, found: Recorded) -> list[Limit]:
     )
 
 
-def limit_table(search: Search, fleet: Fleet, found: Recorded) -> str:
+def limit_table(search: Search, campaign: Campaign, found: Recorded) -> str:
     """Markdown, what is full first above."""
-    lines = [(one.name, one.asked, one.there, f"{one.gpus:,.0f}") for one in limits(search, fleet, found)]
+    lines = [(one.name, one.asked, one.there, f"{one.gpus:,.0f}") for one in limits(search, campaign, found)]
     return markdown(("shared", "each GPU asks for", "there is", "full with GPUs"), lines, texts=("shared",))
 
 
-def drawn(fleet: Fleet, found: Recorded) -> dict[str, str]:
+def drawn(campaign: Campaign, found: Recorded) -> dict[str, str]:
     """Markdown by the name of its region."""
     return {
-        "scale-sizes": sizes(fleet, found),
-        "scale-writes": writes(fleet, found),
-        "scale-limits": limit_table(found.searches[0], fleet, found),
+        "scale-sizes": sizes(campaign, found),
+        "scale-writes": writes(campaign, found),
+        "scale-limits": limit_table(found.searches[0], campaign, found),
     }
 
 
@@ -280,8 +280,8 @@ def drawn(fleet: Fleet, found: Recorded) -> dict[str, str]:
 @click.option("--gpus", type=click.IntRange(1), default=1_000, show_default=True)
 @click.option("--kinds", type=click.IntRange(1), default=5, show_default=True, help="Kinds of GPU.")
 def main(shapes: int, gpus: int, kinds: int) -> None:
-    """Print the tables for a fleet."""
-    click.echo("\n\n".join(drawn(Fleet(shapes, gpus, kinds), recorded()).values()))
+    """Print the tables for a campaign."""
+    click.echo("\n\n".join(drawn(Campaign(shapes, gpus, kinds), recorded()).values()))
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def bench_on(device: str) -> Bench:
     target = find_target(device)
     support = compiled(support_source(), "", target.toolchain).path
     toolchain = quick_toolchain(target.toolchain) if target.is_host else target.toolchain
-    worker = Worker(device, support, limit_seconds=LIMIT_SECONDS)
+    worker = Worker(device, lambda: support, limit_seconds=LIMIT_SECONDS)
     return Bench(toolchain, worker, ON_HOST if target.is_host else ON_GPU, target.watching)
 
 

@@ -147,7 +147,7 @@ def support_path(toolchain: Toolchain) -> str:
 @pytest.fixture(scope="session")
 def worker(support_path: str) -> Iterator[Worker]:
     """A worker on the host that waits 30 s for each stage, as a busy machine needs."""
-    worker = Worker("cpu", support_path, limit_seconds=30.0)
+    worker = Worker("cpu", lambda: support_path, limit_seconds=30.0)
     yield worker
     worker.close()
 

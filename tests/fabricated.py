@@ -289,12 +289,14 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (),  # another outcome
     (),  # names alone
     (("measurement", "slowed"), ("vendor_measurement", "slowed"), ("quarantine", ""), ("claim", "attempts")),
+    (("trial", "strategy"),),
 )
 
 
 def downgrade(path: Path, version: int) -> None:
     """Make the file what a tsm2-tune of this older schema left."""
     plain_sql(path, "DROP VIEW best")
+    plain_sql(path, "DROP INDEX newest_of_family")  # of 21
     for table, column in itertools.chain(*reversed(ADDED[version - 1 :])):
         plain_sql(path, f"ALTER TABLE {table} DROP COLUMN {column}" if column else f"DROP TABLE {table}")
     plain_sql(path, "CREATE VIEW best AS SELECT 1")

@@ -43,7 +43,8 @@ def main(device: str, part: str, families: str | None) -> None:
     """Say what is refused; exit code 1 where anything is."""
     first, step = part_of(part)
     target = find_target(device)
-    worker = Worker(device, compiled(support_source(), "", target.toolchain).path, limit_seconds=LIMIT_SECONDS)
+    support = compiled(support_source(), "", target.toolchain).path
+    worker = Worker(device, lambda: support, limit_seconds=LIMIT_SECONDS)
     found = [subject for of_place in subjects(named(families)).values() for subject in of_place][first - 1 :: step]
     refused = 0
     for subject in found:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from benchmarks.recorded_spaces import limits_of, space_of
-from benchmarks.regret import Ended, Row, drawn, fastest, gains, replayed, strategies, table
+from benchmarks.recorded_spaces import limits_of, rows_of, space_of
+from benchmarks.regret import Ended, Row, drawn, fastest, gains, main, replayed, strategies, table
+from tests.fabricated import GPU, host_run, trial, tuning_run
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner.search import Why
+from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.strategies import exhaustive
 from tsm2_tune.tuner.strategies.strategy import InOrder
 
@@ -34,6 +38,20 @@ def test_a_space_is_of_the_families_that_were_recorded() -> None:
     assert (of.trials, of.best_us) == (len(KEPT), 51.0)
     with pytest.raises(InputError, match="no bundled card is 'cpu'"):
         limits_of("cpu")
+
+
+def test_spaces_of_the_host_are_left_out(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(host_run(), trial())
+    said = CliRunner().invoke(main, ["--db", str(path)])
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert "has no trial of a GPU, and the host's times are of an emulation: name another --db" in said.stderr
+    assert "times of the host, which emulates kernels" in " ".join(
+        CliRunner().invoke(main, ["--help"]).stdout.split()
+    )
+    with Store.open(path, create=False) as store:
+        store.add_trial(tuning_run(), trial())
+        assert [row["device"] for row in rows_of(store)] == [GPU]
 
 
 def test_a_search_has_the_recorded_times() -> None:

@@ -1,7 +1,8 @@
-"""What docs/scale.md says of a fleet is what the command prints, by arithmetic that can be followed by hand."""
+"""What docs/scale.md says of a campaign is what the command prints, by arithmetic that can be followed by hand."""
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ from click.testing import CliRunner
 
 from benchmarks import parent_cost, scale, scale_facts, scale_rates
 from benchmarks.redraw import REGION
-from benchmarks.scale import Fleet, Rates, Recorded, Search
+from benchmarks.scale import Campaign, Rates, Recorded, Search
 from tsm2_tune.generator.problem import Problem
 
 PAGE = Path(__file__).parents[1] / "docs/scale.md"
 TEN = {"rows": 10, "bytes": 1000}  # 100 bytes a row
 SEARCH = Search("one", trials=200, right=0.5, seconds=40, once_seconds=5, texts=40, budget_seconds=20)
-FLEET = Fleet(shapes=30, gpus=4, kinds=2)  # 60 problems, 12,000 trials
+CAMPAIGN = Campaign(shapes=30, gpus=4, kinds=2)  # 60 problems, 12,000 trials
 
 
 def rates(**row: float) -> Rates:
@@ -46,6 +47,13 @@ def test_the_page_has_what_the_command_prints() -> None:
     assert smaller != ended.output
 
 
+def test_a_fleet_is_the_runs_of_one_command_and_nothing_else() -> None:
+    glossary = (PAGE.parent / "glossary.md").read_text(encoding="utf-8")
+    assert [line for line in glossary.splitlines() if line.startswith("| fleet | the runs that one command starts")]
+    for text in (PAGE.read_text(encoding="utf-8"), inspect.getsource(scale)):
+        assert "fleet" not in text.lower()
+
+
 def re_regions(page: str) -> list[tuple[int, str, str]]:
     """Where each region that is drawn begins, its name, and what stands in it."""
     return [
@@ -55,7 +63,7 @@ def re_regions(page: str) -> list[tuple[int, str, str]]:
 
 
 def test_rows_and_bytes_are_those_of_all_problems() -> None:
-    rows = scale.rows_of(SEARCH, FLEET, FOUND.texts)
+    rows = scale.rows_of(SEARCH, CAMPAIGN, FOUND.texts)
     assert rows == {
         "trial": 12_000,
         "measurement": 12_000 + 600,  # five finalists in two states
@@ -68,8 +76,8 @@ def test_rows_and_bytes_are_those_of_all_problems() -> None:
 
 
 def test_hours_are_those_of_the_gpu_that_has_most_problems() -> None:
-    assert scale.hours(SEARCH, FLEET) * 3600 == pytest.approx(5 + 15 * 40)
-    assert scale.hours(SEARCH, Fleet(1, 4, 1)) * 3600 == pytest.approx(5 + 40)
+    assert scale.hours(SEARCH, CAMPAIGN) * 3600 == pytest.approx(5 + 15 * 40)
+    assert scale.hours(SEARCH, Campaign(1, 4, 1)) * 3600 == pytest.approx(5 + 40)
 
 
 def test_writes_are_of_trials_claims_finals_and_beats() -> None:
@@ -79,7 +87,7 @@ def test_writes_are_of_trials_claims_finals_and_beats() -> None:
 
 
 def test_what_is_full_first_stands_above() -> None:
-    found = {one.name: one.gpus for one in scale.limits(SEARCH, FLEET, FOUND)}
+    found = {one.name: one.gpus for one in scale.limits(SEARCH, CAMPAIGN, FOUND)}
     assert found == pytest.approx(
         {
             "trials into one SQLite file": 50 / 5,

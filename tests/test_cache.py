@@ -219,7 +219,7 @@ def test_a_cache_that_is_removed_all_the_time_ends_no_run(folder: Path, tmp_path
 
 @pytest.mark.host
 def test_a_binary_that_is_removed_before_it_is_loaded_is_no_verdict(support_path: str, tmp_path: Path) -> None:
-    worker = Worker("cpu", support_path, limit_seconds=30.0)
+    worker = Worker("cpu", lambda: support_path, limit_seconds=30.0)
     try:
         launch = Launch(threads=1, rows_per_block=1, smem_bytes=0)
         entry = Entry(str(tmp_path / "removed.so"), "k", launch)

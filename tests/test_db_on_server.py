@@ -68,3 +68,21 @@ def test_a_schema_of_now_needs_no_migration_and_a_server_no_copy(address: str, p
     assert said("migrate", "--db", address) == f"{shown_name(address)}: {now}\n"
     found = run("db", "migrate", "--keep", "--db", address)
     assert (found.exit_code, "--keep copies a file" in found.stderr) == (2, True)
+
+
+def test_schema_20_of_a_server_is_migrated(address: str, path: Path) -> None:
+    good_database(path)
+    said("merge", str(path), "--db", address)
+    asked(address, "DROP VIEW best")
+    asked(address, "CREATE VIEW best AS SELECT 1")
+    asked(address, "DROP INDEX newest_of_family")
+    asked(address, "ALTER TABLE trial DROP COLUMN strategy")
+    asked(address, "UPDATE tsm2_tune SET schema_version = 20")
+    before = f"{shown_name(address)}: schema 20 before, {migrations.version()} now"
+    assert said("migrate", "--db", address).startswith(before)
+    indices = "SELECT indexdef FROM pg_indexes WHERE indexname = 'newest_of_family'"
+    collation = "SELECT collation_name FROM information_schema.columns WHERE column_name = 'strategy'"
+    assert "(superseded = 0)" in asked(address, indices)[0][0]
+    assert asked(address, f"{collation} AND table_name = 'trial'") == [("C",)]
+    assert said("check", "--db", address) == said("check", "--db", str(path))
+    assert facts(place_of(address)) == facts(path)  # type: ignore[arg-type]

@@ -228,5 +228,5 @@ def test_a_system_that_starts_no_process_is_a_sentence(
     )
     assert len(ends) == (2 if refused == "a process" else 0)
     assert all(end.closed for end in ends)
-    worker = Worker("cpu", support_path, limit_seconds=10.0)
+    worker = Worker("cpu", lambda: support_path, limit_seconds=10.0)
     worker.close()  # of none

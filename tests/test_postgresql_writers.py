@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,21 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
+import tsm2_tune
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, trial, tuning_run
+from tests.quick_members import quick_members
 from tests.servers import TestServer, asked
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner import adding, claims, database, repeating
+from tsm2_tune.tuner import adding, claims, database, fleet, repeating
+from tsm2_tune.tuner.events import FleetStarted, RunEnded
 from tsm2_tune.tuner.past import Again, Claimed
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target, find_target
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("tsm2",)
 WRITERS, FINALS = 4, 3
+AWAY_SECONDS = 6.0  # longer than a run takes to start
 CONFIGS = [configuration(32 * threads, columns) for threads in range(1, 9) for columns in (1, 2, 4, 8)]
 FIRST, SECOND = configuration(128), configuration(256)
 ROUNDS = "SELECT round, count(*) FROM measurement WHERE round > 0 GROUP BY round ORDER BY round"
@@ -333,3 +339,54 @@ def tuned(address: str, folder: Path) -> subprocess.Popen[str]:
 def has_trials(address: str) -> list[Any]:
     there = asked(address, "SELECT 1 FROM pg_tables WHERE tablename = 'trial'")
     return there and asked(address, "SELECT 1 FROM trial LIMIT 1")
+
+
+def two_devices() -> list[Target]:
+    """The host as two."""
+    host = find_target("cpu")
+    return [replace(host, identity=replace(host.identity, uuid=f"pretended {at}")) for at in range(2)]
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("session_cache", "toolchain")
+def test_members_wait_for_a_server_that_is_away_when_they_open_the_database(
+    server: TestServer, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_members(monkeypatch.setattr)
+    is_over = threading.Event()
+
+    def restart() -> None:
+        time.sleep(AWAY_SECONDS)
+        server.start()
+        is_over.wait()  # the server ends with the thread that started it
+
+    restarting = threading.Thread(target=restart)
+    troubles = list[str]()
+
+    def told(event: object) -> None:
+        if isinstance(event, FleetStarted):
+            server.stop()
+            restarting.start()
+        if isinstance(event, RunEnded):
+            troubles.append(event.trouble)
+
+    tsm2_tune.tune(
+        "64x2x64,32x2x64", device=two_devices(), db=address, on_event=told, max_trials=2, family="tsm2", pairs=False,
+        budget=None,
+    )  # fmt: skip
+    assert troubles == ["", ""]
+    assert asked(address, "SELECT count(*) FROM trial GROUP BY problem_id") == [(2,), (2,)]
+    server.stop()
+    is_over.set()
+    restarting.join()
+    server.start()
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("toolchain")
+def test_several_runs_begin_only_where_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = list[object]()
+    monkeypatch.setattr(fleet, "Member", started.append)
+    with pytest.raises(StoreError, match="cannot be reached"):
+        tsm2_tune.tune("8x8x8", device=two_devices(), db="postgresql://u@127.0.0.1:1/d")
+    assert started == []

@@ -223,7 +223,7 @@ def test_a_compiler_that_takes_too_long_is_ended(toolchain: Toolchain) -> None:
 
 
 def test_a_device_that_does_not_open_is_an_error_of_its_own(support_path: str) -> None:
-    worker = Worker("12345", support_path, limit_seconds=3.0)
+    worker = Worker("12345", lambda: support_path, limit_seconds=3.0)
     with pytest.raises((DeviceError, WorkerError, Exception)) as caught:
         worker.ceilings()
     assert str(caught.value)
@@ -238,7 +238,7 @@ def test_a_limit_that_measuring_the_ceilings_passes(support_path: str, monkeypat
         return answers_in_time(connection, process, 60 if len(limits) < 3 else limit_seconds)
 
     monkeypatch.setattr(worker_module, "answers_in_time", until_it_measures)
-    worker = Worker("cpu", support_path, limit_seconds=0.001)
+    worker = Worker("cpu", lambda: support_path, limit_seconds=0.001)
     with pytest.raises(WorkerError, match=r"ceilings took more than 0\.001 s; raise --run-limit$"):
         worker.ceilings()
     assert limits[1:] == [0.001, 0.001]  # until it is there, it has begun, and it has measured
@@ -251,7 +251,7 @@ def test_the_worker_does_not_run_the_script_that_asks_for_it(by: str, support_pa
     script.write_text(
         "print('runs')\n"
         "from tsm2_tune.tuner.worker import Worker\n"
-        f"worker = Worker('cpu', {support_path!r}, limit_seconds=30)\n"
+        f"worker = Worker('cpu', lambda: {support_path!r}, limit_seconds=30)\n"
         "print(worker.ceilings().copy_gbytes_per_s > 0)\n"
         "worker.close()\n"
     )

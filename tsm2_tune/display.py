@@ -196,6 +196,7 @@ def trial_facts(record: TrialRecord) -> dict[str, Any]:
         "verdict": _verdict_facts(trial.verdict),
         "cache": trial.cache,
         "is_between": trial.is_between,
+        "strategy": trial.strategy,
         "floor_us": trial.floor_us,
         "compile_seconds": trial.compile_seconds,
         "total_seconds": trial.total_seconds,

@@ -188,7 +188,7 @@ class Baselines:
 def _measured(tools: Tools, subject: Subject) -> Baseline:
     phases = Phases()
     binary = _right(subject, tools, subject.problem.index_bits)
-    worker = Worker(HOST, tools.support_path, limit_seconds=LIMIT_SECONDS, phases=phases)
+    worker = Worker(HOST, lambda: tools.support_path, limit_seconds=LIMIT_SECONDS, phases=phases)
     try:
         result = tried(worker, subject, binary.path)
     finally:

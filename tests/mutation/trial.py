@@ -162,7 +162,7 @@ class Bench:
         A mutant that writes past an array can make the next one crash or hang: then that is asked in a new process.
         """
         is_new = self._worker is None
-        self._worker = self._worker or Worker(HOST, self.tools.support_path, limit_seconds=limit_seconds)
+        self._worker = self._worker or Worker(HOST, lambda: self.tools.support_path, limit_seconds=limit_seconds)
         self._worker.limit_seconds = limit_seconds
         result = question(self._worker)
         if result.outcome in (Outcome.OK, Outcome.WRONG_RESULT):

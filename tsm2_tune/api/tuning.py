@@ -36,13 +36,14 @@ from tsm2_tune.options import (
     outcomes_of,
     thresholds_of,
 )
+from tsm2_tune.tuner.addresses import Address, place_of
 from tsm2_tune.tuner.cluster import Cluster
 from tsm2_tune.tuner.events import Event, FleetStarted, ProblemEnded
 from tsm2_tune.tuner.fleet import Fleet, Members, Merged
 from tsm2_tune.tuner.patience import Options
-from tsm2_tune.tuner.running import Run, winners
+from tsm2_tune.tuner.running import Run, awaited, winners
+from tsm2_tune.tuner.server import schema_at
 from tsm2_tune.tuner.stopping import interruptible
-from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.strategies import STRATEGIES, strategy_named
 from tsm2_tune.tuner.target import Target
@@ -177,7 +178,13 @@ def _of_one(run: Run, tell: Callable[[Event], object]) -> TuningResult:
 
 
 def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> TuningResult:
-    """What several runs on one database come to. The first one's error where none of them ends as it should."""
+    """What several runs on one database come to. The first one's error where none of them ends as it should.
+
+    StoreError at once where its server is away now; later that is waited for.
+    """
+    place = place_of(run.db)
+    if isinstance(place, Address):
+        schema_at(place)
     merged = Merged(run.problems)
     with members:
         tell(FleetStarted(members.names, run.problems))
@@ -186,7 +193,7 @@ def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> 
     merged.refuse_failure()
     targets = tuple(merged.targets.values())
     by_name = {target.identity.name: target for target in targets}
-    with Store.open(run.db, create=False) as store:
+    with awaited(run.db, create=False) as store:
         won = [winners(store, one, one.cache(run.options.cache), run.problems) for one in by_name.values()]
     left = merged.left
     return TuningResult(targets, merged.ended, tuple(chain.from_iterable(won)), merged.interrupted, left)

@@ -19,7 +19,7 @@ TIMES = ("median_us", "low_us", "high_us")  # of a trial's first measurement; NU
 SHOWN = (
     "id", "device_name", "config", "family", "tunables", "basis", "outcome", "detail", "registers", "spill_bytes",
     "smem_bytes", "blocks_per_sm", "guideline_broken", "floor_us", "total_seconds", "ended_at", "cache", "is_between",
-    "superseded",
+    "superseded", "strategy",
 )  # fmt: skip
 
 
@@ -50,6 +50,7 @@ class TrialRow:
     ended_at: str
     is_between: bool
     is_superseded: bool
+    strategy: str | None  # of the search that tried it; None where none did, or where nobody stored it
 
     @property
     def is_compared(self) -> bool:
@@ -137,4 +138,5 @@ def _trial(row: Row, known: dict[tuple[object, ...], Problem]) -> TrialRow:
             ended_at=values["ended_at"],
             is_between=bool(values["is_between"]),
             is_superseded=bool(values["superseded"]),
+            strategy=values["strategy"],
         )

@@ -21,6 +21,7 @@ HEADS = {  # of columns, and whether they are numbers
     "spills": ("spilled bytes", True),
     "smem": ("shared bytes", True),
     "blocks": ("blocks per SM", True),
+    "strategy": ("strategy", False),
     "why": ("reason", False),
 }
 
@@ -36,9 +37,11 @@ def listed(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
 
 
 def heads(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, bool]]:
-    """Those of the columns that say something: the device only where there are several."""
-    several = len({row["device"] for row in rows}) > 1
-    return {name: head for name, head in HEADS.items() if several or name != "device"}
+    """Those of the columns that say something: the device only where there are several, the strategy where any is
+    known.
+    """
+    told = {"device": len({row["device"] for row in rows}) > 1, "strategy": any(row["strategy"] for row in rows)}
+    return {name: head for name, head in HEADS.items() if told.get(name, True)}
 
 
 def _row(one: TrialRow) -> dict[str, Any]:
@@ -58,6 +61,7 @@ def _row(one: TrialRow) -> dict[str, Any]:
         "spills": one.spill_bytes,
         "smem": one.smem_bytes,
         "blocks": one.blocks_per_sm,
+        "strategy": one.strategy,
         "why": cut(_why(one)),
     }
 

@@ -12,9 +12,16 @@ from tsm2_tune.errors import StoreError
 
 EXAMPLE = "postgresql+psycopg://user@host/name"
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
+# What is meant for one, though it is spelt otherwise: a scheme after a space or a quote, or with one slash.
+_MISTYPED = re.compile(
+    r".*://|[^\w./]*[A-Za-z][\w+.-]*\s*:\s*/|[^\w./]*postgres[\w+.-]*\s*(:|;|//).*@", re.IGNORECASE | re.DOTALL
+)
+_AFTER_SCHEME = re.compile(r"([:;]/*|//).*@", re.DOTALL)  # user and password, wherever one of them begins
+# A port that is no number: the password where the @ and the host are missing.
+_NO_PORT = re.compile(r"(?<=://)([^:@/?[]*):(?!\d+([/?,]|$))[^@/?]*(?=[/?]|$)")
 # From the first colon to the last @: users may have an @ too, and one that was not written %40 hides too much.
 _PASSWORD = re.compile(r"(?<=://)([^:]*):.*@", re.DOTALL)
-_IN_QUERY = re.compile(r"([?&]\w*(?:password|passfile))=[^&]*", re.IGNORECASE)
+_IN_QUERY = re.compile(r"(\w*(?:password|passfile))=[^&]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +37,19 @@ class Address:
 def shown_name(name: str | PathLike[str]) -> str:
     """The name of a database as messages have it: an address without its password."""
     text = os.fspath(name)
-    return _IN_QUERY.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", text)) if _SCHEME.match(text) else text
+    if _SCHEME.match(text):
+        text = _NO_PORT.sub(r"\1:***", _PASSWORD.sub(r"\1:***@", text))
+    elif _MISTYPED.match(text):
+        text = _AFTER_SCHEME.sub(r"\1***@", text)
+    else:
+        return text
+    return _IN_QUERY.sub(r"\1=***", text)
 
 
 def is_address(name: str | PathLike[str]) -> bool:
-    """Whether it names no file."""
-    return _SCHEME.match(os.fspath(name)) is not None
+    """Whether it names no file: an address, also a mistyped one."""
+    text = os.fspath(name)
+    return (_SCHEME.match(text) or _MISTYPED.match(text)) is not None
 
 
 def place_of(name: str | PathLike[str]) -> Path | Address:
@@ -45,9 +59,9 @@ def place_of(name: str | PathLike[str]) -> Path | Address:
     text = os.fspath(name)
     if not text:
         raise StoreError(f"the name of the database is empty: name a file with --db, or {EXAMPLE}")
-    scheme = _SCHEME.match(text)
-    if scheme is None:
+    if not is_address(text):
         return Path(text)
-    if scheme[1] not in ("postgresql", "postgresql+psycopg"):
+    scheme = _SCHEME.match(text)
+    if scheme is None or scheme[1] not in ("postgresql", "postgresql+psycopg"):
         raise StoreError(f"{shown_name(text)} is no database that this tsm2-tune knows: name a file, or {EXAMPLE}")
     return Address(text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Float, Integer, MetaData, Subquery, Table, Text, text
+from dataclasses import dataclass
+
+from sqlalchemy import Column, Float, Integer, MetaData, Subquery, Table, Text, TextClause, bindparam, text
 
 from tsm2_tune.generator.problem import Problem
 
@@ -41,6 +43,7 @@ best = Table(
     Column("version", Text, nullable=False),
     Column("tuned_at", Text, nullable=False),
     Column("cache", Text, nullable=False),
+    Column("strategy", Text),
     Column("is_between", Integer, nullable=False),
 )
 
@@ -65,13 +68,10 @@ best = Table(
 # SQLite and PostgreSQL give the same rows: text is ordered by its bytes, and NULL comes first.
 #
 # Windows look at every trial of every problem. Who asks for one problem's winners, or those of one type and op, says
-# so within (`among`): SQLite would not carry a condition on the rows through the windows.
+# so within (`among`): SQLite would not carry a condition on the rows through the windows. Devices are named there,
+# as the index of trials by device and problem begins with them.
 _WINNERS = """
-WITH newest AS (
-  SELECT device_name, family, cache, basis,
-         row_number() OVER (PARTITION BY device_name, family, cache ORDER BY max(ended_at) DESC, max(id) DESC) AS age
-  FROM trial WHERE superseded = 0 GROUP BY device_name, family, cache, basis
-), known AS (
+WITH known AS (
   SELECT trial.*,
          first_value(basis) OVER
          (PARTITION BY device_name, problem_id, family, cache ORDER BY ended_at DESC, id DESC) AS current_basis,
@@ -100,40 +100,59 @@ SELECT placed.device_name AS device, placed.family, op, dtype, m, n, k, tunables
        median_us, low_us, high_us, least_us AS floor_us,
        least_bytes / median_us * 1e-3 AS gbytes_per_s,
        100 * least_us / median_us AS percent_of_floor,
-       ties, CAST(placed.basis <> newest.basis AS INTEGER) AS stale,
+       ties, CAST(placed.basis <> (
+         SELECT latest.basis FROM trial AS latest
+         WHERE latest.device_name = placed.device_name AND latest.family = placed.family
+               AND latest.cache = placed.cache AND latest.superseded = 0
+         ORDER BY latest.ended_at DESC, latest.id DESC LIMIT 1
+       ) AS INTEGER) AS stale,
        CAST(full_verdict IS NOT NULL AS INTEGER) AS verified_in_full, round,
        config, registers, smem_bytes, source_digest,
        placed.id AS trial_id, timed_in AS run_id,
        compute_capability, driver, toolkit, flags, version, started_at AS tuned_at, placed.cache,
-       untuned AS is_between
+       placed.strategy, untuned AS is_between
 FROM placed JOIN problem ON problem.id = placed.problem_id JOIN run ON run.id = timed_in
-     JOIN newest ON newest.device_name = placed.device_name AND newest.family = placed.family
-                    AND newest.cache = placed.cache AND age = 1
 WHERE {which}
 """
 _FIRST = "place = 1"
 BEST_VIEW = f"CREATE VIEW best AS{_WINNERS.format(among='', which=_FIRST)}"
-_AMONG = """
-  AND problem_id IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype{of_shape})"""
-_OF_SHAPE = " AND m = :m AND n = :n AND k = :k"
+_AMONG = "device_name IN :devices AND problem_id {problems}"
+_AT = "= (SELECT id FROM problem WHERE op = :op AND dtype = :dtype AND m = :m AND n = :n AND k = :k)"
+_ALIKE = "IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype)"
 
 
-def winners_at(problem: Problem) -> Subquery:
-    """What the view has of this problem, without a look at the trials of others."""
-    return _winners(_OF_SHAPE, op=problem.op, dtype=problem.dtype_name, m=problem.m, n=problem.n, k=problem.k)
+@dataclass(frozen=True, slots=True)
+class Among:
+    """Some trials on these devices: those of a problem, or of all that have its element type and op."""
 
+    devices: tuple[str, ...]
+    problem: Problem
+    is_alike: bool = False
 
-def winners_alike(kind: Problem) -> Subquery:
-    """What the view has of this one's element type and op."""
-    return _winners("", op=kind.op, dtype=kind.dtype_name)
+    @property
+    def condition(self) -> TextClause:
+        """Whether a row of `trial` is one of them."""
+        return self._bound(self._text)
 
+    def winners(self) -> Subquery:
+        """What the view has of them, without a look at other trials."""
+        return self._selected(_FIRST)
 
-def ties_alike(kind: Problem) -> Subquery:
-    """The same, and what ties with each winner: the one with the least median among them."""
-    return _winners("", which="place >= 1", op=kind.op, dtype=kind.dtype_name)
+    def ties(self) -> Subquery:
+        """The same, and what ties with each winner: the one with the least median among them."""
+        return self._selected("place >= 1")
 
+    @property
+    def _text(self) -> str:
+        return _AMONG.format(problems=_ALIKE if self.is_alike else _AT)
 
-def _winners(of_shape: str, which: str = _FIRST, **values: str | int) -> Subquery:
-    among = _AMONG.format(of_shape=of_shape)
-    query = text(_WINNERS.format(among=among, which=which)).bindparams(**values)
-    return query.columns(*(Column(one.name, one.type) for one in best.columns)).subquery(best.name)
+    def _bound(self, query: str) -> TextClause:
+        one = self.problem
+        values: dict[str, str | int] = {"op": one.op, "dtype": one.dtype_name}
+        if not self.is_alike:
+            values |= {"m": one.m, "n": one.n, "k": one.k}
+        return text(query).bindparams(bindparam("devices", self.devices, expanding=True), **values)
+
+    def _selected(self, which: str) -> Subquery:
+        query = self._bound(_WINNERS.format(among=f" AND {self._text}", which=which))
+        return query.columns(*(Column(one.name, one.type) for one in best.columns)).subquery(best.name)

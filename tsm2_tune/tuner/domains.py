@@ -29,6 +29,7 @@ MOST_MEMBERS, MOST_JSON = 64, 4096  # of a JSON object; characters
 MOST_SAMPLES = 4096  # of a measurement
 
 _RULE = re.compile(r"[a-z][a-z0-9-]{0,63}")
+_STRATEGY = re.compile(r"[a-z][a-z0-9:-]{0,63}")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 # As versions spell it now, and as older ones did.
 _CONFIG = re.compile(
@@ -98,6 +99,7 @@ BY_NAME: dict[str, Domain] = {
     "guideline_broken": matching(_RULE),
     "text": up_to(MOST_KERNEL),
     "config": matching(_CONFIG),
+    "strategy": matching(_STRATEGY),
     "outcome": set(Outcome).__contains__,
     "dtype": DTYPES.__contains__,
     "op": matching(_WORD),

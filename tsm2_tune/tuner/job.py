@@ -134,7 +134,7 @@ class Turn:
         known = nearby(store, problem, tuner.target.limits, device)
         strategy = (make or strategy_named(tuner.options.strategy))(space, tuner.options.seed, known)
         search = self.search(strategy, past, again, first=spelt(older, space))
-        for event in self.tried(search, again):
+        for event in self.tried(search, again, strategy=None if make else tuner.options.strategy):
             interrupted += isinstance(event, TrialInterrupted)
             new_trials += isinstance(event, TrialStored)
             yield event
@@ -165,8 +165,12 @@ class Turn:
         most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
         return Search(strategy, past, self._claim(again), first=first, most=most, gain=options.gain)
 
-    def tried(self, search: Search, again: Again) -> Iterator[TrialStored | TrialInterrupted]:
-        """Try the candidates of the search; what ended is stored while the next kernel runs."""
+    def tried(
+        self, search: Search, again: Again, *, strategy: str | None = None
+    ) -> Iterator[TrialStored | TrialInterrupted]:
+        """Try the candidates of the search; what ended is stored while the next kernel runs, with the strategy's
+        name.
+        """
         ended: list[Trial] = []  # and not stored yet
         told: list[TrialStored] = []  # what is stored, to be
         stored_at = time.monotonic()
@@ -184,7 +188,7 @@ class Turn:
                 if trial.outcome is Outcome.INTERRUPTED:
                     yield TrialInterrupted(trial)
                     continue
-                ended.append(replace(trial, is_between=self.is_between))
+                ended.append(replace(trial, is_between=self.is_between, strategy=strategy))
                 store(LATEST_SECONDS)
                 while told:
                     yield told.pop(0)

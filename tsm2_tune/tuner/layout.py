@@ -1,4 +1,4 @@
-"""Whether a database has the tables and the view that this program makes, and nothing else."""
+"""Whether a database has the tables, indices and the view that this program makes, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from sqlalchemy import Connection, create_engine
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import migrations, schema
@@ -28,14 +30,16 @@ class Layout:
 def refuse_others(connection: Connection, path: str, version: int) -> None:
     """StoreError where the file, of this schema version, has an object that this program does not make, or not so.
 
-    One of an older schema may lack tables and columns, which its migration adds, and its view is made anew.
+    One of an older schema may lack tables, indices and columns, which its migration adds, and its view is made anew.
     """
     expected, is_current = made_here(), version == migrations.version()
     texts = {str(name): text for name, text in connection.exec_driver_sql(_OBJECTS)}
-    others = [name for name in texts if name not in (*expected, VIEW)]
-    lacking = [name for name in (*expected, VIEW) if is_current and name not in texts]
+    indices = indices_made_here()
+    others = [name for name in texts if name not in (*expected, *indices, VIEW)]
+    lacking = [name for name in (*expected, *indices, VIEW) if is_current and name not in texts]
     altered = [name for name in expected if name in texts and not _is_ours(connection, name, is_current=is_current)]
-    if is_current and _in_a_line(texts.get(VIEW)) != _in_a_line(BEST_VIEW):
+    altered += [name for name in indices if name in texts and not _is_spelt(texts[name], indices[name])]
+    if is_current and VIEW in texts and not _is_spelt(texts[VIEW], BEST_VIEW):
         altered.append(VIEW)
     for names, what in ((others, "has"), (lacking, "lacks"), (altered, "has an altered")):
         if names:
@@ -74,6 +78,14 @@ def made_here() -> dict[str, Layout]:
     return found
 
 
+@cache
+def indices_made_here() -> dict[str, str]:
+    """Each index that no constraint makes, with its statement."""
+    dialect = sqlite.dialect()
+    every = (index for table in schema.metadata.tables.values() for index in table.indexes)
+    return {str(index.name): str(CreateIndex(index).compile(dialect=dialect)) for index in every}
+
+
 def layout(connection: Connection, table: str) -> Layout:
     """The layout of a table that the file has."""
 
@@ -88,6 +100,7 @@ def layout(connection: Connection, table: str) -> Layout:
     unique = {  # of an index its key alone: that of a table WITHOUT ROWID has all columns besides
         (origin, is_unique, is_partial, *(column[2:] for column in told("index_xinfo", index) if column[-1]))
         for _, index, is_unique, origin, is_partial in told("index_list", table)
+        if origin != "c"  # else its statement tells
     }
     foreign = {key[1:] for key in told("foreign_key_list", table)}
     query = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
@@ -111,5 +124,6 @@ def _words(statement: str) -> frozenset[str]:
     return frozenset(word.upper() for word in found if not word.strip("'").isdigit())
 
 
-def _in_a_line(statement: object) -> str:
-    return " ".join(str(statement).split())
+def _is_spelt(statement: object, expected: str) -> bool:
+    """Whether the statement is this one, but for white space."""
+    return str(statement).split() == expected.split()

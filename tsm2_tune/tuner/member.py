@@ -169,7 +169,7 @@ def serve(number: int, parent: int) -> None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             run = connection.recv()
             telling = _Telling(connection)
-            end = run.result(telling.tell)
+            end = run.result(telling.tell, is_member=True)
     except KeyboardInterrupt:
         pass
     except (EOFError, ConnectionError):

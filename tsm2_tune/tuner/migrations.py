@@ -230,6 +230,15 @@ def _to_20(connection: Connection) -> None:
     _add_attempts(connection)
 
 
+def _to_21(connection: Connection) -> None:
+    """A trial says which strategy its search had; of those before nobody knows. The newest trial of a family is
+    found without a look at the others.
+    """
+    kind = schema.trial.c.strategy.type.compile(connection.dialect)
+    connection.exec_driver_sql(f"ALTER TABLE trial ADD COLUMN strategy {kind}")
+    schema.newest_of_family.create(connection, checkfirst=True)
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -251,6 +260,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _end_trials_early,
     _rename,
     _to_20,
+    _to_21,
 )
 FIRST_ON_SERVERS = 20  # migrations from it on are of servers too
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Table, and_, select
+from sqlalchemy import Connection, Table, and_, func, select
 
 from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner.best_view import Among
 from tsm2_tune.tuner.database import fetched
 from tsm2_tune.tuner.domains import Row
 from tsm2_tune.tuner.stored import BestRow, TrialRecord
@@ -73,20 +74,24 @@ def as_known(connection: Connection, row: BestRow) -> BestRow:
     return storing.beside(connection, row if record.unchanged else replace(row, stale=1), record.rounds)
 
 
-def refuse_marks(connection: Connection) -> None:
+def refuse_marks(connection: Connection, among: Among | None) -> None:
     """StoreError where it cannot be told whether a trial is of a search: it would be passed over without a word."""
     trial = schema.trial.c
-    trial_id = connection.execute(select(trial.id).where(trial.is_between.not_in((0, 1))).limit(1)).scalar()
+    query = select(func.min(trial.id)).where(trial.is_between.not_in((0, 1)), *([among.condition] if among else ()))
+    trial_id = connection.execute(query).scalar()
     if trial_id is not None:
         with stored.reading(trial_id):
             raise ValueError("is_between is neither 0 nor 1")
 
 
-def refuse_intervals(connection: Connection) -> None:
+def refuse_intervals(connection: Connection, among: Among | None) -> None:
     """StoreError where a median is not in its interval: the view would pass over the trial without a word."""
     times = schema.measurement.c
     inside = and_(times.low_us <= times.median_us, times.median_us <= times.high_us)
-    trial_id = connection.execute(select(times.trial_id).where(~inside).limit(1)).scalar()
+    query = select(func.min(times.trial_id)).where(~inside)
+    if among is not None:
+        query = query.where(times.trial_id.in_(select(schema.trial.c.id).where(among.condition)))
+    trial_id = connection.execute(query).scalar()
     if trial_id is not None:
         with stored.reading(trial_id):
             raise ValueError("a median is not in its interval")

@@ -103,5 +103,6 @@ def trial_values(trial: Trial) -> dict[str, Any]:
         "cache": trial.cache.value,
         "is_between": int(trial.is_between),
         "superseded": 0,
+        "strategy": trial.strategy,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }

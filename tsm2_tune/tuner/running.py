@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from tsm2_tune.generator.problem import Problem
@@ -11,6 +12,7 @@ from tsm2_tune.tuner.crossing import Crossing
 from tsm2_tune.tuner.events import Event, Noted, PairsStarted, ProblemEnded, RunStarted, is_interruption
 from tsm2_tune.tuner.locks import device_lock
 from tsm2_tune.tuner.patience import Options
+from tsm2_tune.tuner.repeating import until_kept
 from tsm2_tune.tuner.spaces import Spaces, spaces
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
@@ -47,15 +49,18 @@ class Run:
         target = self.device if isinstance(self.device, Target) else find_target(self.device or default_spec())
         return target, spaces(self.problems, target, guidelines=self.guidelines, families=self.families)
 
-    def result(self, tell: Callable[[Event], object]) -> RunResult:
-        """Search, and then measure pairs; what came of it. Errors as of `tune`."""
+    def result(self, tell: Callable[[Event], object], *, is_member: bool = False) -> RunResult:
+        """Search, and then measure pairs; what came of it. Errors as of `tune`.
+
+        A member of several runs waits for a server that is away: who started it has reached that.
+        """
         target, planned = self.planned()
         ended: list[ProblemEnded] = []
         interrupted = 0
         with (
             device_lock(target, (lambda sentence: tell(Noted(sentence))) if self.wait else None),
             Tuner(target, self.options) as tuner,
-            Store.open(self.db, create=True) as store,
+            (awaited if is_member else Store.open)(self.db, create=True) as store,
         ):
             tell(RunStarted(target, self.problems, self.options, tuner.phases))
             for event in self._events(planned, tuner, store):
@@ -75,6 +80,13 @@ class Run:
         if self.pairs:
             yield PairsStarted()
             yield from Crossing(frozenset(self.problems), tuner, store, self.families).events()
+
+
+@contextmanager
+def awaited(db: str, *, create: bool) -> Iterator[Store]:
+    """The store in this database, as Store.open; a server that is away is waited for, as in the middle of a run."""
+    with ExitStack() as stack:
+        yield until_kept(lambda: stack.enter_context(Store.open(db, create=create)))
 
 
 def winners(store: Store, target: Target, cache: Cache, asked: tuple[Problem, ...]) -> tuple[BestRow, ...]:

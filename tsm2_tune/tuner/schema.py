@@ -12,6 +12,7 @@ from sqlalchemy import (
     Float,
     ForeignKey,
     ForeignKeyConstraint,
+    Index,
     MetaData,
     Table,
     TypeDecorator,
@@ -131,8 +132,18 @@ trial = Table(
     Column("is_between", Integer, nullable=False, server_default="0"),  # 1: of no search, see best_view.py
     # 1: this program made another kernel of the configuration when it was last tuned; then its basis is none of now.
     Column("superseded", Integer, nullable=False, server_default="0"),
+    Column("strategy", Text),  # of the search that tried it; NULL where none did, or from before they were stored
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
+)
+
+# A winner is stale by the newest basis of its family on its device, which is found without a look at other trials.
+_counts = trial.c.superseded == sqlalchemy.text("0")
+newest_of_family = Index(
+    "newest_of_family",
+    *(trial.c[name] for name in ("device_name", "family", "cache", "ended_at", "id")),
+    sqlite_where=_counts,
+    postgresql_where=_counts,
 )
 
 measurement = Table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 import traceback
@@ -46,10 +47,17 @@ def serve(connection: Connection, spec: str, support_path: str) -> None:
         connection.send(("error", error))
     except MemoryError as error:  # of a request the bench says which
         connection.send(("error", DeviceError(f"device {spec} does not open: no room for {error}; {END_OTHERS}")))
-    except LaunchFailed as error:  # of the tuner's own kernels
-        connection.send(("error", DeviceError(f"device {spec} takes no kernels: {error}")))
-    except Exception:
-        connection.send(("error", traceback.format_exc()))
+    except Exception as error:
+        connection.send(_failure(error, spec, support_path))
+
+
+def _failure(error: Exception, spec: str, support_path: str) -> tuple[str, object]:
+    """What the parent is told of an error; of one since somebody removed the tuner's own kernels, that."""
+    if isinstance(error, LaunchFailed | OSError) and not os.path.exists(support_path):
+        return "lost", f"{support_path} was removed before it was loaded"
+    if isinstance(error, LaunchFailed):
+        return "error", DeviceError(f"device {spec} takes no kernels: {error}")
+    return "error", traceback.format_exc()
 
 
 def die_with_parent() -> None:

@@ -35,7 +35,7 @@ from tsm2_tune.tuner import (
     superseding,
 )
 from tsm2_tune.tuner.addresses import Address, place_of
-from tsm2_tune.tuner.best_view import winners_alike, winners_at
+from tsm2_tune.tuner.best_view import Among
 from tsm2_tune.tuner.brief import CurrentTrial, TrialLine
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database
@@ -231,7 +231,11 @@ class Store:
         that this program would make otherwise, or not at all, is stale. StoreError where a winner's rows contradict
         each other: where it is not verified, or its time not that of its samples.
         """
-        best = winners_at(problem) if problem else winners_alike(alike) if alike else schema.best
+        asked, among = problem or alike, None
+        if asked is not None:
+            devices = self._devices_of_runs() if device is None else (device,)
+            among = Among(devices, asked, is_alike=problem is None)
+        best = schema.best if among is None else among.winners()
         view = best.c
         query = select(best).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
         if device is not None:
@@ -245,8 +249,8 @@ class Store:
         if cache is None:
             found = preferred(found)
         with self._database.transaction() as connection:
-            records.refuse_intervals(connection)
-            records.refuse_marks(connection)
+            records.refuse_intervals(connection, among)
+            records.refuse_marks(connection, among)
             return tuple(records.as_known(connection, row) for row in found)
 
     @repeated
@@ -352,6 +356,10 @@ class Store:
         name = schema.trial.c.device_name
         query = select(func.min(schema.trial.c.id).label("id"), name).group_by(name).order_by(name)
         return tuple(map(brief.device_name, self._database.rows(query)))
+
+    def _devices_of_runs(self) -> tuple[str, ...]:
+        """Names of the devices that have runs, which are fewer than trials."""
+        return tuple(row["device_name"] for row in self._database.rows(select(schema.run.c.device_name).distinct()))
 
     def newest_run(self, device: str) -> TuningRun:
         """The last run on the device. StoreError where it is not as this program stores runs."""

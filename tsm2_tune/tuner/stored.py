@@ -74,6 +74,7 @@ class BestRow:
     version: str  # of tsm2-tune
     tuned_at: str  # when that run started, ISO 8601, UTC
     cache: str  # the state of the L2 that all of this is of: of the trials among which it is the fastest
+    strategy: str | None  # of the search that tried it; None where none did, or where nobody stored it
     vendor_us: float | None = None  # of the fastest right routine in that round, or if none is, of the fastest
     vendor_right: int | None = None  # 1: by the bounds that hold for our kernels
     vendor_routine: str | None = None  # such as cublasSgemm, or cublasLtMatmul #3
@@ -282,6 +283,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         full_verdict=values["full_verdict"],
         cache=Cache(values["cache"]),
         is_between=bool(values["is_between"]),
+        strategy=values["strategy"],
     )
 
 

@@ -38,6 +38,7 @@ from tsm2_tune.tuner.vendor.turn import VendorTurn
 from tsm2_tune.tuner.waiting import Pending
 from tsm2_tune.tuner.worker import (
     BETWEEN_REQUESTS,
+    CLEANED,
     Attempt,
     AttemptResult,
     Meanwhile,
@@ -47,7 +48,7 @@ from tsm2_tune.tuner.worker import (
 )
 
 TRIES = 2  # of a kernel whose binary was touched
-CHANGED = "its binary was changed or removed while it was tried, twice: see who cleans the cache of kernels"
+CHANGED = f"its binary was changed or removed while it was tried, twice: {CLEANED}"
 LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # however the cache was touched meanwhile
 __all__ = ["FinalFailure", "Options", "Tuner", "cores"]
 
@@ -107,10 +108,10 @@ class Tuner:
     @property
     def worker(self) -> Worker:
         """The device's process, or who starts it: it needs the support kernels, which the cache may have lost."""
-        support_path = self._compilers.support()
+        self._compilers.support()
         if self._worker is None:
-            limit = self.options.run_limit_seconds
-            self._worker = Worker(self.target.spec, support_path, limit_seconds=limit, phases=self.phases)
+            limit, support = self.options.run_limit_seconds, self._compilers.support
+            self._worker = Worker(self.target.spec, support, limit_seconds=limit, phases=self.phases)
         return self._worker
 
     def tune(

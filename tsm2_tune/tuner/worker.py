@@ -44,6 +44,7 @@ OF_KERNELS = (
 )
 BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages that no kernel under test takes part in
 BETWEEN_REQUESTS = "search"  # the phase in which the worker waits
+CLEANED = "see who cleans the cache of kernels"
 REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
 _starting = threading.Lock()  # held while a process starts, from which the script is hidden
 
@@ -65,15 +66,18 @@ class _Innocent(Exception):
 class Worker:
     """The parent's side: requests out, results back, whatever happens to the process.
 
-    `phases` is told of the stages that the process reports.
+    `support` gives the path of the tuner's own kernels, compiled again where they were lost. `phases` is told of the
+    stages that the process reports.
     """
 
-    def __init__(self, spec: str, support_path: str, *, limit_seconds: float, phases: Phases | None = None) -> None:
-        self._spec, self._support_path = spec, support_path
+    def __init__(
+        self, spec: str, support: Callable[[], str], *, limit_seconds: float, phases: Phases | None = None
+    ) -> None:
+        self._spec, self._support = spec, support
         self._phases = phases or Phases()
         self.limit_seconds = limit_seconds  # for each stage of a request
         self._process: Any = None
-        self._exit_code: int | None = None  # of the last process that died while it opened the device
+        self._trouble = ""  # why the last process did not open the device, and a remedy for when that comes again
         self._requests = 0
         self._connection: Connection | None = None
 
@@ -165,6 +169,9 @@ class Worker:
                 if kind == "stage":
                     stage = str(content)
                     self._phases.enter(stage)
+                elif kind == "lost":
+                    self.close()
+                    raise _Innocent(str(content))
                 elif kind == "error":
                     self.close()
                     raise content if isinstance(content, TuneError) else WorkerError(str(content))
@@ -196,45 +203,52 @@ class Worker:
             raise
 
     def _connected(self) -> Connection:
-        """The way to a process that has opened its device. One that dies of that is followed by another one."""
+        """The way to a process that has opened its device. One that dies of that, or finds no kernels of the tuner's
+        own, is followed by another one.
+        """
         if self._connection is not None:
             return self._connection
         self._phases.enter("start of the worker")
         message = self._first_message() or self._first_message()
         if message is None:
-            died = f"the worker died while it opened device {self._spec}{_cause(self._exit_code)}"
-            raise WorkerError(f"{died}, twice: see that the device works, and what else runs here")
+            raise WorkerError(self._trouble)
         kind, content = message
-        if kind == "error":
+        if kind != "ready":
             self.close()
             raise content if isinstance(content, TuneError) else WorkerError(str(content))
         assert self._connection is not None
         return self._connection
 
     def _first_message(self) -> tuple[str, Any] | None:
-        """What a new process says of its device; None where it died of it."""
+        """What a new process says of its device; None where it died of it, or must be started again."""
+        support_path = self._support()
         with held():
-            self._process, self._connection = self._started()
+            self._process, self._connection = self._started(support_path)
         if not answers_in_time(self._connection, self._process.pid, START_LIMIT_SECONDS):
             self.close()
             raise DeviceError(f"device {self._spec} does not open within {START_LIMIT_SECONDS:g} s: is it in use?")
         try:
             kind, content = self._connection.recv()
-            return kind, content
         except (EOFError, ConnectionError):
             self._process.join()
-            self._exit_code = self._process.exitcode
+            died = f"the worker died while it opened device {self._spec}{_cause(self._process.exitcode)}"
+            self._trouble = f"{died}, twice: see that the device works, and what else runs here"
             self.close()
             return None
+        if kind == "lost":
+            self._trouble = f"{content}, twice: {CLEANED}"
+            self.close()
+            return None
+        return kind, content
 
-    def _started(self) -> tuple[Any, Connection]:
+    def _started(self, support_path: str) -> tuple[Any, Connection]:
         """A new process and the way to it. DeviceError where the system refuses either."""
         context = multiprocessing.get_context("spawn")
         try:
             ours, theirs = context.Pipe()
             try:
                 process = context.Process(
-                    target=serve, args=(theirs, self._spec, self._support_path), daemon=True, name="tsm2-tune worker"
+                    target=serve, args=(theirs, self._spec, support_path), daemon=True, name="tsm2-tune worker"
                 )
                 with _no_script():
                     process.start()

@@ -27,8 +27,8 @@ from tsm2_tune.tuner.domains import Row, checked
 from tsm2_tune.tuner.importing.parts import IDS
 from tsm2_tune.tuner.importing.text import (
     DIGITS,
-    HEAD,
     LINES,
+    LINES_OF_2,
     NAME,
     OF_TRIAL,
     OF_VENDOR,
@@ -120,6 +120,7 @@ class _Reader:
     """Reads lines; those that others name come before them."""
 
     def __init__(self) -> None:
+        self._lines: dict[str, tuple[str, ...]] = LINES
         self._tools: dict[str, dict[str, Any]] = {}
         self._runs: dict[str, tuple[RunKey, Ceilings]] = {}
         self._trials = defaultdict[tuple[str, Problem], dict[TrialKey, Tried]](dict)
@@ -135,14 +136,16 @@ class _Reader:
     def read(self, line: Any, *, is_head: bool) -> None:
         """One line."""
         if is_head:
-            if not isinstance(line, dict) or line.get(NAME) != VERSION:
+            version = line.get(NAME) if isinstance(line, dict) else None
+            if version not in (2, VERSION):
                 raise ValueError(f"expected {NAME} {VERSION}")
-            if line.get("lines") != json.loads(json.dumps(HEAD["lines"])) or line.get("times") != list(TIME):
+            self._lines = LINES if version == VERSION else LINES_OF_2
+            if line.get("lines") != json.loads(json.dumps(self._lines)) or line.get("times") != list(TIME):
                 raise ValueError("its lines have other members")
             return
         if not isinstance(line, list) or not line or not isinstance(line[0], str) or line[0] not in LINES:
             raise ValueError(f"{shown(line)} is no line of ours")
-        names = LINES[line[0]]
+        names = self._lines[line[0]]
         if len(line) != 1 + len(names):
             raise ValueError(f"{line[0]} has {len(line) - 1} members, and not {len(names)}")
         self._kinds[line[0]](dict(zip(names, line[1:], strict=True)))
@@ -164,7 +167,7 @@ class _Reader:
 
     def _read_trial(self, line: dict[str, Any]) -> None:
         columns = schema.trial.c
-        values = checked(line, [columns.config, *(columns[name] for name in OF_TRIAL)])
+        values = checked({"strategy": None, **line}, [columns.config, *(columns[name] for name in OF_TRIAL)])
         problem = problem_spelt(line["problem"])
         times = [self._time(problem, time) for time in _list(line["times"])]
         device = device_of(times[0][1].run)
@@ -272,6 +275,7 @@ def _trial(
         full_verdict=values["full_verdict"],
         cache=Cache(own.values["cache"]),
         is_between=bool(values["is_between"]),
+        strategy=values["strategy"],
     )
 
 

@@ -18,12 +18,12 @@ from typing import Any
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.importing.union import RUN, STARTED_AT, Part, Round, RunKey, Timed, Tried
 
-NAME, VERSION = "tsm2-tune trials", 2
+NAME, VERSION = "tsm2-tune trials", 3
 DIGITS, SOURCE_DIGITS = 8, 16  # of a digest, that stand for it in the file; that tell kernels apart
 TOOLS = tuple(name for name in RUN if name != "started_at")
 TIME = ("round", "run", "cache", "median_us", "low_us", "high_us", "sm_clock_mhz", "samples")
 OF_TRIAL = (  # columns of the table `trial`, as they are
-    "is_between", "registers", "local_bytes", "smem_bytes", "blocks_per_sm", "spill_bytes",
+    "is_between", "strategy", "registers", "local_bytes", "smem_bytes", "blocks_per_sm", "spill_bytes",
     "guideline_broken", "full_verdict", "verdict_worst_ratio",
 )  # fmt: skip
 OF_VENDOR = ("library", "library_version", "routine", "verdict_correct", "verdict_worst_ratio")
@@ -33,6 +33,8 @@ LINES = {
     "trial": ("problem", "config", "source", *OF_TRIAL, "times"),
     "vendor": ("problem", *OF_VENDOR, *TIME),
 }
+# What the lines of an earlier version have, which can be read: a trial's strategy was not stored.
+LINES_OF_2 = {**LINES, "trial": tuple(name for name in LINES["trial"] if name != "strategy")}
 HEAD = {
     NAME: VERSION,
     "made by": "tsm2-tune export --format trials",

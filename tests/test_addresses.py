@@ -1,0 +1,62 @@
+"""What --db names: a file or an address, and that the password of a mistyped address is not shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.command import run
+from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner.addresses import is_address, place_of, shown_name
+
+SECRET = "hunter2"
+NEARLY = (
+    " postgresql://u:{}@h/d",
+    "\tpostgresql://u:{}@h/d",
+    "'postgresql://u:{}@h/d'",
+    "postgresql:/u:{}@h/d",
+    "postgresql:/{}@h/d",
+    "postgresql:u:{}@h/d",
+    "postgresql//u:{}@h/d",
+    "postgresql ://u:{}@h/d",
+    "postgres;//u:{}@h/d",
+    "POSTGRESQL://u:{}@h/d",
+    "PostgreSQL:/u:{}@h/d",
+    "PGPASSWORD={} postgresql://h/d",
+    "--db=postgresql://u:{}@h/d",
+    "db:postgresql://u:{}@h/d?password={}",
+    "mysql:/u:{}@h/d",
+)
+
+
+@pytest.mark.parametrize("name", NEARLY)
+def test_what_is_nearly_an_address_is_none_and_hides_its_password(name: str) -> None:
+    assert is_address(name)
+    with pytest.raises(StoreError, match="is no database that this tsm2-tune knows: name a file, or") as refused:
+        place_of(name.replace("{}", SECRET))
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["postgresql://u:{}/d", "postgresql://u:{}", "postgresql+psycopg://u:{}?sslmode=off"]
+)
+def test_a_password_in_the_place_of_a_port_is_hidden(name: str) -> None:
+    assert shown_name(name.replace("{}", SECRET)) == name.replace("{}", "***")
+    assert shown_name(name.replace("{}", "5432")) == name.replace("{}", "5432")
+
+
+@pytest.mark.parametrize("command", ["best", "show 1", "db check", "--device cpu --shapes 8x8x8", "import"])
+def test_no_command_shows_it(command: str) -> None:
+    name = f"postgresql:/u:{SECRET}@h/d"
+    said = run(command, name) if command == "import" else run(*command.split(), "--db", name)
+    assert (said.exit_code, SECRET in said.output) == (2, False)
+    assert "postgresql:/***@h/d" in said.output
+
+
+@pytest.mark.parametrize(
+    "name", ["a:b@c.db", "./postgresql:/me@x.db", "postgres/me@x.db", "postgresql.db", "1:2@h.db"]
+)
+def test_a_file_whose_name_has_a_colon_or_an_at_is_a_file(name: str) -> None:
+    assert place_of(name) == Path(name)
+    assert shown_name(name) == name

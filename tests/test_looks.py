@@ -1,0 +1,60 @@
+"""What a look at one problem's winner costs: what the database has of it, however much there is besides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from tests.fabricated import GPU, PROBLEM, configuration, final, plain_sql, trial, tuning_run
+from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.store import Store
+
+RUN, C128, C256 = tuning_run(), configuration(128), configuration(256)
+OTHER = Problem(64, 64, 64, "f64")
+GROWS = ("trial", "measurement", "vendor_measurement", "sample", "vendor_sample", "latest")
+
+
+@pytest.mark.parametrize("which", [{"device": GPU, "problem": PROBLEM}, {"problem": PROBLEM}, {"alike": PROBLEM}])
+def test_no_table_that_grows_is_read_as_a_whole(which: dict[str, Any], store: Store) -> None:
+    for problem in (PROBLEM, OTHER):
+        for us, config in ((500, C128), (600, C256)):
+            store.add_trial(RUN, trial(us, config, problem=problem))
+        store.add_final(RUN, final((C128, 490), (C256, 590), problem=problem), ("tsm2",), trial().basis)
+    plans = list[str]()
+
+    def explain(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.lstrip().startswith(("SELECT", "WITH")):
+            plans.extend(row[-1] for row in cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
+
+    engine = store.database._engine
+    event.listen(engine, "before_cursor_execute", explain)
+    assert [row.config for row in store.best(**which)] == [C128.text]
+    assert [plan for plan in plans if plan.split()[:1] == ["SCAN"] and plan.split()[1] in GROWS] == []
+    assert any("newest_of_family" in plan for plan in plans)
+
+
+@pytest.mark.parametrize("change", ["trial SET is_between = 2", "measurement SET low_us = 9e9"])
+def test_a_row_that_the_view_would_pass_over_is_of_the_problem_that_is_asked_for(change: str, path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        for problem in (PROBLEM, OTHER):
+            store.add_trial(RUN, trial(problem=problem))
+        plain_sql(path, f"UPDATE {change} WHERE id = 2")
+        assert len(store.best(device=GPU, problem=PROBLEM)) == 1
+        for which in ({"problem": OTHER}, {"alike": OTHER}, {}):
+            with pytest.raises(StoreError, match="trial 2 is not as this"):
+                store.best(**which)
+
+
+def test_the_index_is_as_this_program_makes_it(path: Path) -> None:
+    with Store.open(path, create=True):
+        pass
+    plain_sql(path, "DROP INDEX newest_of_family")
+    with pytest.raises(StoreError, match="lacks 'newest_of_family'"), Store.open(path, create=True):
+        pass
+    plain_sql(path, "CREATE INDEX newest_of_family ON trial (device_name, family, cache, ended_at, id)")
+    with pytest.raises(StoreError, match="has an altered 'newest_of_family'"), Store.open(path, create=True):
+        pass

@@ -1,0 +1,96 @@
+"""By which strategy a search tried a trial: stored, shown, exported, imported, and checked as data from anywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tsm2_tune
+from tests.command import run
+from tests.fabricated import GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
+from tests.simulated import DEVICE, SHAPES, TARGET, Simulated
+from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.html import trials as page
+from tsm2_tune.html.reading import contents
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.importing.text import LINES, LINES_OF_2
+from tsm2_tune.tuner.patience import Options
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies import exhaustive
+from tsm2_tune.tuner.suggested import candidate_of
+
+RUN = tuning_run()
+STORED = "SELECT strategy FROM trial"
+
+
+@pytest.fixture
+def stored(path: Path) -> Path:
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500, strategy="optuna:tpe"))
+    return path
+
+
+def test_a_search_stores_its_strategy_and_what_is_no_search_none(store: Store) -> None:
+    config = configuration()
+    for problem, make in ((SHAPES[0], None), (SHAPES[1], exhaustive)):
+        kept = [candidate_of(config, problem, TARGET.limits)]
+        device = Simulated(store, {(config.text, problem): 100.0})
+        device.options = Options(strategy="random")
+        list(job.run([SearchSpace(problem, TARGET.limits, ("tsm2",), kept, (), ())], device, store, make=make))
+    found = {row.problem: row.strategy for row in store.best(device=DEVICE)}
+    assert found == {SHAPES[0]: "random", SHAPES[1]: None}
+
+
+def test_exports_and_show_tell_it(stored: Path) -> None:
+    exported = tsm2_tune.export(stored, format="json").text
+    assert [row["strategy"] for row in json.loads(exported or "")["best"]] == ["optuna:tpe"]
+    assert json.loads(run("show", "1", "--json", "--db", str(stored)).stdout)["strategy"] == "optuna:tpe"
+
+
+def test_the_report_has_a_column_of_it_where_it_is_known(stored: Path) -> None:
+    def rows() -> list[dict[str, object]]:
+        with Store.open(stored, create=False) as store:
+            return page.listed(contents(store, None, lambda problem: True, None).trials)[0]
+
+    known = rows()
+    assert [row["strategy"] for row in known] == ["optuna:tpe"]
+    assert "strategy" in page.heads(known)
+    plain_sql(stored, "UPDATE trial SET strategy = NULL")
+    assert "strategy" not in page.heads(rows())
+
+
+def test_a_text_of_trials_carries_it_and_one_of_before_has_none(stored: Path, tmp_path: Path) -> None:
+    written, new, older = tmp_path / "trials.jsonl", tmp_path / "new.db", tmp_path / "older.db"
+    tsm2_tune.export(stored, format="trials", output=written)
+    tsm2_tune.import_trials(written, new)
+    assert plain_sql(new, STORED) == [("optuna:tpe",)]
+
+    lines = [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()]
+    lines[0] |= {"tsm2-tune trials": 2, "lines": LINES_OF_2}
+    for line in lines[1:]:
+        if line[0] == "trial":
+            del line[1 + LINES["trial"].index("strategy")]
+    written.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    tsm2_tune.import_trials(written, older)
+    assert plain_sql(older, STORED) == [(None,)]
+    tsm2_tune.import_trials(written, new)
+    assert plain_sql(new, STORED) == [("optuna:tpe",)]
+
+
+def test_trials_of_an_older_schema_have_none(stored: Path) -> None:
+    downgrade(stored, 20)
+    with Store.open(stored, create=True) as store:
+        assert [row.strategy for row in store.best(device=GPU, problem=PROBLEM)] == [None]
+        store.add_trial(RUN, trial(400, configuration(256), strategy="model"))
+        assert [row.strategy for row in store.best()] == ["model"]
+
+
+@pytest.mark.parametrize("value", ["'<b>'", "x'00'", "7", "'" + "a" * 65 + "'"])
+def test_what_is_no_name_is_named(value: str, stored: Path) -> None:
+    plain_sql(stored, f"UPDATE trial SET strategy = {value}")
+    said = run("db", "check", "--db", str(stored))
+    assert (said.exit_code, said.stdout.startswith("problem  row: trial 1 is not as this tsm2-tune")) == (1, True)
+    assert "strategy = " in said.stdout
+    assert run("best", "--db", str(stored)).exit_code == 2
