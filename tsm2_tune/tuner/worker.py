@@ -76,6 +76,13 @@ class Worker:
         self._exit_code: int | None = None  # of the last process that died while it opened the device
         self._requests = 0
         self._connection: Connection | None = None
+        self._is_open = False  # whether the process has said that its device is
+
+    def start(self) -> None:
+        """Start the process, if there is none. It opens its device meanwhile: a request waits for that."""
+        if self._connection is None:
+            with held():
+                self._process, self._connection = self._started()
 
     def ceilings(self) -> Ceilings:
         """Measured now, on the device."""
@@ -115,7 +122,7 @@ class Worker:
 
     def release(self) -> None:
         """Have the process give back its operands, which it keeps for the next request, if there is one."""
-        if self._connection is not None:
+        if self._is_open:
             self._ask("release")
 
     def close(self) -> None:
@@ -126,6 +133,7 @@ class Worker:
             self._process.kill()
             self._process.join(END_SECONDS)
         self._process = self._connection = None
+        self._is_open = False
 
     def _ask(
         self, request: object, limit_seconds: float | None = None, meanwhile: Meanwhile = nothing_meanwhile
@@ -197,7 +205,7 @@ class Worker:
 
     def _connected(self) -> Connection:
         """The way to a process that has opened its device. One that dies of that is followed by another one."""
-        if self._connection is not None:
+        if self._connection is not None and self._is_open:
             return self._connection
         self._phases.enter("start of the worker")
         message = self._first_message() or self._first_message()
@@ -209,12 +217,13 @@ class Worker:
             self.close()
             raise content if isinstance(content, TuneError) else WorkerError(str(content))
         assert self._connection is not None
+        self._is_open = True
         return self._connection
 
     def _first_message(self) -> tuple[str, Any] | None:
-        """What a new process says of its device; None where it died of it."""
-        with held():
-            self._process, self._connection = self._started()
+        """What a process says of its device, first of all; None where it died of it."""
+        self.start()
+        assert self._connection is not None
         if not answers_in_time(self._connection, self._process.pid, START_LIMIT_SECONDS):
             self.close()
             raise DeviceError(f"device {self._spec} does not open within {START_LIMIT_SECONDS:g} s: is it in use?")
