@@ -20,7 +20,7 @@ def nvcc_path() -> str:
             return str(Path(home, "bin", "nvcc"))
     found = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if found is None:
-        raise ToolMissing("nvcc not found: looked in $CUDA_HOME/bin, PATH and /usr/local/cuda/bin; set CUDA_HOME")
+        raise ToolMissing("nvcc not found: looked in $CUDA_HOME/bin, $CUDA_PATH/bin, PATH and /usr/local/cuda/bin; set CUDA_HOME")
     return found
 
 
