@@ -81,8 +81,7 @@ class Worker:
     def start(self) -> None:
         """Start the process, if there is none. It opens its device meanwhile: a request waits for that."""
         if self._connection is None:
-            with held():
-                self._process, self._connection = self._started()
+            self._start()
 
     def ceilings(self) -> Ceilings:
         """Measured now, on the device."""
@@ -222,7 +221,8 @@ class Worker:
 
     def _first_message(self) -> tuple[str, Any] | None:
         """What a process says of its device, first of all; None where it died of it."""
-        self.start()
+        if self._connection is None:
+            self._start()
         assert self._connection is not None
         if not answers_in_time(self._connection, self._process.pid, START_LIMIT_SECONDS):
             self.close()
@@ -235,6 +235,10 @@ class Worker:
             self._exit_code = self._process.exitcode
             self.close()
             return None
+
+    def _start(self) -> None:
+        with held():
+            self._process, self._connection = self._started()
 
     def _started(self) -> tuple[Any, Connection]:
         """A new process and the way to it. DeviceError where the system refuses either."""
