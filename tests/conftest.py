@@ -214,7 +214,8 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def known_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ceilings of a run are known, for tests of something else: measuring them starts a worker."""
+    """The ceilings of a run are known, for tests of something else, and no worker starts before it is needed."""
+    monkeypatch.setattr(Worker, "start", lambda _: None)
     monkeypatch.setattr(Worker, "ceilings", lambda _: tuning_run().ceilings)
 
 

@@ -1,5 +1,7 @@
 """The search space: every configuration is kept, or dropped by exactly one rule."""
 
+import random
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from itertools import islice, product
@@ -11,6 +13,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
+from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.inner import InnerFmaConfig
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.families.staged import StagedFmaConfig
@@ -22,7 +25,7 @@ from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import has_configurations, rules_of, search_space
+from tsm2_tune.generator.space import has_configurations, looked_at, pruned, rules_of, search_space
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.tunables import declared
 
@@ -32,6 +35,20 @@ R64 = Problem(20480, 16, 20480, "f64")
 ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
 STENCIL = GemmConfig(96, 96, 16, 16, 16, 32, 8, 8, 32, vector=1, read="nc")
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
+
+
+IN_GRIDS = [one for one in FAMILIES.values() if one.every_grid]
+SHAPES = ((20480, 16, 20480), (1000, 7, 300), (16, 16, 100_000), (10**6, 16, 16), (3000, 1, 5000), (10**5, 7, 7))
+
+
+def problems_of(family: Any) -> list[Problem]:
+    """Some that it supports."""
+    every = [
+        Problem(*shape, dtype, op)
+        for shape, dtype, op in product(SHAPES, family.dtypes, ("nn", "ttt", "tn", "tx"))
+        if op != "tx" or shape[0] == shape[1]
+    ]
+    return [one for one in every if family.supports(one)]
 
 
 @cache
@@ -54,6 +71,47 @@ def test_nothing_vanishes(problem: Problem, device: str) -> None:
     every = sum(configurations_of(family.name) for family in able)
     assert space.families == tuple(family.name for family in able)
     assert len(space.kept) + sum(count for _, count in space.dropped) == space.total == every
+
+
+@pytest.mark.parametrize("family", IN_GRIDS, ids=lambda family: family.name)
+def test_rules_look_at_no_tunables_but_those_that_they_name(family: Any) -> None:
+    chance, every = random.Random(family.name), list(family.configurations())
+    for problem in chance.choices(problems_of(family), k=2):
+        for rule in rules_of(family):
+            tunables, alike = looked_at(rule, family), 0
+            for config in chance.sample(every, 200) if tunables is not None else ():
+                donor = chance.choice(every).tunables
+                other = replace(config, **{name: donor[name] for name in donor if name not in tunables})
+                if family.has(other, problem):
+                    alike += 1
+                    one, two = (Candidate(family, who, problem, H200, Guidelines()) for who in (config, other))
+                    assert rule.keeps(one) == rule.keeps(two), (rule.name, config.text, other.text)
+            assert tunables is None or alike > 10
+
+
+@pytest.mark.parametrize("name", ["ism2", "resident_b_fma", "staged_symmetric_fma", "stream_a_mma16_ring", "tsm2"])
+def test_the_first_rule_that_objects_drops_a_configuration(name: str) -> None:
+    family = family_named(name)
+    for problem in random.Random(name).sample(problems_of(family), 2):
+        rules, wanted = rules_of(family), family.guidelines(problem, H200)
+        kept, dropped = pruned(family, problem, H200, wanted, rules)
+        candidates = [Candidate(family, one, problem, H200, wanted) for one in family.configurations()]
+        broken = [next((rule.name for rule in rules if not rule.keeps(one)), "") for one in candidates]
+        assert [one for one, why in zip(candidates, broken, strict=True) if not why] == list(kept)
+        assert Counter(filter(None, broken)) == +dropped
+
+
+def test_a_family_has_what_its_grids_hold_and_what_is_made_of_it_later() -> None:
+    family = family_named("stream_a_fma")
+    config = next(family.configurations())
+    assert family.has(config, R)
+    assert family.has(replace(config, evict_first=0), R)
+    assert not family.has(replace(config, evict_first=2), R)
+    assert not family.has(replace(config, columns=5), R)
+    assert not family_named("inner_fma").has(config, R)
+    wide = GemvConfig(128, 256, 1, 1, 1, 1)  # more threads for a row than a block has
+    assert not family_named("gemv").has(wide, R)
+    assert family_named("gemv").has(replace(wide, threads=256), R)
 
 
 def test_a_configuration_is_read_in_any_order_and_without_what_is_usual() -> None:

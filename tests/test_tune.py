@@ -99,6 +99,23 @@ def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
     assert asked == ([pytest.approx(1.1 * us) for us in fastest] if spec == "0" and reach else [None] * 4)
 
 
+@pytest.mark.parametrize(("spec", "compiling"), [("0", 1), ("cpu", 0)])
+def test_the_first_kernel_compiles_while_a_gpu_is_measured(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch, spec: str, compiling: int
+) -> None:
+    begun: list[Candidate] = []
+    then: list[int] = []
+    ceilings = tuner.ceilings
+    monkeypatch.setattr(tuner, "_ceilings", None)
+    monkeypatch.setattr(tuner.worker, "ceilings", lambda: then.append(len(begun)) or ceilings)
+    monkeypatch.setattr(tuner, "compile_ahead", lambda candidates: begun.extend(candidates))
+    tuner.target = replace(tuner.target, spec=spec)
+    config = Tsm2Config("v2", 32, 1, 4)
+    candidate = Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines())
+    (trial,) = tuner.tune(Search(InOrder([candidate])))
+    assert (trial.outcome, then) == (Outcome.OK, [compiling])
+
+
 def test_equal_texts_wait_for_one_compiler(tuner: Tuner) -> None:
     config = Tsm2Config("v2", 32, 1, 4)
     tuner.compile_ahead([Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines())])

@@ -69,6 +69,21 @@ def test_a_fault_is_an_outcome_and_the_next_kernel_runs(
     assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
 
 
+def test_a_process_that_was_started_ahead_takes_the_first_request(try_kernel: TryKernel, worker: Worker) -> None:
+    worker.close()
+    worker.start()
+    started = worker._process
+    worker.release()  # nothing that it could have
+    worker.start()
+    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+    assert worker._process is started
+    worker.close()
+    worker.start()
+    started = worker._process
+    worker.close()  # before it has opened its device
+    assert not started.is_alive()
+
+
 @pytest.mark.usefixtures("known_ceilings")
 def test_what_is_too_large_for_the_device_is_said_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

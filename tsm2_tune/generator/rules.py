@@ -11,6 +11,7 @@ from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.problem import Problem
 
 RuleKind = Literal["limit", "shape", "guideline"]
+RESOURCES = "resources"  # in place of those tunables that decide what a block needs
 REGISTERS_SPARED = 1.15  # of the estimate to what the compiler can do with, before it spills in the inner loop
 
 
@@ -39,6 +40,7 @@ class Rule:
     kind: RuleKind
     because: str
     keeps: Callable[[Candidate], bool]
+    of: tuple[str, ...] | None = None  # the tunables that it looks at, RESOURCES among them; None: perhaps all
     covering: Covering | None = None  # what it says of a tunable
 
 
@@ -52,7 +54,7 @@ def covering_rule(
     def keeps(candidate: Candidate) -> bool:
         return int(getattr(candidate.config, tunable)) <= covering.largest_useful(candidate.problem)
 
-    return Rule(name, "shape", because, keeps, covering)
+    return Rule(name, "shape", because, keeps, (tunable,), covering)
 
 
 def columns_within_n(options: tuple[int, ...], least: Callable[[Problem], int] = lambda problem: 1) -> Rule:
@@ -82,14 +84,20 @@ VECTOR_HOLDS_AN_ELEMENT = Rule(
     "limit",
     "a load moves whole elements",
     lambda c: tunable(c, "vector_bytes") >= c.problem.dtype.element_bytes,
+    of=("vector_bytes",),
 )
 
-STRIDES_FILL_DEVICE = Rule(
-    "grid-fills-device",
-    "shape",
-    "striding over rows pays only where the grid still gives every multiprocessor a block",
-    lambda c: tunable(c, "row_tiles") == 1 or c.problem.m >= c.launch.rows_per_block * c.limits.sms,
-)
+
+def strides_fill_device(*of: str) -> Rule:
+    """`of` are the tunables that decide how many rows a tile has."""
+    return Rule(
+        "grid-fills-device",
+        "shape",
+        "striding over rows pays only where the grid still gives every multiprocessor a block",
+        lambda c: tunable(c, "row_tiles") == 1 or c.problem.m >= c.launch.rows_per_block * c.limits.sms,
+        of=(*of, "row_tiles"),
+    )
+
 
 HARDWARE_RULES = (
     Rule(
@@ -97,24 +105,28 @@ HARDWARE_RULES = (
         "limit",
         "a block may not have more threads than the device allows",
         lambda c: c.resources.threads <= c.limits.threads_per_block,
+        of=(RESOURCES,),
     ),
     Rule(
         "registers-per-thread",
         "limit",
         "a thread that needs more registers than the architecture has would spill to memory",
         lambda c: c.resources.registers <= c.occupancy.registers_per_thread_limit,
+        of=(RESOURCES,),
     ),
     Rule(
         "shared-memory",
         "limit",
         "a block may not have more shared memory than the device grants, opt-in included",
         lambda c: c.resources.smem_bytes <= c.limits.smem_bytes_per_block_optin,
+        of=(RESOURCES,),
     ),
     Rule(
         "block-fits",
         "limit",
         "a multiprocessor must hold at least one block: registers, threads and shared memory together",
         lambda c: c.occupancy.blocks_per_sm >= 1,
+        of=(RESOURCES,),
     ),
 )
 
@@ -124,18 +136,21 @@ GUIDELINE_RULES = (
         "guideline",
         "enough resident threads on a multiprocessor hide the latency of loads",
         lambda c: c.occupancy.threads_per_sm >= c.guidelines.min_threads_per_sm,
+        of=(RESOURCES,),
     ),
     Rule(
         "min-blocks-per-sm",
         "guideline",
         "with several blocks resident, one computes while another waits at a barrier",
         lambda c: c.occupancy.blocks_per_sm >= c.guidelines.min_blocks_per_sm,
+        of=(RESOURCES,),
     ),
     Rule(
         "min-reuse",
         "guideline",
         "an element of A in a register should feed several columns of C, as far as n has them",
         lambda c: c.resources.reuse >= min(c.guidelines.min_reuse, c.problem.n),
+        of=(RESOURCES,),
     ),
 )
 
@@ -154,4 +169,5 @@ REGISTERS_REACHABLE = Rule(
     "shape",
     "a bound on registers that makes the compiler spill, or that it would meet anyway, is of no use",
     _registers_reachable,
+    of=(RESOURCES, "min_blocks"),
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, overload
 
@@ -17,8 +18,9 @@ from tsm2_tune.generator.guidelines import Guidelines, Thresholds
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Rule
+from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, RESOURCES, Rule
 from tsm2_tune.generator.tables import Joined
+from tsm2_tune.generator.tunables import declared
 
 OWN: Thresholds = MappingProxyType({})  # no threshold is moved
 
@@ -181,23 +183,39 @@ def _kept(
 ) -> Iterator[Candidate]:
     """Those of `pruned`, one at a time; `dropped` counts the others.
 
-    Bounds of tunables come first in most families and drop most, so they are compared before there is a Candidate.
+    Rules that look at some tunables alone come first in most families and drop most: each is asked once for each of
+    their values, before there is a Candidate of every configuration.
     """
-    bounds = list[tuple[str, str, int]]()
-    for rule in rules:
-        if rule.covering is None:
-            break
-        bounds.append((rule.name, rule.covering.tunable, rule.covering.largest_useful(problem)))
-    others = rules[len(bounds) :]
-    for config in family.configurations():
-        for name, tunable, largest in bounds:
-            if getattr(config, tunable) > largest:
-                dropped[name] += 1
-                break
-        else:
-            candidate = Candidate(family, config, problem, limits, guidelines)
-            broken = next((rule for rule in others if not rule.keeps(candidate)), None)
+
+    @cache  # rules that look at the same tunables are asked of the same configurations
+    def candidate(config: KernelConfig) -> Candidate:
+        return Candidate(family, config, problem, limits, guidelines)
+
+    of_some = list(takewhile(lambda one: one[1] is not None, ((rule, looked_at(rule, family)) for rule in rules)))
+    others = rules[len(of_some) :]
+    for grid in family.every_grid:
+        left = grid.every
+        for rule, tunables in of_some:
+            keeps = grid.answers(tunables or (), partial(_keeps, rule, candidate), left)
+            dropped[rule.name] += int((left & ~keeps).sum())
+            left = left & keeps
+        for one in map(candidate, grid.chosen(left)):
+            broken = next((rule for rule in others if not rule.keeps(one)), None)
             if broken is None:
-                yield candidate
+                yield one
             else:
                 dropped[broken.name] += 1
+
+
+def looked_at(rule: Rule, family: Family[Any]) -> tuple[str, ...] | None:
+    """The tunables of the family's that the rule looks at; None where these may be all."""
+    if rule.of is None or RESOURCES not in rule.of:
+        return rule.of
+    if not family.beside_resources:
+        return None
+    own = (one.name for one in declared(family.config_type))
+    return (*rule.of, *(name for name in own if name not in family.beside_resources))
+
+
+def _keeps(rule: Rule, candidate: Callable[[KernelConfig], Candidate], config: KernelConfig) -> bool:
+    return rule.keeps(candidate(config))

@@ -13,7 +13,7 @@ from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE, RESOURCES, Rule
 
 # How a grid is divided: parts of k for each tile of C, or tiles for each block, never both.
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 19, 20, 21, 24, 26, 32, 48)
@@ -181,13 +181,20 @@ def _one_wave(candidate: Candidate) -> bool:
     return tunable(candidate, "splits") <= max(candidate.limits.sms * blocks, WIDE_SPLITS[0])
 
 
-ONE_WAVE = Rule("one-wave", "shape", "blocks that wait for others to end only lengthen the last sums", _one_wave)
+ONE_WAVE = Rule(
+    "one-wave",
+    "shape",
+    "blocks that wait for others to end only lengthen the last sums",
+    _one_wave,
+    of=(RESOURCES, "min_blocks", "splits"),
+)
 WIDE_SPLIT_RULES = (
     Rule(
         "whole-waves",
         "shape",
         "multiprocessors with fewer blocks than others would wait for them",
         lambda c: are_whole_waves(tunable(c, "splits"), c.limits),
+        of=("splits",),
     ),
     ONE_WAVE,
 )
@@ -206,12 +213,14 @@ SPLITTING_RULES = (
         "shape",
         "a block with few columns of A does little but add up sums",
         lambda c: tunable(c, "splits") == 1 or _share(c) >= LEAST_SHARE,
+        of=("splits",),
     ),
     Rule(
         "grid-fills-device",
         "shape",
         "every multiprocessor should have two blocks, or the one it holds, by a split of k or by fewer tiles a block",
         _grid_fills_device,
+        of=(RESOURCES, "splits", "row_tiles"),
     ),
     REGISTERS_REACHABLE,
 )

@@ -36,6 +36,7 @@ HAS_F64_TENSOR_CORES = Rule(
     "limit",
     "the instruction needs compute capability 9.0 or newer, and is not to be slower than the type's FMAs",
     lambda c: has_f64_tensor_cores(c.limits, c.problem),
+    of=(),
 )
 
 HAS_HALF_TENSOR_CORES = Rule(
@@ -43,4 +44,5 @@ HAS_HALF_TENSOR_CORES = Rule(
     "limit",
     "the instruction needs compute capability 8.0 or newer",
     lambda c: c.limits.compute_capability == HOST or c.limits.compute_capability >= OLDEST_WITH_HALF_MMA,
+    of=(),
 )

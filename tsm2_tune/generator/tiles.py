@@ -61,6 +61,7 @@ def tile_rules(
             "shape",
             "every further tile of C reads all of A or B once more",
             covers,
+            of=("block_m", "block_n"),
         ),
     )
 

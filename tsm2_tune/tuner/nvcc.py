@@ -20,7 +20,8 @@ def nvcc_path() -> str:
             return str(Path(home, "bin", "nvcc"))
     found = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if found is None:
-        raise ToolMissing("nvcc not found: looked in $CUDA_HOME/bin, PATH and /usr/local/cuda/bin; set CUDA_HOME")
+        places = "$CUDA_HOME/bin, $CUDA_PATH/bin, PATH and /usr/local/cuda/bin"
+        raise ToolMissing(f"nvcc not found: looked in {places}; set CUDA_HOME")
     return found
 
 

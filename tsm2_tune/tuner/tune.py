@@ -68,7 +68,7 @@ class Tuner:
         self._ceilings: Ceilings | None = None
         self._compilers = Compilers(target.toolchain, options.compile_limit_seconds, options.sharing)
         try:
-            self._compilers.support()
+            self.worker.start()  # it opens the device while the first space is enumerated
         except BaseException:
             self.close()
             raise
@@ -134,6 +134,8 @@ class Tuner:
         self.phases.enter(BETWEEN_REQUESTS)
         first = next(search, None)
         if first is not None:
+            if not self.target.is_host:  # where a compiler would disturb the ceilings
+                self.compile_ahead([first])
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
             search.put_back(first)
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems

@@ -80,6 +80,12 @@ class Worker:
         self._trouble = ""  # why the last process did not open the device, and a remedy for when that comes again
         self._requests = 0
         self._connection: Connection | None = None
+        self._is_open = False  # whether the process has said that its device is
+
+    def start(self) -> None:
+        """Start the process, if there is none. It opens its device meanwhile: a request waits for that."""
+        if self._connection is None:
+            self._start()
 
     def ceilings(self) -> Ceilings:
         """Measured now, on the device."""
@@ -119,7 +125,7 @@ class Worker:
 
     def release(self) -> None:
         """Have the process give back its operands, which it keeps for the next request, if there is one."""
-        if self._connection is not None:
+        if self._is_open:
             self._ask("release")
 
     def close(self) -> None:
@@ -130,6 +136,7 @@ class Worker:
             self._process.kill()
             self._process.join(END_SECONDS)
         self._process = self._connection = None
+        self._is_open = False
 
     def _ask(
         self, request: object, limit_seconds: float | None = None, meanwhile: Meanwhile = nothing_meanwhile
@@ -206,7 +213,7 @@ class Worker:
         """The way to a process that has opened its device. One that dies of that, or finds no kernels of the tuner's
         own, is followed by another one.
         """
-        if self._connection is not None:
+        if self._connection is not None and self._is_open:
             return self._connection
         self._phases.enter("start of the worker")
         message = self._first_message() or self._first_message()
@@ -217,13 +224,14 @@ class Worker:
             self.close()
             raise content if isinstance(content, TuneError) else WorkerError(str(content))
         assert self._connection is not None
+        self._is_open = True
         return self._connection
 
     def _first_message(self) -> tuple[str, Any] | None:
-        """What a new process says of its device; None where it died of it, or must be started again."""
-        support_path = self._support()
-        with held():
-            self._process, self._connection = self._started(support_path)
+        """What a process says of its device, first of all; None where it died of it, or must be started again."""
+        if self._connection is None:
+            self._start()
+        assert self._connection is not None
         if not answers_in_time(self._connection, self._process.pid, START_LIMIT_SECONDS):
             self.close()
             raise DeviceError(f"device {self._spec} does not open within {START_LIMIT_SECONDS:g} s: is it in use?")
@@ -240,6 +248,11 @@ class Worker:
             self.close()
             return None
         return kind, content
+
+    def _start(self) -> None:
+        support_path = self._support()
+        with held():
+            self._process, self._connection = self._started(support_path)
 
     def _started(self, support_path: str) -> tuple[Any, Connection]:
         """A new process and the way to it. DeviceError where the system refuses either."""

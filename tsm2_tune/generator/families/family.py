@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import Occupancy, occupancy
@@ -36,12 +38,17 @@ class Family(ABC, Generic[C]):
     odd_lines: ClassVar[float] = ODD_LINES  # of a Division
     vectors_of_c: ClassVar[bool] = False  # of a Division
     on_tensor_cores: ClassVar[bool] = False  # whether it computes products there
+    beside_resources: ClassVar[tuple[str, ...]] = ()  # tunables at which `resources` does not look, if it says so
     only_by_name: ClassVar[bool] = False  # whether a search takes it only where it is named
     config_type: type[C]
 
-    @abstractmethod
+    def grids(self) -> Iterable[Grid[C]]:
+        """Every configuration before any rule, each once, in a fixed order; none where these are in tables."""
+        return ()
+
     def configurations(self) -> Iterator[C]:
         """Every configuration before any rule, each once, in a fixed order."""
+        return chain.from_iterable(self.every_grid)
 
     @abstractmethod
     def resources(self, config: C, problem: Problem) -> Resources:
@@ -85,15 +92,18 @@ class Family(ABC, Generic[C]):
 
     def has(self, config: C, problem: Problem) -> bool:
         """Whether the configuration is one of the problem's, before any rule, or made of one by a late tunable."""
-        return config in self._every or (config in self.later(config) and config.early in self._every)
+        return any(grid.holds(config) for grid in self.every_grid) and (
+            config == config.early or config in self.later(config)
+        )
 
     def later(self, config: C) -> tuple[C, ...]:
         """What a search tries beside the configuration of the space where that is among the fastest."""
         return config.later
 
     @cached_property
-    def _every(self) -> frozenset[C]:
-        return frozenset(self.configurations())
+    def every_grid(self) -> tuple[Grid[C], ...]:
+        """The grids, made once."""
+        return tuple(self.grids())
 
     def kept_in_tables(
         self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]

@@ -12,14 +12,14 @@ a row-major A; of rows of a column-major one, so that its threads have several r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
@@ -182,32 +182,49 @@ class Gemv(Family[GemvConfig]):
             "shape",
             "a kernel for vectors reads A once for each column of B",
             lambda c: c.problem.n == 1,
+            of=(),
         ),
         Rule(
             "vectors-of-16-bytes",
             "limit",
             "a load moves at most 16 bytes",
             lambda c: _config(c).vector * c.problem.dtype.element_bytes <= VECTOR_BYTES,
+            of=("vector",),
         ),
         Rule(
             "rows-are-vectors",
             "limit",
             "a load of a column-major A is of rows, all of which its thread has",
             lambda c: _a_along_k(c.problem) or _config(c).rows % _config(c).vector == 0,
+            of=("rows", "vector"),
         ),
         Rule(
             "vectors-fit-lines",
             "shape",
             "lines of A that are not whole vectors are loaded element by element",
             _vectors_fit_lines,
+            of=("vector",),
         ),
-        Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m),
-        Rule("lanes-within-k", "shape", "lanes past the end of a row have nothing to do", _lanes_within_k),
+        Rule(
+            "rows-within-m",
+            "shape",
+            "a block of more rows than m loads element by element",
+            _rows_within_m,
+            of=("threads", "lanes", "rows", "vector"),
+        ),
+        Rule(
+            "lanes-within-k",
+            "shape",
+            "lanes past the end of a row have nothing to do",
+            _lanes_within_k,
+            of=("lanes", "vector"),
+        ),
         Rule(
             "share-worth-a-block",
             "shape",
             "a share of k should have a column of A for each lane, and many",
             _share_worth_a_block,
+            of=("lanes", "vector", "splits"),
         ),
         Rule(
             "grid-fills-device",
@@ -219,10 +236,16 @@ class Gemv(Family[GemvConfig]):
     )
     config_type = GemvConfig
 
-    def configurations(self) -> Iterator[GemvConfig]:
-        for threads, lanes, *rest in product(THREADS, LANES, ROWS, VECTORS, PREFETCH, SPLITS):
-            if lanes <= threads:
-                yield GemvConfig(threads, lanes, *rest)
+    def grids(self) -> Iterable[Grid[GemvConfig]]:
+        axes = {
+            "threads": THREADS,
+            "lanes": LANES,
+            "rows": ROWS,
+            "vector": VECTORS,
+            "prefetch": PREFETCH,
+            "splits": SPLITS,
+        }
+        return [Grid(GemvConfig, axes, {"threads lanes": lambda config: config.lanes <= config.threads})]
 
     def resources(self, config: GemvConfig, problem: Problem) -> Resources:
         dtype, along_k = problem.dtype, _a_along_k(problem)

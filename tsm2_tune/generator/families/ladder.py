@@ -10,13 +10,14 @@ These are kernels to learn from, which `gemm` leaves behind: a search takes them
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -114,9 +115,11 @@ STEPS = {
 }  # fmt: skip
 
 
-def _loads_are_whole(config: LadderConfig, elements: int) -> bool:
-    """Whether every thread of the block loads as many pieces, of so many elements, of each tile."""
-    piece = config.threads * elements
+def _exists(config: LadderConfig) -> bool:
+    """Whether a block is not too large, and in steps 5 and 6 each thread loads as many pieces of a tile."""
+    if config.step in ("tiled", "coarse1d"):
+        return config.threads <= MOST_THREADS
+    piece = config.threads * (LARGEST_VECTOR if config.step == "vectorised" else 1)
     return config.block_m * config.tile_depth % piece == config.block_n * config.tile_depth % piece == 0
 
 
@@ -129,22 +132,19 @@ class Ladder(Family[LadderConfig]):
     rules = ()
     config_type = LadderConfig
 
-    def configurations(self) -> Iterator[LadderConfig]:
+    def grids(self) -> Iterable[Grid[LadderConfig]]:
         """Those whose threads all load as much of a tile; in steps 3 and 4 one element of each, as in the article."""
-        for step, rows, columns in product(("naive", "coalesced"), BLOCK_SIDES, BLOCK_SIDES):
-            yield LadderConfig(step, rows, columns, 1, 1, 1)
-        for side in BLOCK_SIDES:
-            yield LadderConfig("tiled", side, side, side, 1, 1)
-        for side, coarse in product(TILES_1D, COARSE_1D):
-            config = LadderConfig(
-                "coarse1d", side, side, side // coarse, coarse, 1
-            )  # an element of each tile a thread
-            if config.threads <= MOST_THREADS:
-                yield config
-        factors = tuple(product(TILES_2D, TILES_2D, DEPTHS_2D, COARSE_2D, COARSE_2D))
-        for step, elements in (("coarse2d", 1), ("vectorised", LARGEST_VECTOR)):
-            every = (LadderConfig(step, *chosen) for chosen in factors)
-            yield from (config for config in every if _loads_are_whole(config, elements))
+        names = "block_m block_n tile_depth coarse_rows coarse_columns"
+        steps = {
+            "tiled": [(side, side, side, 1, 1) for side in BLOCK_SIDES],
+            "coarse1d": [(side, side, side // one, one, 1) for side, one in product(TILES_1D, COARSE_1D)],
+            "coarse2d": list(product(TILES_2D, TILES_2D, DEPTHS_2D, COARSE_2D, COARSE_2D)),
+            "vectorised": list(product(TILES_2D, TILES_2D, DEPTHS_2D, COARSE_2D, COARSE_2D)),
+        }
+        untiled = [(rows, columns, 1, 1, 1) for rows, columns in product(BLOCK_SIDES, BLOCK_SIDES)]
+        yield Grid(LadderConfig, {"step": ("naive", "coalesced"), names: untiled})
+        for step, tiles in steps.items():
+            yield Grid(LadderConfig, {"step": (step,), names: tiles}, {f"step {names}": _exists})
 
     def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
         """None: the steps are there to be compared, also those that keep a device idle."""

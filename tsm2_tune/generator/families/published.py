@@ -7,17 +7,17 @@ GPUs", sections 3.2 to 3.6 (Algorithms 1 to 4), 4.2 (the versions V0 to V3) and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS, choose
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import STRIDES_FILL_DEVICE, columns_within_n, covering_rule, prefetch_within_k
+from tsm2_tune.generator.rules import columns_within_n, covering_rule, prefetch_within_k, strides_fill_device
 from tsm2_tune.generator.split_k import split_traffic
 from tsm2_tune.generator.tiles import covering
 from tsm2_tune.generator.tunables import Tunable
@@ -121,13 +121,12 @@ class Tsm2(Published[Tsm2Config]):
     rules = SHAPE_RULES
     config_type = Tsm2Config
 
-    def configurations(self) -> Iterator[Tsm2Config]:
-        for threads in THREADS:
-            yield Tsm2Config("v0", threads, columns=1, prefetch=1)
-        for threads, columns in product(THREADS, COLUMNS):
-            yield Tsm2Config("v1", threads, columns, prefetch=1)
-        for version, threads, columns, prefetch in product(("v2", "v3"), THREADS, COLUMNS, PREFETCH):
-            yield Tsm2Config(version, threads, columns, prefetch)
+    def grids(self) -> Iterable[Grid[Tsm2Config]]:
+        return [
+            Grid(Tsm2Config, {"version": ("v0",), "threads": THREADS, "columns": (1,), "prefetch": (1,)}),
+            Grid(Tsm2Config, {"version": ("v1",), "threads": THREADS, "columns": COLUMNS, "prefetch": (1,)}),
+            Grid(Tsm2Config, {"version": ("v2", "v3"), "threads": THREADS, "columns": COLUMNS, "prefetch": PREFETCH}),
+        ]
 
     def resources(self, config: Tsm2Config, problem: Problem) -> Resources:
         """V3's registers are R_thread of section 3.6.2; the other versions hold less of A and B at a time."""
@@ -169,12 +168,19 @@ class Ism2(Published[Ism2Config]):
     name = "ism2"
     summary = "tall and skinny A times small B, m/tcf threads stride over the rows; optimisations 1 and 2"
     template = "ism2.cu.jinja"
-    rules = (*SHAPE_RULES, STRIDES_FILL_DEVICE)
+    beside_resources = ("row_tiles",)
+    rules = (*SHAPE_RULES, strides_fill_device("threads"))
     config_type = Ism2Config
 
-    def configurations(self) -> Iterator[Ism2Config]:
-        for choice in product(OPTIMISATIONS, THREADS, COLUMNS, PREFETCH, ROW_TILES):
-            yield Ism2Config(*choice)
+    def grids(self) -> Iterable[Grid[Ism2Config]]:
+        axes = {
+            "optimisation": tuple(OPTIMISATIONS),
+            "threads": THREADS,
+            "columns": COLUMNS,
+            "prefetch": PREFETCH,
+            "row_tiles": ROW_TILES,
+        }
+        return [Grid(Ism2Config, axes)]
 
     def resources(self, config: Ism2Config, problem: Problem) -> Resources:
         # Optimisation 1 holds what TSM2's V3 holds; optimisation 2 also C before this tile and the next row's.

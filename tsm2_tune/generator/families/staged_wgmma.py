@@ -6,9 +6,8 @@ multiprocessor computes a tile of hundreds of rows, and B takes little of the wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.architecture import HOST
@@ -16,6 +15,7 @@ from tsm2_tune.generator.candidate import tunable
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
 from tsm2_tune.generator.families.stream_a import FEW_COLUMNS, MANY_COLUMNS
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
@@ -84,6 +84,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
             "limit",
             "the instruction is that of compute capability 9.0",
             lambda c: c.limits.compute_capability in (HOST, WITH_WARPGROUP_PRODUCTS),
+            of=(),
         ),
         MANY_COLUMNS,
         covering_rule(
@@ -121,9 +122,11 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
     )
     config_type = StagedWgmmaConfig
 
-    def configurations(self) -> Iterator[StagedWgmmaConfig]:
-        for (threads, rows), columns, block_k, stages, splits in product(TILES, COLUMNS, CHUNKS, STAGES, WIDE_SPLITS):
-            yield StagedWgmmaConfig(threads, rows, columns, block_k, stages, splits)
+    def grids(self) -> Iterable[Grid[StagedWgmmaConfig]]:
+        axes = {
+            "threads block_m": TILES, "block_n": COLUMNS, "block_k": CHUNKS, "stages": STAGES, "splits": WIDE_SPLITS
+        }  # fmt: skip
+        return [Grid(StagedWgmmaConfig, axes)]
 
     def resources(self, config: StagedWgmmaConfig, problem: Problem) -> Resources:
         place = place_bytes(config, problem)

@@ -53,6 +53,7 @@ PROBES = {
     "database": Probe(database, "any", True, "name a file on a local disk with --db"),
 }
 FIRST = "CUDA driver"  # whose facts the others are told
+ALONE = "nvidia-smi"  # before the others: it lists what uses the GPU, of which these would be
 _running: set[subprocess.Popen[bytes]] = set()
 
 
@@ -78,7 +79,9 @@ def examine(spec: str | None, database: str) -> Examination:
             chosen = spec or ("0" if facts.get("gpus") else HOST)
             question = Question(chosen, database, facts)
             names = [name for name, probe in PROBES.items() if name != FIRST and _applies(probe, question, spec)]
-            found = dict(zip(names, pool.map(lambda name: _examined(name, question), names), strict=True))
+            found = {ALONE: _examined(ALONE, question)} if ALONE in names else {}
+            others = [name for name in names if name != ALONE]
+            found |= zip(others, pool.map(lambda name: _examined(name, question), others), strict=True)
         finally:
             _end_all()
     found[FIRST] = of_driver

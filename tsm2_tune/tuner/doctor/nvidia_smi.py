@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
@@ -131,7 +130,7 @@ def _reasons(tool: str, bus_id: str) -> int:
 
 def _processes(tool: str, bus_id: str) -> Finding:
     lines = _asked(tool, bus_id, "--query-compute-apps=pid,process_name,used_memory")
-    others = [one for one in lines if one[0].isdecimal() and int(one[0]) != os.getpid()]
+    others = [one for one in lines if one[0].isdecimal()]
     if not others:
         return ok("processes", "no other uses the GPU")
     named = ", ".join(f"{one[0]} ({one[1]})" if len(one) > 1 else one[0] for one in others[:MOST_PROCESSES])

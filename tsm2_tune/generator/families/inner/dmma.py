@@ -11,12 +11,13 @@ computed by them too, in double precision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.families.inner.kernel import WARP_THREADS, InnerConfig, MinBlocks, Splits, Streamed
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
@@ -92,18 +93,21 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
     )  # fmt: skip
     min_blocks: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
 
-    def configurations(self) -> Iterator[InnerDmmaConfig]:
+    def grids(self) -> Iterable[Grid[InnerDmmaConfig]]:
         tiles = [
             (rows, columns, strips, octets)
             for rows, columns, (strips, octets) in product(TILE, TILE, self.warp_tiles)
             if rows % (min(self.config_type.most_strip_rows, rows) * strips) == 0 and columns % (OCTET * octets) == 0
         ]
-        for threads, tile, ahead, splits, min_blocks in product(
-            self.threads, tiles, self.step_stages, WIDE_SPLITS, self.min_blocks
-        ):
-            config = self.config_type(threads, *tile, *ahead, splits, min_blocks)
-            if self.lanes_of_k(config) >= 1:
-                yield config
+        axes = {
+            "threads": self.threads,
+            "block_m block_n strips octets": tiles,
+            "step stages": self.step_stages,
+            "splits": WIDE_SPLITS,
+            "min_blocks": self.min_blocks,
+        }
+        blocks = "threads block_m block_n strips octets"
+        return [Grid(self.config_type, axes, {blocks: lambda config: self.lanes_of_k(config) >= 1})]
 
     def lanes_of_k(self, config: InnerDmmaConfig) -> int:
         rows, columns = config.warp_tile

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.families.inner.kernel import CHUNKS_FOR_ALL, InnerConfig, MinBlocks, Splits, Streamed
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.problem import FMA_DTYPES, TF32_DTYPES, Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
@@ -62,17 +63,22 @@ class InnerFma(Streamed[InnerFmaConfig]):
     moved_as_doubles = ("f64", "c64", "c128")
     config_type = InnerFmaConfig
 
-    def configurations(self) -> Iterator[InnerFmaConfig]:
+    def grids(self) -> Iterable[Grid[InnerFmaConfig]]:
         tiles = sorted(
             {
                 (block_m, block_n, min(block_m, rows), min(block_n, columns))
                 for block_m, block_n, (rows, columns) in product(TILE, TILE, THREAD_TILES)
             }
         )
-        for threads, tile, ahead, splits, min_blocks in product(THREADS, tiles, STEP_STAGES, WIDE_SPLITS, MIN_BLOCKS):
-            config = InnerFmaConfig(threads, *tile, *ahead, splits, min_blocks)
-            if team(config) <= LARGEST_TEAM:
-                yield config
+        axes = {
+            "threads": THREADS,
+            "block_m block_n rows columns": tiles,
+            "step stages": STEP_STAGES,
+            "splits": WIDE_SPLITS,
+            "min_blocks": MIN_BLOCKS,
+        }
+        where = {"block_m block_n rows columns": lambda config: team(config) <= LARGEST_TEAM}
+        return [Grid(InnerFmaConfig, axes, where)]
 
     def lanes_of_k(self, config: InnerFmaConfig) -> int:
         return config.threads // team(config)

@@ -6,9 +6,8 @@ neighbouring lanes: of one column along k, or of all columns where they are side
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import product
 from math import gcd
 from typing import Annotated, Any, ClassVar
 
@@ -22,6 +21,7 @@ from tsm2_tune.generator.families.inner.kernel import (
     Streamed,
     proposed_splits,
 )
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
@@ -99,9 +99,9 @@ class InnerFma16Bit(Streamed[InnerFma16BitConfig]):
     rest_steps = 1
     config_type = InnerFma16BitConfig
 
-    def configurations(self) -> Iterator[InnerFma16BitConfig]:
-        for block_m, block_n, (threads, piece, stages, min_blocks), splits in product(TILE, TILE, LOADS, WIDE_SPLITS):
-            yield InnerFma16BitConfig(threads, block_m, block_n, piece, stages, splits, min_blocks)
+    def grids(self) -> Iterable[Grid[InnerFma16BitConfig]]:
+        axes = {"block_m": TILE, "block_n": TILE, "threads piece stages min_blocks": LOADS, "splits": WIDE_SPLITS}
+        return [Grid(InnerFma16BitConfig, axes)]
 
     def lanes_of_k(self, config: InnerFma16BitConfig) -> int:
         return config.threads

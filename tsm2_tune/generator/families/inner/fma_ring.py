@@ -7,7 +7,7 @@ at a whole vector however many lines there are. It is copied in vectors, each el
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import lcm
@@ -23,6 +23,7 @@ from tsm2_tune.generator.families.inner.kernel import (
     InnerConfig,
     Splits,
 )
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import Rule
@@ -188,11 +189,16 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
     odd_lines = 1.0  # of lines side by side, which are copied as one run
     config_type = InnerFmaRingConfig
 
-    def configurations(self) -> Iterator[InnerFmaRingConfig]:
-        for tile in product(TILE, TILE):
-            for part in self.parts_of(tile):
-                for together, ring, splits in product((0, 1), RINGS, SPLITS):
-                    yield InnerFmaRingConfig(THREADS, *tile, *part, together, *ring, splits)
+    def grids(self) -> Iterable[Grid[InnerFmaRingConfig]]:
+        tiles = [(*tile, *part) for tile in product(TILE, TILE) for part in self.parts_of(tile)]
+        axes = {
+            "threads": (THREADS,),
+            "block_m block_n rows columns": tiles,
+            "together": (0, 1),
+            "stage_kib stages": RINGS,
+            "splits": SPLITS,
+        }
+        return [Grid(InnerFmaRingConfig, axes)]
 
     @staticmethod
     def parts_of(tile: tuple[int, int]) -> Iterator[tuple[int, int]]:

@@ -61,6 +61,7 @@ class Inner(Family[C]):
     """A small C in the registers of each team, and a k that is split over all teams."""
 
     about: ClassVar[str]  # a line at the head of the text
+    beside_resources = ("splits", "min_blocks", "evict_first")
     most_adders: ClassVar[int] = MOST_ADDERS  # groups of a block's threads that add up sums of splits
     most_loads: ClassVar[int] = 10  # of sums of splits, that a thread has in flight: they fit into 64 registers
     divides: ClassVar[bool] = False  # whether a block divides to find its tile even where C is one tile wide

@@ -10,7 +10,7 @@ fragments along k are alike. Across k a lane loads f32 element by element.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
@@ -24,6 +24,7 @@ from tsm2_tune.generator.families.inner.kernel import (
     Splits,
     proposed_splits,
 )
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
@@ -123,17 +124,25 @@ class InnerMma16(Inner[InnerMma16Config]):
         """Only a ring of two places is filled through registers, by loads that have a policy."""
         return super().later(config) if config.stages == 2 else ()
 
-    def configurations(self) -> Iterator[InnerMma16Config]:
+    def grids(self) -> Iterable[Grid[InnerMma16Config]]:
         tiles = [
             (rows, columns, strips, octets)
             for rows, columns, (strips, octets) in product(TILE, TILE, WARP_TILES)
             if rows % (STRIP_ROWS * strips) == 0 and columns % (OCTET * octets) == 0
         ]
-        for tile, (threads, line_bytes, stages), splits in product(tiles, RINGS, WIDE_SPLITS):
-            config = self.config_type(threads, *tile, line_bytes // self.element_bytes, stages, splits)
+        rings = [(threads, line // self.element_bytes, stages) for threads, line, stages in RINGS]
+        tile, ring = "block_m block_n strips octets", "threads block_k stages"
+        axes: dict[str, Sequence[Any]] = {
+            tile: tiles,
+            ring: rings,
+            "splits": WIDE_SPLITS,
+        }
+
+        def has_whole_teams(config: InnerMma16Config) -> bool:
             teams = self.lanes_of_k(config)
-            if teams >= 1 and line_bytes >= 2 * VECTOR_BYTES * teams:
-                yield config
+            return teams >= 1 and config.block_k * self.element_bytes >= 2 * VECTOR_BYTES * teams
+
+        return [Grid(self.config_type, axes, {f"{tile} {ring}": has_whole_teams})]
 
     def lanes_of_k(self, config: InnerMma16Config) -> int:
         rows, columns = config.warp_tile

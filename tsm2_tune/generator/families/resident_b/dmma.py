@@ -7,7 +7,7 @@ template serves f32, whose products are exact in f64, f64, and complex numbers o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any, ClassVar
@@ -23,6 +23,7 @@ from tsm2_tune.generator.families.resident_b.kernel import (
     depth_within_k,
     width,
 )
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
@@ -175,22 +176,43 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
     template = "resident_b_dmma.cu.jinja"
     rules = (
         HAS_F64_TENSOR_CORES,
-        Rule("whole-vectors", "limit", "a lane's neighbours in C, down or across, are whole vectors", _whole_vectors),
-        Rule("whole-steps", "limit", "four lanes' products along k divide a chunk", _whole_steps),
+        Rule(
+            "whole-vectors",
+            "limit",
+            "a lane's neighbours in C, down or across, are whole vectors",
+            _whole_vectors,
+            of=("strips", "columns", "teams"),
+        ),
+        Rule("whole-steps", "limit", "four lanes' products along k divide a chunk", _whole_steps, of=("ring_k",)),
         columns_within_n(COLUMNS, least=least_columns),
         depth_within_k(DEPTH, least=step),
-        Rule("small-blocks", "shape", "where m is large, a warp should have all columns of its rows", _small_blocks),
+        Rule(
+            "small-blocks",
+            "shape",
+            "where m is large, a warp should have all columns of its rows",
+            _small_blocks,
+            of=("threads", "teams"),
+        ),
         *PERSISTENT_RULES,
     )
     config_type = ResidentBDmmaConfig
 
-    def configurations(self) -> Iterator[ResidentBDmmaConfig]:
-        blocks = [((threads, 1), strips, copy) for threads, strips, copy in product(THREADS, STRIPS, THROUGH)]
-        blocks += [(block, strips, THROUGH[0]) for block, strips in product(BLOCKS_OF_SMALL, STRIPS_OF_SMALL)]
-        for (threads, teams), strips, copy in blocks:
-            for columns, depth, ring_k, stages, splits in product(COLUMNS, DEPTH, CHUNK, STAGES, SPLITS):
-                if ring_k <= depth <= 4 * ring_k and columns // teams >= COLUMNS[0]:
-                    yield ResidentBDmmaConfig(threads, strips, columns, depth, ring_k, stages, copy, splits, teams)
+    def grids(self) -> Iterable[Grid[ResidentBDmmaConfig]]:
+        blocks = [(threads, 1, strips, copy) for threads, strips, copy in product(THREADS, STRIPS, THROUGH)]
+        blocks += [(*block, strips, THROUGH[0]) for block, strips in product(BLOCKS_OF_SMALL, STRIPS_OF_SMALL)]
+        axes = {
+            "threads teams strips copy": blocks,
+            "columns": COLUMNS,
+            "depth": DEPTH,
+            "ring_k": CHUNK,
+            "stages": STAGES,
+            "splits": SPLITS,
+        }
+        where = {
+            "depth ring_k": lambda config: config.ring_k <= config.depth <= 4 * config.ring_k,
+            "columns teams": lambda config: config.columns // config.teams >= COLUMNS[0],
+        }
+        return [Grid(ResidentBDmmaConfig, axes, where)]
 
     def resources(self, config: ResidentBDmmaConfig, problem: Problem) -> Resources:
         lines = _warp_rows(config, problem) if problem.contiguous[0] == "k" else config.ring_k

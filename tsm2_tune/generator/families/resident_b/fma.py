@@ -10,23 +10,23 @@ columns of C, so that many warps start.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import Launch, Periods, Resources
 from tsm2_tune.generator.families.resident_b.kernel import ResidentB, ResidentBConfig, depth_within_k
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import (
-    STRIDES_FILL_DEVICE,
     VECTOR_HOLDS_AN_ELEMENT,
     Rule,
     columns_within_n,
     covering_rule,
     prefetch_within_k,
+    strides_fill_device,
 )
 from tsm2_tune.generator.tunables import EvictFirst, Tunable
 from tsm2_tune.runtime.expecting import Division
@@ -60,10 +60,17 @@ def _rows_within_m(candidate: Candidate) -> bool:
     return candidate.family.periods(candidate.config, problem).m <= max(problem.m, fewest)
 
 
-ROWS_WITHIN_M = Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m)
+ROWS_WITHIN_M = Rule(
+    "rows-within-m",
+    "shape",
+    "a block of more rows than m loads element by element",
+    _rows_within_m,
+    of=("threads", "vector_bytes", "vectors"),
+)
 
 
 class ThroughRegisters(ResidentB[F]):
+    beside_resources = ("row_tiles", "evict_first")
     vectors_of_c = True
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # products of the last two are added up in f32
 
@@ -122,13 +129,20 @@ class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
         columns_within_n(COLUMNS),
         prefetch_within_k(PREFETCH),
         ROWS_WITHIN_M,
-        STRIDES_FILL_DEVICE,
+        strides_fill_device("threads", "vector_bytes", "vectors"),
     )
     config_type = ResidentBFmaConfig
 
-    def configurations(self) -> Iterator[ResidentBFmaConfig]:
-        for choice in product(THREADS, VECTOR_BYTES, VECTORS, COLUMNS, PREFETCH, ROW_TILES):
-            yield ResidentBFmaConfig(*choice)
+    def grids(self) -> Iterable[Grid[ResidentBFmaConfig]]:
+        axes = {
+            "threads": THREADS,
+            "vector_bytes": VECTOR_BYTES,
+            "vectors": VECTORS,
+            "columns": COLUMNS,
+            "prefetch": PREFETCH,
+            "row_tiles": ROW_TILES,
+        }
+        return [Grid(ResidentBFmaConfig, axes)]
 
     def loaded_bytes(self, config: ResidentBFmaConfig) -> int:
         return config.prefetch * config.vectors * config.vector_bytes
@@ -183,16 +197,23 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
             "shape",
             "rows of A that are longer than what a thread holds are read again for every few columns of C",
             lambda c: c.problem.k <= int(c.config.tunables["depth"]),
+            of=("depth",),
         ),
         ROWS_WITHIN_M,
     )
     config_type = ResidentBFmaHeldConfig
 
-    def configurations(self) -> Iterator[ResidentBFmaHeldConfig]:
-        for values in product(THREADS, VECTOR_BYTES, DEPTH, COLUMNS_AT_A_TIME, ACROSS):
-            config = ResidentBFmaHeldConfig(*values)
-            if config.columns <= config.across:
-                yield config
+    def grids(self) -> Iterable[Grid[ResidentBFmaHeldConfig]]:
+        axes = {
+            "threads": THREADS,
+            "vector_bytes": VECTOR_BYTES,
+            "depth": DEPTH,
+            "columns": COLUMNS_AT_A_TIME,
+            "across": ACROSS,
+        }
+        return [
+            Grid(ResidentBFmaHeldConfig, axes, {"columns across": lambda config: config.columns <= config.across})
+        ]
 
     def loaded_bytes(self, config: ResidentBFmaHeldConfig) -> int:
         return config.depth * config.vector_bytes

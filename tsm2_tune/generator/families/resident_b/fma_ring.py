@@ -7,7 +7,7 @@ a tile of C in shared memory. The kernel computes the rows of a tile from the ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from math import hypot
@@ -23,6 +23,7 @@ from tsm2_tune.generator.families.resident_b.kernel import (
     ResidentBConfig,
     width,
 )
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
@@ -141,6 +142,7 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
             "limit",
             "a lane's columns of B are whole vectors in shared memory",
             lambda c: _config(c).columns * c.problem.dtype.element_bytes % VECTOR_BYTES == 0,
+            of=("columns",),
         ),
         columns_within_n(COLUMNS, least=width),
         Rule(
@@ -148,12 +150,14 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
             "shape",
             "more sums in a lane than registers of 16 warps have room for would spill",
             lambda c: _config(c).rows * _config(c).columns * c.problem.dtype.sum.registers <= MOST_SUMS,
+            of=("rows", "columns"),
         ),
         Rule(
             "rows-are-odd",
             "shape",
             "rows of a power of two of vectors are loaded and stored as they are",
             lambda c: is_odd(c.problem),
+            of=(),
         ),
         Rule(
             "all-has-room",
@@ -166,9 +170,16 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
     odd_lines = 1.0  # it has no others
     config_type = ResidentBFmaRingConfig
 
-    def configurations(self) -> Iterator[ResidentBFmaRingConfig]:
-        for values in product(THREADS, ROWS, COLUMNS, STAGES, SMEM_KB, WIDE_SPLITS):
-            yield ResidentBFmaRingConfig(*values)
+    def grids(self) -> Iterable[Grid[ResidentBFmaRingConfig]]:
+        axes = {
+            "threads": THREADS,
+            "rows": ROWS,
+            "columns": COLUMNS,
+            "stages": STAGES,
+            "smem_kb": SMEM_KB,
+            "splits": WIDE_SPLITS,
+        }
+        return [Grid(ResidentBFmaRingConfig, axes)]
 
     def resources(self, config: ResidentBFmaRingConfig, problem: Problem) -> Resources:
         places, strips = _tiles(config, problem)

@@ -43,6 +43,7 @@ VECTORS_FIT_ROWS = Rule(
     "shape",
     "loads are the widest that whole rows of A are made of",
     lambda c: tunable(c, "vector_bytes") == widest_vector(c.problem),
+    of=("vector_bytes",),
 )
 
 

@@ -7,9 +7,8 @@ vector and lie without gaps, a vector holds several of them, and rows of C are s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
@@ -22,10 +21,11 @@ from tsm2_tune.generator.families.row_lanes.kernel import (
     RowLanesConfig,
     widest_vector,
 )
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import REGISTERS_REACHABLE, STRIDES_FILL_DEVICE, VECTOR_HOLDS_AN_ELEMENT, Rule
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE, VECTOR_HOLDS_AN_ELEMENT, Rule, strides_fill_device
 from tsm2_tune.generator.split_k import in_turns
 from tsm2_tune.generator.tunables import EvictFirst, Tunable
 from tsm2_tune.runtime.expecting import Division
@@ -93,6 +93,9 @@ def width(config: RowLanesRegisterBConfig, problem: Problem) -> int:
 def depth(config: RowLanesRegisterBConfig, problem: Problem) -> int:
     """Columns of A that the lanes of a row have at once."""
     return config.lanes * config.vectors * width(config, problem) // config.rows_per_vector
+
+
+OF_DEPTH = ("vector_bytes", "lanes", "vectors", "rows_per_vector")  # which `depth` looks at
 
 
 def block_rows(config: RowLanesRegisterBConfig) -> int:
@@ -168,26 +171,65 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
     template = "row_lanes_register_b.cu.jinja"
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
-        replace(VECTORS_FIT_ROWS, keeps=_vectors_fit),
-        Rule("joined-rows-fit", "shape", "vectors that hold several rows are full, to the last", _joined_rows_fit),
-        Rule("lanes-fit-rows", "shape", "the lanes of a row should have all of it, and none be idle", _lanes_fit),
-        Rule("columns-fit-n", "shape", "the teams should have every column, and no more than needed", _columns_fit),
-        Rule("rows-within-m", "shape", "a tile of more rows than m leaves lanes idle", _rows_within_m),
-        STRIDES_FILL_DEVICE,
+        replace(VECTORS_FIT_ROWS, keeps=_vectors_fit, of=("vector_bytes", "rows_per_vector")),
+        Rule(
+            "joined-rows-fit",
+            "shape",
+            "vectors that hold several rows are full, to the last",
+            _joined_rows_fit,
+            of=OF_DEPTH,
+        ),
+        Rule(
+            "lanes-fit-rows",
+            "shape",
+            "the lanes of a row should have all of it, and none be idle",
+            _lanes_fit,
+            of=OF_DEPTH,
+        ),
+        Rule(
+            "columns-fit-n",
+            "shape",
+            "the teams should have every column, and no more than needed",
+            _columns_fit,
+            of=("teams", "columns"),
+        ),
+        Rule(
+            "rows-within-m",
+            "shape",
+            "a tile of more rows than m leaves lanes idle",
+            _rows_within_m,
+            of=("threads", "lanes", "teams", "rows"),
+        ),
+        strides_fill_device("threads", "lanes", "teams", "rows"),
         REGISTERS_REACHABLE,
     )
     odd_lines = ODD_ROWS
     config_type = RowLanesRegisterBConfig
 
-    def configurations(self) -> Iterator[RowLanesRegisterBConfig]:
-        for vector_bytes, layout, columns, ahead, min_blocks, rows_per_vector in product(
-            (*VECTOR_BYTES, 2), LAYOUTS, COLUMNS, ROWS_TILES, MIN_BLOCKS, JOINED
-        ):
-            alone = vector_bytes == VECTOR_BYTES[0] and layout == LAYOUTS[0] and ahead[0] % rows_per_vector == 0
-            if layout[2] * columns <= MOST_COLUMNS and (rows_per_vector == 1 or alone):
-                yield RowLanesRegisterBConfig(
-                    THREADS, vector_bytes, *layout, columns, *ahead, min_blocks, rows_per_vector
-                )
+    def grids(self) -> Iterable[Grid[RowLanesRegisterBConfig]]:
+        axes = {
+            "threads": (THREADS,),
+            "vector_bytes": (*VECTOR_BYTES, 2),
+            "lanes vectors teams": LAYOUTS,
+            "columns": COLUMNS,
+            "rows row_tiles": ROWS_TILES,
+            "min_blocks": MIN_BLOCKS,
+            "rows_per_vector": JOINED,
+        }
+
+        def is_alone(config: RowLanesRegisterBConfig) -> bool:
+            """Whether one lane has all of its rows."""
+            layout = (config.lanes, config.vectors, config.teams)
+            return config.vector_bytes == VECTOR_BYTES[0] and layout == LAYOUTS[0]
+
+        where = {
+            "teams columns": lambda config: config.teams * config.columns <= MOST_COLUMNS,
+            "rows rows_per_vector": lambda config: config.rows % config.rows_per_vector == 0,
+            "vector_bytes lanes vectors teams rows_per_vector": lambda config: (
+                config.rows_per_vector == 1 or is_alone(config)
+            ),
+        }
+        return [Grid(RowLanesRegisterBConfig, axes, where)]
 
     def resources(self, config: RowLanesRegisterBConfig, problem: Problem) -> Resources:
         row_bytes = config.vectors * config.vector_bytes // config.rows_per_vector  # of A, that a lane has

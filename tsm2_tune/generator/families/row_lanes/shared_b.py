@@ -8,7 +8,7 @@ of the share, the lanes add up their sums by shuffles, and warps that lie along 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from math import log
@@ -25,13 +25,14 @@ from tsm2_tune.generator.families.row_lanes.kernel import (
     RowLanesConfig,
     widest_vector,
 )
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_SPARED, VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n
 from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
 from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
-from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.generator.tunables import EvictFirst, Tunable, declared
 from tsm2_tune.runtime.expecting import Division
 
 THREADS_MIN_BLOCKS = ((512, 1), (256, 2), (192, 2), (128, 3), (128, 4))
@@ -214,14 +215,27 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
         VECTOR_HOLDS_AN_ELEMENT,
         VECTORS_FIT_ROWS,
         columns_within_n(COLUMNS),
-        Rule("strips-are-vectors", "limit", "a strip's sums are added up as whole vectors", _strips_are_vectors),
+        Rule(
+            "strips-are-vectors",
+            "limit",
+            "a strip's sums are added up as whole vectors",
+            _strips_are_vectors,
+            of=("lanes", "rows", "columns"),
+        ),
         Rule(
             "share-worth-a-block",
             "shape",
             "a row's part that is shorter than a warp's loads leaves lanes idle",
             lambda c: _share(c) >= max(LEAST_SHARE, prefetch(_config(c), c.problem)),
+            of=("vector_bytes", "lanes", "vectors", "stages", "splits"),
         ),
-        Rule("share-stays", "shape", "B is staged once only where all of the share's rows have room", _share_stays),
+        Rule(
+            "share-stays",
+            "shape",
+            "B is staged once only where all of the share's rows have room",
+            _share_stays,
+            of=tuple(one.name for one in declared(RowLanesSharedBConfig) if one.name != "strips"),
+        ),
         Rule(
             "few-waves", "shape", "a block should be long beside staging B, and the grid fill the device", _few_waves
         ),
@@ -234,16 +248,22 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
     )
     config_type = RowLanesSharedBConfig
 
-    def configurations(self) -> Iterator[RowLanesSharedBConfig]:
-        for (threads, min_blocks), read, columns, splits in product(THREADS_MIN_BLOCKS, READS, COLUMNS, SPLITS):
-            vector_bytes, along, rows, vectors, stages = read
+    def grids(self) -> Iterable[Grid[RowLanesSharedBConfig]]:
+        for (threads, min_blocks), (vector_bytes, along, *read) in product(THREADS_MIN_BLOCKS, READS):
             lanes = along or threads
             if lanes & (lanes - 1) or (min_blocks == 1 and along != ALL):
                 continue
-            for strips in _strips(max(WARP_THREADS // lanes, 1) * rows, splits, min_blocks):
-                yield RowLanesSharedBConfig(
-                    threads, vector_bytes, lanes, rows, columns, vectors, stages, splits, strips, min_blocks
-                )
+            rows = max(WARP_THREADS // lanes, 1) * read[0]
+            axes = {
+                "threads min_blocks vector_bytes lanes rows vectors stages": [
+                    (threads, min_blocks, vector_bytes, lanes, *read)
+                ],
+                "columns": COLUMNS,
+                "splits strips": [
+                    (splits, strips) for splits in SPLITS for strips in _strips(rows, splits, min_blocks)
+                ],
+            }
+            yield Grid(RowLanesSharedBConfig, axes)
 
     def resources(self, config: RowLanesSharedBConfig, problem: Problem) -> Resources:
         dtype = problem.dtype

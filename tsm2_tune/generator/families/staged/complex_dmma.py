@@ -9,15 +9,16 @@ that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import Resources
 from tsm2_tune.generator.families.staged.full import full_rules
-from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS
+from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS, RING
 from tsm2_tune.generator.families.staged.warp_tiles import BLOCKS_FOR_ALL, WarpTileConfig, WarpTileKernel
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import WIDE_SPLITS
@@ -79,17 +80,21 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
     )
     config_type = StagedComplexDmmaConfig
 
-    def configurations(self) -> Iterator[StagedComplexDmmaConfig]:
+    def grids(self) -> Iterable[Grid[StagedComplexDmmaConfig]]:
         tiles = [(*tile, bound) for tile in product(TILE, COLUMNS) for bound in _bounds(*tile)]
-        for (rows, columns, bound), ring, splits, (strips, octets), ahead in product(
-            tiles, RINGS, WIDE_SPLITS, WARP_TILES, (0, 1)
-        ):
-            if rows % (self.strip_rows * strips) == 0 and columns % (OCTET_COLUMNS * octets) == 0:
-                config = StagedComplexDmmaConfig(
-                    *ring[:2], rows, columns, *ring[2:], splits, bound, strips, octets, ahead
-                )
-                if self.has_whole_teams(config):
-                    yield config
+        axes = {
+            "block_m block_n min_blocks": tiles,
+            RING: RINGS,
+            "splits": WIDE_SPLITS,
+            "strips octets": WARP_TILES,
+            "fragment_prefetch": (0, 1),
+        }
+
+        def has_whole_warps(config: StagedComplexDmmaConfig) -> bool:
+            rows, columns = self.strip_rows * config.strips, OCTET_COLUMNS * config.octets
+            return config.block_m % rows == config.block_n % columns == 0 and self.has_whole_teams(config)
+
+        return [Grid(StagedComplexDmmaConfig, axes, {f"block_m block_n strips octets {RING}": has_whole_warps})]
 
     def registers(self, config: StagedComplexDmmaConfig) -> int:
         """Elements of c128: sums, and at a time a lane's part of A, as matrices of real numbers, and of B."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import product
 from typing import Any, ClassVar
 
 from tsm2_tune.generator.families.staged.full import full_rules
-from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS, STRIP_ROWS
+from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS, RING, STRIP_ROWS
 from tsm2_tune.generator.families.staged.warp_tiles import (
     BLOCKS_FOR_ALL,
     WIDE_TILES_FOR_WIDE_RESULTS,
     WarpTileConfig,
     WarpTileKernel,
 )
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import WIDE_SPLITS
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
@@ -70,26 +71,30 @@ class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
     )
     config_type = StagedDmmaConfig
 
-    def configurations(self) -> Iterator[StagedDmmaConfig]:
+    def grids(self) -> Iterable[Grid[StagedDmmaConfig]]:
         tiles = [
             (block_m, block_n, strips, octets)
             for block_m, block_n, (strips, octets) in product(ROWS, COLUMNS, WARP_TILES)
             if block_m % (STRIP_ROWS * strips) == 0 and block_n % (OCTET_COLUMNS * octets) == 0
         ]
-        thin = (
-            (*ring[:2], block_m, block_n, *ring[2:], splits, min_blocks, strips, octets, ahead)
-            for (block_m, block_n, strips, octets), ring, splits, min_blocks, ahead in product(
-                tiles, RINGS, WIDE_SPLITS, MIN_BLOCKS, (0, 1)
-            )
-        )
-        tall = (
-            (threads, threads, block_m, block_n, *ring, splits, min_blocks, strips, octets, 1)
-            for (threads, block_m, block_n, strips, octets, min_blocks), ring, splits in product(
-                (*TALL_TILES, *WIDE_TILES), TALL_RINGS, WIDE_SPLITS
-            )
-        )
-        every = (StagedDmmaConfig(*values) for values in dict.fromkeys(chain(thin, tall)))
-        return filter(self.has_whole_teams, every)
+        tile, block = "block_m block_n strips octets", f"block_m block_n strips octets {RING}"
+        axes = {
+            tile: tiles,
+            RING: RINGS,
+            "splits": WIDE_SPLITS,
+            "min_blocks": MIN_BLOCKS,
+            "fragment_prefetch": (0, 1),
+        }
+        thin = Grid(StagedDmmaConfig, axes, {block: self.has_whole_teams})
+        tall_tiles = [(one[0], *one) for one in (*TALL_TILES, *WIDE_TILES)]
+        tall_axes = {
+            f"threads ring_threads {tile} min_blocks": tall_tiles,
+            "block_k stages copy": TALL_RINGS,
+            "splits": WIDE_SPLITS,
+            "fragment_prefetch": (1,),
+        }
+        where = {block: self.has_whole_teams, f"{block} min_blocks": lambda config: not thin.holds(config)}
+        return [thin, Grid(StagedDmmaConfig, tall_axes, where)]
 
     def pads(self, config: StagedDmmaConfig, problem: Problem) -> tuple[int, int]:
         """Threads that read at the same time, 8 of pairs and 16 of singles, meet no bank twice."""

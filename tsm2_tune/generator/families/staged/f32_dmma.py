@@ -8,9 +8,8 @@ f32 at its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain, product
 from typing import Any, ClassVar
 
 from tsm2_tune.generator.families.staged.full import full_rules
@@ -21,6 +20,7 @@ from tsm2_tune.generator.families.staged.warp_tiles import (
     WarpTileConfig,
     WarpTileKernel,
 )
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import WIDE_SPLITS
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
@@ -48,6 +48,12 @@ class StagedF32DmmaConfig(WarpTileConfig):
     family: ClassVar[str] = "staged_f32_dmma"
 
 
+def _with_threads(block_m: int, block_n: int, strips: int, octets: int) -> tuple[int, ...]:
+    """Threads of a block and of its ring, and the tile: a warp for each of its parts at the least."""
+    threads = max(THREADS, WARP_THREADS * (block_m // (STRIP_ROWS * strips)) * (block_n // (OCTET_COLUMNS * octets)))
+    return threads, threads, block_m, block_n, strips, octets
+
+
 class StagedF32Dmma(WarpTileKernel[StagedF32DmmaConfig]):
     name = "staged_f32_dmma"
     summary = "f32, more than 8 columns: both operands staged, on the f64 tensor cores"
@@ -63,20 +69,24 @@ class StagedF32Dmma(WarpTileKernel[StagedF32DmmaConfig]):
     )
     config_type = StagedF32DmmaConfig
 
-    def configurations(self) -> Iterator[StagedF32DmmaConfig]:
-        narrow = product(TILES, RINGS, MIN_BLOCKS, WIDE_SPLITS)
-        wide = (
-            (tile, ring, least, splits) for (tile, least), ring, splits in product(WIDE_TILES, RINGS, WIDE_SPLITS)
-        )
-        for (block_m, block_n, strips, octets), ring, min_blocks, splits in chain(narrow, wide):
-            warps = block_m // (STRIP_ROWS * strips) * (block_n // (OCTET_COLUMNS * octets))
-            threads = max(THREADS, WARP_THREADS * warps)
-            ahead = 0  # fragments of doubles that are loaded a step ahead would leave too few registers
-            config = StagedF32DmmaConfig(
-                threads, threads, block_m, block_n, *ring, splits, min_blocks, strips, octets, ahead
-            )
-            if self.has_whole_teams(config):
-                yield config
+    def grids(self) -> Iterable[Grid[StagedF32DmmaConfig]]:
+        rest = {
+            "fragment_prefetch": (0,)
+        }  # fragments of doubles that are loaded a step ahead would leave too few registers
+        tile, ring = "threads ring_threads block_m block_n strips octets", "block_k stages copy"
+        where = {f"{tile} {ring}": self.has_whole_teams}
+        narrow = {
+            tile: [_with_threads(*one) for one in TILES],
+            ring: RINGS,
+            "min_blocks": MIN_BLOCKS,
+            "splits": WIDE_SPLITS,
+        }
+        wide = {
+            f"{tile} min_blocks": [(*_with_threads(*one), least) for one, least in WIDE_TILES],
+            ring: RINGS,
+            "splits": WIDE_SPLITS,
+        }
+        return [Grid(StagedF32DmmaConfig, axes | rest, where) for axes in (narrow, wide)]
 
     def registers(self, config: StagedF32DmmaConfig) -> int:
         """Sums and fragments are doubles, of two registers."""

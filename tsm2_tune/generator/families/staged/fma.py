@@ -7,14 +7,15 @@ memory, and the threads read it there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.families.staged.full import FullKernel, full_rules
-from tsm2_tune.generator.families.staged.kernel import VECTOR_BYTES, WARP_THREADS, FullConfig
+from tsm2_tune.generator.families.staged.kernel import RING, VECTOR_BYTES, WARP_THREADS, FullConfig
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
 from tsm2_tune.generator.split_k import WIDE_SPLITS
@@ -66,21 +67,21 @@ class StagedFma(FullKernel[StagedFmaConfig]):
     )
     config_type = StagedFmaConfig
 
-    def configurations(self) -> Iterator[StagedFmaConfig]:
+    def grids(self) -> Iterable[Grid[StagedFmaConfig]]:
         tiles = sorted(
             {
                 (block_m, block_n, min(block_m, rows), min(block_n, columns))
                 for block_m, block_n, (rows, columns) in product(TILE, TILE, THREAD_TILES)
             }
         )
-        every = product(tiles, RINGS, WIDE_SPLITS, MIN_BLOCKS, STEPS)
-        for (block_m, block_n, rows, columns), ring, splits, min_blocks, step in every:
-            config = StagedFmaConfig(*ring[:2], block_m, block_n, *ring[2:], splits, min_blocks, rows, columns, step)
-            if (
-                config.block_k * self.team(config) >= config.ring_threads * step
-                and self.team(config) <= config.ring_threads
-            ):
-                yield config
+        tile = "block_m block_n rows columns"
+        axes = {tile: tiles, RING: RINGS, "splits": WIDE_SPLITS, "min_blocks": MIN_BLOCKS, "step": STEPS}
+
+        def fills_ring(config: StagedFmaConfig) -> bool:
+            team, least = self.team(config), config.ring_threads * config.step
+            return config.block_k * team >= least and team <= config.ring_threads
+
+        return [Grid(StagedFmaConfig, axes, {f"{tile} step {RING}": fills_ring})]
 
     def team(self, config: StagedFmaConfig) -> int:
         return (config.block_m // config.rows) * (config.block_n // config.columns)

@@ -57,6 +57,9 @@ class FullConfig(KernelConfig):
     min_blocks: MinBlocks
 
 
+RING = "threads ring_threads block_k stages copy"  # tunables of a block's ring, as `RINGS` have their values
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class SymmetricConfig(KernelConfig):
     """The choices of the symmetric schedule."""

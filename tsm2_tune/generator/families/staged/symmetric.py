@@ -30,6 +30,7 @@ SYMMETRIC_RULES = (
         "shape",
         "tiles beside the diagonal of C are computed without care for time",
         lambda c: tunable(c, "tile") >= min(c.problem.m, TILE[-1]),
+        of=("tile",),
     ),
     *RING_RULES,
 )

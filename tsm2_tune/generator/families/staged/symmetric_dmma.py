@@ -6,20 +6,21 @@ reads every element from shared memory once. f32 is widened on the way, and is a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import product
 from typing import Annotated, ClassVar
 
 from tsm2_tune.generator.families.staged.kernel import (
     DEPTH,
     OCTET_COLUMNS,
+    RING,
     STRIP_ROWS,
     VECTOR_BYTES,
     WARP_THREADS,
     SymmetricConfig,
 )
 from tsm2_tune.generator.families.staged.symmetric import SYMMETRIC_RULES, TILE, SymmetricKernel
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
@@ -69,12 +70,14 @@ class StagedSymmetricDmma(SymmetricKernel[StagedSymmetricDmmaConfig]):
     rules = (HAS_F64_TENSOR_CORES, *SYMMETRIC_RULES)
     config_type = StagedSymmetricDmmaConfig
 
-    def configurations(self) -> Iterator[StagedSymmetricDmmaConfig]:
-        for tile, ring, splits, warps in product(TILE, RINGS, WIDE_SPLITS, WARPS):
-            config = StagedSymmetricDmmaConfig(*ring[:2], tile, *ring[2:], splits, 1, warps)
-            turns = config.block_k * self.team(config) // (config.ring_threads * DEPTH)
-            if self.team(config) <= config.ring_threads and turns >= 1 and (warps == 1 or tile == TILE[-1]):
-                yield config
+    def grids(self) -> Iterable[Grid[StagedSymmetricDmmaConfig]]:
+        axes = {"tile": TILE, RING: RINGS, "splits": WIDE_SPLITS, "min_blocks": (1,), "warps": WARPS}
+        return [Grid(StagedSymmetricDmmaConfig, axes, {f"tile warps {RING}": self._fills_ring})]
+
+    def _fills_ring(self, config: StagedSymmetricDmmaConfig) -> bool:
+        turns = config.block_k * self.team(config) // (config.ring_threads * DEPTH)
+        wide = config.warps == 1 or config.tile == TILE[-1]
+        return self.team(config) <= config.ring_threads and turns >= 1 and wide
 
     def team(self, config: StagedSymmetricDmmaConfig) -> int:
         return WARP_THREADS * config.warps

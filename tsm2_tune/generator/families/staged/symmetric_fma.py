@@ -6,13 +6,13 @@ groups once, and of a group by itself half.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import product
 from typing import Annotated, ClassVar
 
-from tsm2_tune.generator.families.staged.kernel import VECTOR_BYTES, WARP_THREADS, SymmetricConfig
+from tsm2_tune.generator.families.staged.kernel import RING, VECTOR_BYTES, WARP_THREADS, SymmetricConfig
 from tsm2_tune.generator.families.staged.symmetric import SYMMETRIC_RULES, TILE, SymmetricKernel
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
@@ -60,12 +60,16 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
     rules = SYMMETRIC_RULES
     config_type = StagedSymmetricFmaConfig
 
-    def configurations(self) -> Iterator[StagedSymmetricFmaConfig]:
-        every = product(TILE, RINGS, WIDE_SPLITS, MIN_BLOCKS, LINES, STEPS)
-        for tile, ring, splits, min_blocks, lines, step in every:
-            config = StagedSymmetricFmaConfig(*ring[:2], tile, *ring[2:], splits, min_blocks, lines, step)
-            if self.fills_ring(config):
-                yield config
+    def grids(self) -> Iterable[Grid[StagedSymmetricFmaConfig]]:
+        axes = {
+            "tile": TILE,
+            RING: RINGS,
+            "splits": WIDE_SPLITS,
+            "min_blocks": MIN_BLOCKS,
+            "lines": LINES,
+            "step": STEPS,
+        }
+        return [Grid(StagedSymmetricFmaConfig, axes, {f"tile lines step {RING}": self.fills_ring})]
 
     def fills_ring(self, config: StagedSymmetricFmaConfig) -> bool:
         """Whether every thread of a ring has products of a chunk, of pairs of groups and of odd groups."""

@@ -57,13 +57,18 @@ def _blocks_for_all(candidate: Candidate) -> bool:
 
 
 BLOCKS_FOR_ALL = Rule(
-    "blocks-for-all", "shape", "many tiles of C have work for every multiprocessor", _blocks_for_all
+    "blocks-for-all",
+    "shape",
+    "many tiles of C have work for every multiprocessor",
+    _blocks_for_all,
+    of=("block_m", "block_n", "block_k", "splits"),
 )
 WIDE_TILES_FOR_WIDE_RESULTS = Rule(
     "wide-tiles-for-wide-results",
     "shape",
     "a C that is skinny, or a small result of a long sum, has no columns for them",
     lambda c: tunable(c, "block_n") <= SKINNY or is_general(c.problem),
+    of=("block_n",),
 )
 
 W = TypeVar("W", bound=WarpTileConfig)

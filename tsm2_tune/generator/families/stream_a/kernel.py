@@ -8,19 +8,20 @@ wide. And k is split over blocks, since m rows alone do not fill a large GPU.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.families.stream_a.tunables import StreamAConfig
+from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule, columns_within_n, prefetch_within_k
 from tsm2_tune.generator.split_k import SPLITS_ROW_TILES, SPLITTING_RULES, most_loads, split_traffic
+from tsm2_tune.generator.tunables import declared
 
 VECTOR_BYTES = 16
 WARP_THREADS = 32
@@ -54,7 +55,8 @@ def rows_within_m(**smallest: int) -> Rule:
         block_rows = candidate.launch.rows_per_block // tunable(candidate, "row_tiles")
         return is_smallest or block_rows <= candidate.problem.m
 
-    return Rule("rows-within-m", "shape", "a block of more rows than m leaves threads idle", keeps)
+    because = "a block of more rows than m leaves threads idle"
+    return Rule("rows-within-m", "shape", because, keeps, of=tuple(smallest))
 
 
 class StreamA(Family[C]):
@@ -62,6 +64,7 @@ class StreamA(Family[C]):
 
     options: ClassVar[Options]
     ring_of_a: ClassVar[bool] = False  # whether A goes through a ring in shared memory, not straight into registers
+    beside_resources = ("splits", "row_tiles", "min_blocks", "evict_first")
     odd_products: ClassVar[int] = 1  # by which a probe's k differs from a whole prefetch
 
     @abstractmethod
@@ -100,12 +103,17 @@ class StreamA(Family[C]):
         """Rows of a probe past whole tiles that keep A's columns aligned."""
         return 2
 
-    def configurations(self) -> Iterator[C]:
+    def grids(self) -> Iterable[Grid[C]]:
         own = self.options
-        for threads, rows, columns, ahead, division, min_blocks in product(
-            own.threads, own.rows, own.columns, own.prefetch_stages, own.splits_row_tiles, own.min_blocks
-        ):
-            yield self.config_type(threads, rows, columns, *ahead, *division, min_blocks)
+        axes = {
+            "threads": own.threads,
+            declared(self.config_type)[1].name: own.rows,
+            "columns": own.columns,
+            "prefetch stages": own.prefetch_stages,
+            "splits row_tiles": own.splits_row_tiles,
+            "min_blocks": own.min_blocks,
+        }
+        return [Grid(self.config_type, axes)]
 
     def resources(self, config: C, problem: Problem) -> Resources:
         element_bytes = problem.dtype.element_bytes

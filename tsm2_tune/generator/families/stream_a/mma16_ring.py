@@ -49,6 +49,7 @@ MANY_COLUMNS = Rule(
     "shape",
     "with few columns registers hold enough of A, and what goes through shared memory is slower",
     lambda c: c.problem.n > FEW_COLUMNS,
+    of=(),
 )
 
 

@@ -1,0 +1,93 @@
+"""Configurations as products of axes: what looks at some tunables alone is asked once for each of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.tunables import TunableValue, declared
+
+C = TypeVar("C", bound=KernelConfig)
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Option = tuple[TunableValue, ...]  # values of the tunables of an axis
+
+
+class Grid(Generic[C]):
+    """Combinations of an option of each axis, the last axis moving fastest: those for which all of `where` hold."""
+
+    def __init__(
+        self,
+        config_type: type[C],
+        axes: Mapping[str, Sequence[Any]],
+        where: Mapping[str, Callable[[C], bool]] = MappingProxyType({}),
+    ) -> None:
+        """`axes`: options by the tunable, or tuples of values by several tunables with spaces between.
+
+        `where`: conditions, by the tunables that each looks at.
+        """
+        self._config_type, self._where = config_type, where
+        self._names = [names.split() for names in axes]
+        self._options: list[Sequence[Option]] = [
+            tuple(options) if len(names) > 1 else tuple((option,) for option in options)
+            for names, options in zip(self._names, axes.values(), strict=True)
+        ]
+        given = list(chain.from_iterable(self._names))
+        fields = [one.name for one in declared(config_type)][: len(given)]  # those behind have their defaults
+        self._order = itemgetter(*(given.index(name) for name in fields))
+
+    def __iter__(self) -> Iterator[C]:
+        return self.chosen(self.every)
+
+    @cached_property
+    def every(self) -> Bools:
+        """Of each combination, in an axis of this array for each axis: whether it is one of the grid's."""
+        every = np.ones([len(options) for options in self._options], bool)
+        for names, condition in self._where.items():
+            every &= self.answers(names.split(), condition, every)
+        return every
+
+    def holds(self, config: KernelConfig) -> bool:
+        """Whether the configuration is one of the grid's, whatever its late tunables."""
+        return (
+            isinstance(config, self._config_type)
+            and all(
+                tuple(getattr(config, name) for name in names) in options
+                for names, options in zip(self._names, self._options, strict=True)
+            )
+            and all(condition(config) for condition in self._where.values())
+        )
+
+    def chosen(self, those: Bools) -> Iterator[C]:
+        """The configurations at the places where `those` is true, which is as `every`."""
+        for places in np.argwhere(those).tolist():
+            yield self._config([options[place] for options, place in zip(self._options, places, strict=True)])
+
+    def answers(self, of: Collection[str], ask: Callable[[C], bool], those: Bools) -> Bools:
+        """What `ask`, which looks at the tunables `of` alone, says where `those` is true; false elsewhere.
+
+        The array has sides of 1 along axes that have none of these tunables.
+        """
+        looked_at = [[index for index, name in enumerate(names) if name in of] for names in self._names]
+        others = tuple(axis for axis, indices in enumerate(looked_at) if not indices)
+        answers: Bools = np.asarray(those.any(axis=others, keepdims=True))
+        said: dict[Option, bool] = {}
+        for places in np.argwhere(answers).tolist():
+            options = [options[place] for options, place in zip(self._options, places, strict=True)]
+            values = tuple(
+                [option[index] for option, indices in zip(options, looked_at, strict=True) for index in indices]
+            )
+            if values not in said:
+                said[values] = ask(self._config(options))
+            if not said[values]:
+                answers[tuple(places)] = False
+        return answers
+
+    def _config(self, options: Iterable[Option]) -> C:
+        return self._config_type(*self._order(tuple(chain.from_iterable(options))))
