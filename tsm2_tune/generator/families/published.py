@@ -49,7 +49,10 @@ class Tsm2Config(KernelConfig):
 
     version: Annotated[str, Tunable("published version: v0, v1, v2 or v3", symbol="V", letter="")]
     threads: Annotated[
-        int, Tunable("threads of a block; also the rows of B staged at a time", symbol="t1", letter="t")
+        int,
+        Tunable(
+            "threads of a block, one row of A each; also the rows of B staged at a time", symbol="t1", letter="t"
+        ),
     ]
     columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
     prefetch: Annotated[int, Tunable("elements of A that one thread loads at a time", symbol="t3", letter="p")]
@@ -61,9 +64,14 @@ class Ism2Config(KernelConfig):
 
     family: ClassVar[str] = "ism2"
 
-    optimisation: Annotated[int, Tunable("1: rows outermost; 2: rows inside the tile of B, C prefetched", letter="o")]
+    optimisation: Annotated[
+        int, Tunable("1: rows outermost; 2: rows inside the tile of B, C prefetched", is_constant=False, letter="o")
+    ]
     threads: Annotated[
-        int, Tunable("threads of a block; also the rows of B staged at a time", symbol="t1", letter="t")
+        int,
+        Tunable(
+            "threads of a block, one row of A each; also the rows of B staged at a time", symbol="t1", letter="t"
+        ),
     ]
     columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
     prefetch: Annotated[int, Tunable("elements of A that one thread loads ahead", symbol="t3", letter="p")]

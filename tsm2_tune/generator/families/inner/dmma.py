@@ -41,7 +41,7 @@ class InnerDmmaConfig(InnerConfig):
     ]
     octets: Annotated[int, Tunable("octets of columns of C that one warp accumulates in registers", letter="c")]
     step: Annotated[int, Tunable("products along k that one warp loads for at a time", letter="p")]
-    stages: Annotated[int, Tunable("such loads that one warp has in registers, on their way or arrived", letter="s")]
+    stages: Annotated[int, Tunable("loads that one warp has in registers, on their way or arrived", letter="s")]
     splits: Splits
     min_blocks: MinBlocks
     evict_first: EvictFirst = 1

@@ -33,9 +33,7 @@ class InnerFmaConfig(InnerConfig):
         int, Tunable("columns of C that one thread accumulates in registers", word="thread", letter="c")
     ]
     step: Annotated[int, Tunable("products along k that one thread loads for at a time", word="thread", letter="p")]
-    stages: Annotated[
-        int, Tunable("such loads that one thread has in registers, on their way or arrived", letter="s")
-    ]
+    stages: Annotated[int, Tunable("loads that one thread has in registers, on their way or arrived", letter="s")]
     splits: Splits
     min_blocks: MinBlocks
     evict_first: EvictFirst = 1

@@ -80,13 +80,16 @@ class InnerFmaRingConfig(InnerConfig):
         int,
         Tunable(
             "1 where a team's products of a chunk are neighbours, 0 where neighbouring teams' are",
+            is_constant=False,
             usual=0,
             letter="g",
         ),
     ]
     stage_kib: Annotated[
         int,
-        Tunable("KiB of one place of the ring, as nearly as its products can be shared", letter="d"),
+        Tunable(
+            "KiB of one place of the ring, as nearly as its products can be shared", is_constant=False, letter="d"
+        ),
     ]
     stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
     splits: Splits

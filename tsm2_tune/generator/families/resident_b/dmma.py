@@ -90,12 +90,13 @@ class ResidentBDmmaConfig(ResidentBConfig):
     ]
     columns: Annotated[int, Tunable("columns of B in shared memory, and of C in registers", letter="c")]
     depth: Annotated[int, Tunable("rows of B in shared memory", letter="d")]
-    ring_k: Annotated[int, Tunable("products along k in one place of a warp's ring", letter="p")]
+    ring_k: Annotated[int, Tunable("products along k in one place of a warp's ring", is_constant=False, letter="p")]
     stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
     copy: Annotated[
         int,
         Tunable(
             "how A gets to shared memory: by way of the L1 (ca, 1) or the L2 alone (cg, 2)",
+            is_constant=False,
             values=("registers", "ca", "cg"),
             letter="l",
         ),

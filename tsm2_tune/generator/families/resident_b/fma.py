@@ -157,7 +157,9 @@ class ResidentBFmaHeldConfig(FmaConfig):
 
     family: ClassVar[str] = "resident_b_fma_held"
 
-    depth: Annotated[int, Tunable("columns of A that one thread has in registers", letter="d")]
+    depth: Annotated[
+        int, Tunable("columns of A that one thread has in registers: all, where k is no larger", letter="d")
+    ]
     columns: Annotated[int, Tunable("columns of C that one thread computes at a time", symbol="t2", letter="c")]
     across: Annotated[int, Tunable("columns of C of a block", letter="n")]
     evict_first: EvictFirst = 1

@@ -86,7 +86,7 @@ class RowLanesSharedBConfig(RowLanesConfig):
     columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
     vectors: Annotated[int, Tunable("vectors of a row of A that one lane loads at a time", usual=1, letter="v")]
     stages: Annotated[
-        int, Tunable("such loads that it has in registers, on their way or arrived", symbol="t3", letter="s")
+        int, Tunable("loads that one lane has in registers, on their way or arrived", symbol="t3", letter="s")
     ]
     splits: Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True, letter="k")]
     strips: Annotated[

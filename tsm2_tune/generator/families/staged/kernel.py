@@ -30,6 +30,7 @@ Copy = Annotated[
     int,
     Tunable(
         "how operands get to shared memory: by way of registers (0), the L1 (ca, 1) or the L2 alone (cg, 2)",
+        is_constant=False,
         values=("registers", "ca", "cg"),
         letter="l",
     ),
@@ -156,11 +157,12 @@ class StagedKernel(Family[C]):
         return Periods(config.block_m, config.block_n, config.block_k)
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
+        bound = config.min_blocks if config.min_blocks >= self.least_bound else 0  # 0: the compiler is told none
         return {
             "about": self.about,
             "kernel": self.name,
             "storage": problem.storage,
             "c_along_n": problem.row_major_c,
             "group_splits": GROUP_SPLITS,
-            "registers_are_bounded": config.min_blocks >= self.least_bound,
+            "min_blocks": bound,
         }

@@ -42,6 +42,7 @@ class WarpTileConfig(FullConfig):
         int,
         Tunable(
             "1: a chunk's first products are loaded before the last of the one before are multiplied",
+            is_constant=False,
             usual=0,
             letter="a",
         ),

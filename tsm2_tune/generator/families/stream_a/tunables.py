@@ -107,6 +107,10 @@ class StreamAMma16RingConfig(Mma16Config):
 
     family: ClassVar[str] = "stream_a_mma16_ring"
 
+    prefetch: Annotated[
+        int, Tunable("columns of A that one warp has in its ring, on their way or arrived", symbol="t3", letter="p")
+    ]
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class StreamATf32RingConfig(StreamAMma16RingConfig):
