@@ -100,6 +100,31 @@ def declared(config_type: type[Any]) -> tuple[Declared, ...]:
     return _DECLARED[config_type]
 
 
+# What several kernels have alike.
+Threads = Annotated[int, Tunable("threads of a block", letter="t")]
+BlockM = Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
+BlockN = Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+ThreadRows = Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread", letter="r")]
+ThreadColumns = Annotated[
+    int, Tunable("columns of C that one thread accumulates in registers", word="thread", letter="c")
+]
+WarpStrips = Annotated[
+    int, Tunable("strips of 16 rows of C that one warp accumulates in registers", word="warp", unit=16, letter="r")
+]
+WarpStripsOf8 = Annotated[
+    int, Tunable("strips of 8 rows of C that one warp accumulates in registers", word="warp", unit=8, letter="r")
+]
+WarpOctets = Annotated[
+    int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
+]
+RingStages = Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
+PartsOfK = Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True, letter="k")]
+RowTiles = Annotated[
+    int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
+]
+MinBlocks = Annotated[
+    int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="b")
+]
 # Loads of A that are first to evict leave the L2 to whatever else is there: to B and C, which is of use, and to the
 # dirty lines of the kernel before, which is not. Others push those out once.
 EvictFirst = Annotated[

@@ -17,7 +17,6 @@ from tsm2_tune.generator.families.inner.kernel import (
     CHUNKS_FOR_ALL,
     VECTOR_BYTES,
     InnerConfig,
-    MinBlocks,
     Splits,
     Streamed,
     proposed_splits,
@@ -27,7 +26,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules
-from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.generator.tunables import EvictFirst, MinBlocks, Tunable
 
 TILE = (1, 2, 3, 4, 5, 6, 7, 8)  # rows and columns of C
 # Threads, piece, stages and blocks that a multiprocessor must hold.

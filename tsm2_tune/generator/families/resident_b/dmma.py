@@ -30,7 +30,7 @@ from tsm2_tune.generator.rules import Rule, columns_within_n
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.generator.tunables import RingStages, Tunable
 
 THREADS = (256, 384)
 STRIPS = (1, 2, 4)
@@ -91,7 +91,7 @@ class ResidentBDmmaConfig(ResidentBConfig):
     columns: Annotated[int, Tunable("columns of B in shared memory, and of C in registers", letter="c")]
     depth: Annotated[int, Tunable("rows of B in shared memory", letter="d")]
     ring_k: Annotated[int, Tunable("products along k in one place of a warp's ring", is_constant=False, letter="p")]
-    stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
+    stages: RingStages
     copy: Annotated[
         int,
         Tunable(

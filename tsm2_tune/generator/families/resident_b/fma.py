@@ -28,7 +28,7 @@ from tsm2_tune.generator.rules import (
     covering_rule,
     prefetch_within_k,
 )
-from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.generator.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = (64, 128, 256)
@@ -102,9 +102,7 @@ class ResidentBFmaConfig(FmaConfig):
     prefetch: Annotated[
         int, Tunable("columns of A that one thread loads before it multiplies", symbol="t3", letter="p")
     ]
-    row_tiles: Annotated[
-        int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
-    ]
+    row_tiles: RowTiles
     evict_first: EvictFirst = 1
 
 

@@ -31,7 +31,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_SPARED, VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n
 from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
 from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
-from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.generator.tunables import EvictFirst, PartsOfK, Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS_MIN_BLOCKS = ((512, 1), (256, 2), (192, 2), (128, 3), (128, 4))
@@ -88,7 +88,7 @@ class RowLanesSharedBConfig(RowLanesConfig):
     stages: Annotated[
         int, Tunable("loads that one lane has in registers, on their way or arrived", symbol="t3", letter="s")
     ]
-    splits: Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True, letter="k")]
+    splits: PartsOfK
     strips: Annotated[
         int,
         Tunable(

@@ -18,7 +18,7 @@ from tsm2_tune.generator.families.staged.kernel import VECTOR_BYTES, WARP_THREAD
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
 from tsm2_tune.generator.split_k import WIDE_SPLITS
-from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.generator.tunables import ThreadColumns, ThreadRows, Tunable
 
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
 THREAD_TILES = ((8, 8), (8, 16))  # rows and columns of C, of a thread, as far as the tile has them
@@ -39,10 +39,8 @@ class StagedFmaConfig(FullConfig):
 
     family: ClassVar[str] = "staged_fma"
 
-    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread", letter="r")]
-    columns: Annotated[
-        int, Tunable("columns of C that one thread accumulates in registers", word="thread", letter="c")
-    ]
+    rows: ThreadRows
+    columns: ThreadColumns
     step: Annotated[int, Tunable("products along k that one thread multiplies at a time", word="thread", letter="p")]
 
 
