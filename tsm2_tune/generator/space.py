@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
@@ -18,7 +18,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Rule
-from tsm2_tune.generator.tables import Joined
+from tsm2_tune.generator.tables import Joined, Lazy
 
 OWN: Thresholds = MappingProxyType({})  # no threshold is moved
 
@@ -46,7 +46,7 @@ class SearchSpace:
 
 
 @dataclass(frozen=True)
-class Counted(Sequence[Candidate]):
+class Counted(Lazy):
     """The candidates of a space that another process enumerated: here that is done when one is asked for."""
 
     problem: Problem
@@ -58,12 +58,8 @@ class Counted(Sequence[Candidate]):
     def __len__(self) -> int:
         return self.number
 
-    @overload
-    def __getitem__(self, index: int) -> Candidate: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Candidate]: ...
-    def __getitem__(self, index: int | slice) -> Candidate | Sequence[Candidate]:
-        return self._enumerated[index]
+    def at(self, place: int) -> Candidate:
+        return self._enumerated[place]
 
     @cached_property
     def _enumerated(self) -> Sequence[Candidate]:
