@@ -11,7 +11,7 @@ from tsm2_tune.generator.families.inner.kernel import CHUNKS_FOR_ALL, InnerConfi
 from tsm2_tune.generator.problem import FMA_DTYPES, TF32_DTYPES, Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
-from tsm2_tune.generator.tiles import mirrored, tile_rules
+from tsm2_tune.generator.tiles import mirrored, thread_tiles, tile_rules
 from tsm2_tune.generator.tunables import EvictFirst, MinBlocks, ThreadColumns, ThreadRows, Tunable
 
 THREADS = (128, 256, 512)
@@ -59,12 +59,7 @@ class InnerFma(Streamed[InnerFmaConfig]):
     config_type = InnerFmaConfig
 
     def configurations(self) -> Iterator[InnerFmaConfig]:
-        tiles = sorted(
-            {
-                (block_m, block_n, min(block_m, rows), min(block_n, columns))
-                for block_m, block_n, (rows, columns) in product(TILE, TILE, THREAD_TILES)
-            }
-        )
+        tiles = thread_tiles(TILE, THREAD_TILES)
         for threads, tile, ahead, splits, min_blocks in product(THREADS, tiles, STEP_STAGES, WIDE_SPLITS, MIN_BLOCKS):
             config = InnerFmaConfig(threads, *tile, *ahead, splits, min_blocks)
             if team(config) <= LARGEST_TEAM:

@@ -18,6 +18,7 @@ from tsm2_tune.generator.families.staged.kernel import VECTOR_BYTES, WARP_THREAD
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
 from tsm2_tune.generator.split_k import WIDE_SPLITS
+from tsm2_tune.generator.tiles import thread_tiles
 from tsm2_tune.generator.tunables import ThreadColumns, ThreadRows, Tunable
 
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
@@ -65,12 +66,7 @@ class StagedFma(FullKernel[StagedFmaConfig]):
     config_type = StagedFmaConfig
 
     def configurations(self) -> Iterator[StagedFmaConfig]:
-        tiles = sorted(
-            {
-                (block_m, block_n, min(block_m, rows), min(block_n, columns))
-                for block_m, block_n, (rows, columns) in product(TILE, TILE, THREAD_TILES)
-            }
-        )
+        tiles = thread_tiles(TILE, THREAD_TILES)
         every = product(tiles, RINGS, WIDE_SPLITS, MIN_BLOCKS, STEPS)
         for (block_m, block_n, rows, columns), ring, splits, min_blocks, step in every:
             config = StagedFmaConfig(*ring[:2], block_m, block_n, *ring[2:], splits, min_blocks, rows, columns, step)
