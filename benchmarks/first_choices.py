@@ -32,8 +32,18 @@ from benchmarks.unseen_tables import percent, ranked
 from benchmarks.versus_cublas import part_of
 from benchmarks.winner import room_bytes
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.architecture import architecture_of
 from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.generator.expected import START_US, expected_us, reasons
+from tsm2_tune.generator.expected import (
+    START_US,
+    expected_us,
+    gflops,
+    moved_us,
+    on_their_way,
+    padded_flops,
+    sheet,
+    sums_us,
+)
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
@@ -47,6 +57,7 @@ from tsm2_tune.tuner.target import limits_of
 from tsm2_tune.tuner.tune import cores
 from tsm2_tune.usage import Command
 
+TELLING = 1.25  # times as much or as long as need be: from there on that is a reason
 A_DECADE = 2  # extents of the grid
 LARGEST = 10**8
 OPS = ("nn", "ttt", "tn", "ntt")  # of real numbers; of complex ones the transposed operand is conjugated
@@ -112,6 +123,32 @@ def first_choice(problem: Problem, limits: DeviceLimits) -> First:
     else:
         reason = f"no candidate is expected to take much less: {why}{_of_the_transposed(problem, limits)}"
     return First(problem.text, first.config.text, us, floor_us, least_us, reason, absurd)
+
+
+def reasons(candidate: Candidate) -> tuple[str, ...]:
+    """Why the candidate is expected to take longer than the roofline, in words, the weightiest first."""
+    problem, launch, limits = candidate.problem, candidate.launch, candidate.limits
+    rates = sheet(limits)
+    traffic = candidate.family.traffic(candidate.config, problem)
+    moved = (traffic.read_bytes + traffic.written_bytes) / problem.least_bytes
+    tile = f"{launch.rows_per_block}x{launch.columns_per_block or problem.n}"
+    padded = padded_flops(candidate) / problem.flops
+    rate = dict(rates.gflops)[problem.dtype_name] / gflops(candidate, rates)
+    blocks = launch.blocks(problem.m, problem.n)
+    idle = -(-blocks // limits.sms) * limits.sms / blocks  # the busiest multiprocessor's blocks, for all of them
+    latency_us = architecture_of(limits.compute_capability).memory_latency_clocks / limits.sm_clock_mhz
+    needed = rates.read_gbytes_per_s * 1e3 * latency_us / limits.sms / max(on_their_way(candidate, blocks), 1)
+    work_us = max(moved_us(candidate, rates), padded_flops(candidate) / gflops(candidate, rates) * 1e-3)
+    summed = 1 + sums_us(candidate) / (START_US + work_us)
+    found = [
+        (moved, f"it moves {moved:.1f} times the least bytes"),
+        (padded, f"tiles of {tile} compute {padded:.1f} times the operations for {problem.m}x{problem.n}"),
+        (rate, f"tensor cores are {rate:.1f} times as fast as what it computes with"),
+        (idle, f"with {blocks} blocks, multiprocessors have {idle:.1f} times the time that they are busy"),
+        (needed, f"for the bandwidth {needed:.1f} times the bytes should be on their way"),
+        (summed, f"with the sums of splits it takes {summed:.1f} times as long"),
+    ]
+    return tuple(words for factor, words in sorted(found, reverse=True) if factor >= TELLING)
 
 
 def _of_the_transposed(problem: Problem, limits: DeviceLimits) -> str:

@@ -230,7 +230,7 @@ def test_a_changed_constant_makes_trials_stale_and_a_comment_does_not(tmp_path: 
     assert "(1 new trial;" in tune()
     assert "(0 new trials" in tune()
     template = f"templates/{FAMILIES['stream_a_fma'].template}"
-    change(template, "constexpr int vectors = ", "// said otherwise\nconstexpr int vectors = ")
+    change(template, "constexpr int width = ", "// said otherwise\nconstexpr int width = ")
     change("generator/families/stream_a/fma.py", "TILE_DEPTH = 64 ", "# said otherwise\nTILE_DEPTH = 64 ")
     assert "(0 new trials" in tune()
     change("generator/families/stream_a/fma.py", "TILE_DEPTH = 64 ", "TILE_DEPTH = 32 ")

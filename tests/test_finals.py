@@ -20,6 +20,7 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner import export, job
+from tsm2_tune.tuner.events import ProblemEvent
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.search import Search
 from tsm2_tune.tuner.store import Store
@@ -175,7 +176,7 @@ def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.Monkey
     ]
 
 
-def turn(store: Store, replay: Replay) -> list[job.Event]:
+def turn(store: Store, replay: Replay) -> list[ProblemEvent]:
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
     return list(job.run([space], replay, store, make=exhaustive, families=("tsm2",)))
 

@@ -19,6 +19,7 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import claims, database, job
+from tsm2_tune.tuner.events import ProblemEvent
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.strategies import exhaustive
 from tsm2_tune.tuner.suggested import candidate_of
@@ -28,7 +29,7 @@ TIMES = {(config.text, PROBLEM): 100.0 + 10 * place for place, config in enumera
 WHOLE = [(config.text, "ok") for config in KERNELS]
 
 
-def searching(store: Store) -> Iterator[job.Event]:
+def searching(store: Store) -> Iterator[ProblemEvent]:
     """A run that tries all of KERNELS, each of which is stored before it is told."""
     kept = [candidate_of(config, PROBLEM, PROFILES["h200"]) for config in KERNELS]
     space = SearchSpace(PROBLEM, PROFILES["h200"], ("tsm2",), kept, (), ())
@@ -43,7 +44,7 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "LATEST_SECONDS", 0.0)
 
 
-def told_until_it_ends(events: Iterator[job.Event], at: int, fail: Callable[[], object]) -> tuple[list[str], str]:
+def told_until_it_ends(events: Iterator[ProblemEvent], at: int, fail: Callable[[], object]) -> tuple[list[str], str]:
     """The configurations that a run tells of; after so many the machine fails, and the run by this sentence."""
     told = []
     try:

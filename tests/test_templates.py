@@ -10,8 +10,13 @@ import pytest
 
 import tsm2_tune
 from tests.cases import SOURCES
+from tests.goldens import spelling
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.headers import header, with_headers
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
+from tsm2_tune.generator.tunables import Constants, declared
 from tsm2_tune.tuner.compiler import Toolchain
 
 PACKAGE = Path(tsm2_tune.__file__).parent
@@ -29,6 +34,25 @@ def test_a_template_extends_one_that_extends_none() -> None:
 def test_templates_have_no_default_values_and_no_branch_for_the_host() -> None:
     for name, text in TEMPLATES.items():
         assert not re.search(r"\|\s*default|is (not )?defined|TSM2_HOST", text), name
+
+
+@pytest.mark.parametrize(("config", "problem"), SOURCES, ids=map(spelling, SOURCES))
+def test_a_text_defines_constants_as_their_tunables_are_declared(config: KernelConfig, problem: Problem) -> None:
+    lines = [line for line in render(problem, config).text.splitlines() if line.startswith("constexpr int ")]
+    constants = [one for one in declared(type(config)) if one.is_constant]
+    found = [(one, line) for one in constants for line in lines if re.search(rf" {one.name} = ", line)]
+    assert found
+    assert [line for one, line in found if one.comment not in line] == []
+
+
+def test_a_constant_is_printed_once_where_a_template_first_asks_for_it() -> None:
+    constants = Constants.of(Tsm2Config, {"version": "v3", "threads": 128, "columns": 8, "prefetch": 0})
+    columns = "constexpr int columns = 8;  // t2: columns of C that one thread accumulates in registers"
+    assert constants("columns") == columns
+    assert constants().startswith("constexpr int threads = 128;  // t1: threads of a block")
+    assert constants() == ""
+    with pytest.raises(KeyError):
+        constants("columns")
 
 
 def test_a_header_stands_once_in_a_text_behind_those_that_it_needs() -> None:

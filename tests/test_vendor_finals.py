@@ -32,6 +32,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.live import Display
 from tsm2_tune.tuner import job
+from tsm2_tune.tuner.events import ProblemEvent
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.requests import AttemptResult, Rematch, Rematched
 from tsm2_tune.tuner.store import Store
@@ -92,7 +93,7 @@ class WithVendor(Replay):
         return replace(found, vendor=theirs, vendor_trouble=self._trouble)
 
 
-def turn(store: Store, tuner: Replay) -> list[job.Event]:
+def turn(store: Store, tuner: Replay) -> list[ProblemEvent]:
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
     return list(job.run([space], tuner, store, make=exhaustive, families=("tsm2",)))
 
@@ -138,7 +139,7 @@ def test_what_was_measured_without_the_vendor_is_measured_with_it(store: Store) 
     assert [(row.round, row.vendor_us) for row in store.best()] == [(2, 90)]
 
 
-def left_out(events: list[job.Event]) -> list[tuple[Problem | None, str]]:
+def left_out(events: list[ProblemEvent]) -> list[tuple[Problem | None, str]]:
     return [(event.problem, event.detail) for event in events if isinstance(event, job.VendorLeftOut)]
 
 

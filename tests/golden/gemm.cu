@@ -15,22 +15,22 @@ using sum_t = float;  // of sums of products, alpha and beta
 
 constexpr bool a_along_k = false, b_along_k = true, c_along_n = false;  // how A, B and C lie in memory
 
-constexpr int m_blk = 96;   // rows of C that a block computes
-constexpr int n_blk = 96;   // columns of C that a block computes
-constexpr int k_blk = 16;   // products along k of a stripe
-constexpr int m_dim = 16;   // the grid of a block's threads: each has every m_dim-th row
-constexpr int n_dim = 16;   // and every n_dim-th column
-constexpr int m_dim_a = 32, n_dim_a = 8;  // the same threads reading A: along its memory, and across
-constexpr int m_dim_b = 8, n_dim_b = 32;  // and reading B
+constexpr int m_blk = 96;  // M_blk: rows of C that a block computes
+constexpr int n_blk = 96;  // N_blk: columns of C that a block computes
+constexpr int k_blk = 16;  // K_blk: products along k of a stripe
+constexpr int m_dim = 16;  // M_dim: threads of a block along the rows of C
+constexpr int n_dim = 16;  // N_dim: threads of a block along the columns of C
+constexpr int m_dim_a = 32, n_dim_a = 8;  // M_dimA: reading threads along A's memory; N_dimA: reading threads across A
+constexpr int m_dim_b = 8, n_dim_b = 32;  // M_dimB: reading threads along B's memory; N_dimB: reading threads across B
 
 constexpr int threads = m_dim * n_dim;
 constexpr int m_thr = m_blk / m_dim, n_thr = n_blk / n_dim;  // rows and columns of C of one thread
-constexpr int vector = 1;  // elements of shared memory that a thread reads at a time
+constexpr int vector = 1;  // elements of shared memory that a thread reads at a time: 1 as published
 // Shared memory is skewed: whether a warp goes along a line of a stripe or across, it meets every bank.
 constexpr int a_pitch = m_blk + vector;  // A's stripe lies product by product
 constexpr int b_pitch = k_blk + 1;       // B's lies column by column
 
-constexpr int load = 1;  // element of global memory that a thread loads at a time
+constexpr int load = 1;  // elements of A or B that a thread loads at a time, where they are aligned: 1 as published
 
 template <int count>
 struct __align__(count * sizeof(scalar)) piece_t { scalar element[count]; };

@@ -15,15 +15,15 @@ using sum_t = double;  // of sums of products, alpha and beta
 
 constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // how A, B and C lie in memory
 
-constexpr int threads = 128;  // of a block
-constexpr int block_m = 16;  // of C, of a block
-constexpr int block_n = 16;  // of C, of a block
-constexpr int stages = 4;  // chunks of k, on their way or arrived
-constexpr int min_blocks = 1;  // that a multiprocessor must hold, which bounds the registers
-constexpr int step = 8;  // products along k that a warp loads for at a time
+constexpr int threads = 128;  // threads of a block
+constexpr int block_m = 16;  // rows of C that one block computes
+constexpr int block_n = 16;  // columns of C that one block computes
+constexpr int stages = 4;  // loads that one warp has in registers, on their way or arrived
+constexpr int min_blocks = 1;  // blocks that a multiprocessor must hold, which bounds the registers
+constexpr int step = 8;  // products along k that one warp loads for at a time
 constexpr int strip_rows = 16;
-constexpr int strips = 1;  // of so many rows of C, of a warp
-constexpr int octets = 2;  // of 8 columns of C, of a warp
+constexpr int strips = 1;  // strips of 16 rows of C, or of 8, that one warp accumulates in registers
+constexpr int octets = 2;  // octets of columns of C that one warp accumulates in registers
 // The warps of a team compute a tile together; the other teams take other k.
 constexpr int team_rows = block_m / (strip_rows * strips);
 constexpr int team = team_rows * (block_n / (8 * octets));

@@ -13,9 +13,9 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr int threads = 128;    // t1: threads of a block, one row of A each at a time
-constexpr int columns = 8;    // t2: columns of C that a thread accumulates in registers
-constexpr int prefetch = 8;  // t3: elements of A that a thread loads ahead
+constexpr int threads = 128;  // t1: threads of a block, one row of A each; also the rows of B staged at a time
+constexpr int columns = 8;  // t2: columns of C that one thread accumulates in registers
+constexpr int prefetch = 8;  // t3: elements of A that one thread loads ahead
 constexpr int tile_depth = threads / prefetch * prefetch;  // rows of B staged at a time, in whole steps
 // tcf: the grid has 1/tcf of a thread for each row of A, so each thread strides over tcf rows.
 

@@ -15,8 +15,8 @@ using sum_t = float;  // of sums of products, alpha and beta
 
 constexpr bool c_along_n = true;  // how A, B and C lie in memory
 
-constexpr int block_m = 32;     // of C that a block computes
-constexpr int block_n = 32;  // of C that a block computes
+constexpr int block_m = 32;  // tiles_Arows: rows of C that a block computes
+constexpr int block_n = 32;  // tiles_Bcols: columns of C that a block computes
 constexpr int threads = block_m * block_n;  // of a block: one for each element of its tile
 
 // C is read only where beta asks for it.

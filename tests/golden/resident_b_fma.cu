@@ -13,12 +13,12 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr int threads = 128;   // of a block
-constexpr int vectors = 1;   // of a column of A that a thread loads: its rows
-constexpr int columns = 8;   // of C that a thread accumulates in registers
-constexpr int prefetch = 4;  // columns of A that a thread loads before it multiplies
+constexpr int threads = 128;  // threads of a block
+constexpr int vectors = 1;  // vectors of a column of A that one thread loads
+constexpr int columns = 8;  // t2: columns of C that one thread accumulates in registers
+constexpr int prefetch = 4;  // t3: columns of A that one thread loads before it multiplies
 constexpr int tile_depth = 64;  // rows of B in shared memory, whole steps of `prefetch`
-constexpr int vector_bytes = 16;  // of a load of A and a store of C
+constexpr int vector_bytes = 16;  // bytes of one load of A and of one store of C
 constexpr int width = vector_bytes / sizeof(scalar);
 constexpr int rows = vectors * width;        // of a thread
 constexpr int block_rows = threads * rows;

@@ -15,16 +15,16 @@ using sum_t = float;  // of sums of products, alpha and beta
 
 constexpr bool b_along_n = true, c_along_n = true;  // how A, B and C lie in memory
 
-constexpr int threads = 128;       // of a block
-constexpr int vector_bytes = 16;   // of a load of A
-constexpr int lanes = 4;          // along a row of A
-constexpr int vectors = 1;         // of a row of A that a lane loads at a time
-constexpr int columns = 16;         // of C, of a lane
-constexpr int min_blocks = 4;      // that a multiprocessor must hold, which bounds the registers
+constexpr int threads = 128;  // t1: threads of a block
+constexpr int vector_bytes = 16;  // bytes of one load of A
+constexpr int lanes = 4;  // lanes along a row of A
+constexpr int vectors = 1;  // vectors of a row that one lane loads
+constexpr int columns = 16;  // t2: columns of C that one lane accumulates in registers
+constexpr int min_blocks = 4;  // blocks that a multiprocessor must hold, which bounds the registers
 constexpr int width = vector_bytes / sizeof(scalar);  // of a vector
-constexpr int teams = 1;         // of lanes that have the same part of A, and columns of C of their own
-constexpr int rows = 8;          // of A that a lane has in registers, on their way or arrived
-constexpr int rows_per_vector = 1;        // rows of A, that one vector holds
+constexpr int teams = 1;  // teams of lanes with the same part of A, each with columns of C of its own
+constexpr int rows = 8;  // t3: rows of A that one lane has in registers, on their way or arrived
+constexpr int rows_per_vector = 1;  // rows of A that one vector holds
 
 constexpr int piece = width / rows_per_vector;            // of a row, in a vector
 constexpr int depth = lanes * vectors * piece;   // of A's columns, that the lanes of a row have at once

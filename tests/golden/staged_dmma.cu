@@ -15,18 +15,18 @@ using sum_t = double;  // of sums of products, alpha and beta
 
 constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // how A, B and C lie in memory
 
-constexpr int threads = 128;       // of a block
-constexpr int ring_threads = 128;       // threads that share a ring in shared memory
+constexpr int threads = 128;  // threads of a block
+constexpr int ring_threads = 128;  // threads that share a ring in shared memory: a warp's or the block's
 constexpr int rings_of_block = threads / ring_threads;
-constexpr int block_k = 32;         // products along k in one place of the ring
-constexpr int stages = 3;         // places of the ring
-constexpr int min_blocks = 1;     // that a multiprocessor must hold, which bounds the registers
+constexpr int block_k = 32;  // products along k in one place of the ring
+constexpr int stages = 3;  // places of the ring, on their way or arrived
+constexpr int min_blocks = 1;  // blocks that a multiprocessor must hold, which bounds the registers; 0: no bound
 constexpr int width = 16 / sizeof(scalar);  // of a vector
-constexpr int block_m = 16;     // of C, of a block
-constexpr int block_n = 16;  // of C, of a block
-constexpr int strip_rows = 16;    // of C
-constexpr int strips = 1;         // of a warp
-constexpr int octets = 2;         // of 8 columns of C, of a warp
+constexpr int block_m = 16;  // rows of C that one block computes
+constexpr int block_n = 16;  // columns of C that one block computes
+constexpr int strip_rows = 16;  // of C
+constexpr int strips = 1;  // strips of 16 rows of C that one warp accumulates in registers
+constexpr int octets = 2;  // octets of columns of C that one warp accumulates in registers
 
 // What kernels share, header by header.
 

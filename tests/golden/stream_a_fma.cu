@@ -15,12 +15,12 @@ using sum_t = float;  // of sums of products, alpha and beta
 
 constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // how A, B and C lie in memory
 
-constexpr int threads = 128;  // of a block
-constexpr int vectors = 1;  // pieces of a column of A that a thread loads: its rows
-constexpr int columns = 8;  // of C, whose sums are in registers
-constexpr int prefetch = 8;  // columns of A on their way or arrived, in registers
-constexpr int stages = 4;  // groups in which they are used and loaded anew
-constexpr int min_blocks = 1;  // that a multiprocessor must hold, which bounds the registers
+constexpr int threads = 128;  // t1: threads of a block
+constexpr int vectors = 1;  // 16-byte pieces of a column of A that one thread loads
+constexpr int columns = 8;  // t2: columns of C that one thread accumulates in registers
+constexpr int prefetch = 8;  // t3: columns of A that one thread has in registers, on their way or arrived
+constexpr int stages = 4;  // groups in which these are used and loaded anew
+constexpr int min_blocks = 1;  // blocks that a multiprocessor must hold, which bounds the registers
 constexpr int tile_depth = 64;  // rows of B staged at a time, a multiple of `prefetch`
 constexpr int pitch = 12;  // elements from one staged row of B to the next
 

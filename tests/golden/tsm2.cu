@@ -13,8 +13,8 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr int threads = 128;    // t1: threads of a block, one row of A each
-constexpr int columns = 1;    // t2: columns of C that a thread accumulates in registers
+constexpr int threads = 128;  // t1: threads of a block, one row of A each; also the rows of B staged at a time
+constexpr int columns = 1;  // t2: columns of C that one thread accumulates in registers
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_c(

@@ -123,32 +123,3 @@ def sums_us(candidate: Candidate) -> float:
     if launch.groups:
         return 2 * ROUND_US + (GROUP_SPLITS + launch.groups) * tile_us
     return ROUND_US + launch.splits * tile_us
-
-
-TELLING = 1.25  # times as much, from which on it is a reason
-
-
-def reasons(candidate: Candidate, ceilings: Ceilings | None = None) -> tuple[str, ...]:
-    """Why the candidate is expected to take longer than the roofline, in words, the weightiest first."""
-    problem, launch, limits = candidate.problem, candidate.launch, candidate.limits
-    rates = ceilings or sheet(limits)
-    traffic = candidate.family.traffic(candidate.config, problem)
-    moved = (traffic.read_bytes + traffic.written_bytes) / problem.least_bytes
-    tile = f"{launch.rows_per_block}x{launch.columns_per_block or problem.n}"
-    padded = padded_flops(candidate) / problem.flops
-    rate = dict(rates.gflops)[problem.dtype_name] / gflops(candidate, rates)
-    blocks = launch.blocks(problem.m, problem.n)
-    idle = -(-blocks // limits.sms) * limits.sms / blocks  # the busiest multiprocessor's blocks, for all of them
-    latency_us = architecture_of(limits.compute_capability).memory_latency_clocks / limits.sm_clock_mhz
-    needed = rates.read_gbytes_per_s * 1e3 * latency_us / limits.sms / max(on_their_way(candidate, blocks), 1)
-    work_us = max(moved_us(candidate, rates), padded_flops(candidate) / gflops(candidate, rates) * 1e-3)
-    summed = 1 + sums_us(candidate) / (START_US + work_us)
-    found = [
-        (moved, f"it moves {moved:.1f} times the least bytes"),
-        (padded, f"tiles of {tile} compute {padded:.1f} times the operations for {problem.m}x{problem.n}"),
-        (rate, f"tensor cores are {rate:.1f} times as fast as what it computes with"),
-        (idle, f"with {blocks} blocks, multiprocessors have {idle:.1f} times the time that they are busy"),
-        (needed, f"for the bandwidth {needed:.1f} times the bytes should be on their way"),
-        (summed, f"with the sums of splits it takes {summed:.1f} times as long"),
-    ]
-    return tuple(words for factor, words in sorted(found, reverse=True) if factor >= TELLING)

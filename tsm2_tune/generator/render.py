@@ -23,6 +23,7 @@ from tsm2_tune.generator.source import (
     KernelSource,
     index_defines,
 )
+from tsm2_tune.generator.tunables import Constants
 
 # What a value may hold that a template prints: in CUDA names, numbers and words, which leave no comment and end no
 # line, and in other texts the literals of their languages, which are one line of ASCII.
@@ -56,11 +57,15 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
     """The CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes."""
     family = family_named(config.family)
     _refuse_others(config.text, OF_KERNELS, family.template)  # before the family computes with it
+    values = {
+        **{name: value for name, value in config.tunables.items() if name not in config.launch_tunables()},
+        **family.context(config, problem),
+    }
     text = filled(
         family.template,
         {
-            **{name: value for name, value in config.tunables.items() if name not in config.launch_tunables()},
-            **family.context(config, problem),
+            **values,
+            "constants": Constants.of(type(config), values),
             "several_splits": config.has_splits,
             "config": config.kernel_text,
             "kernel": config.family,

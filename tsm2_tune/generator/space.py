@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import takewhile
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
@@ -19,7 +19,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, RESOURCES, Rule
-from tsm2_tune.generator.tables import Joined
+from tsm2_tune.generator.tables import Joined, Lazy
 from tsm2_tune.generator.tunables import declared
 
 OWN: Thresholds = MappingProxyType({})  # no threshold is moved
@@ -48,7 +48,7 @@ class SearchSpace:
 
 
 @dataclass(frozen=True)
-class Counted(Sequence[Candidate]):
+class Counted(Lazy):
     """The candidates of a space that another process enumerated: here that is done when one is asked for."""
 
     problem: Problem
@@ -60,12 +60,8 @@ class Counted(Sequence[Candidate]):
     def __len__(self) -> int:
         return self.number
 
-    @overload
-    def __getitem__(self, index: int) -> Candidate: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Candidate]: ...
-    def __getitem__(self, index: int | slice) -> Candidate | Sequence[Candidate]:
-        return self._enumerated[index]
+    def at(self, place: int) -> Candidate:
+        return self._enumerated[place]
 
     @cached_property
     def _enumerated(self) -> Sequence[Candidate]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +16,23 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.occupancy import Ints
 
 
-class Rows(Sequence[Candidate]):
+class Lazy(Sequence[Candidate]):
+    """Candidates that are made where somebody asks for one."""
+
+    @abstractmethod
+    def at(self, place: int) -> Candidate:
+        """The candidate at this place, which is 0 or more."""
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Candidate]: ...
+    def __getitem__(self, index: int | slice) -> Candidate | Sequence[Candidate]:
+        places = range(len(self))[index]
+        return self.at(places) if isinstance(places, int) else [self.at(place) for place in places]
+
+
+class Rows(Lazy):
     """The candidates of a table, which is one itself: of its configuration's tunables some are arrays."""
 
     def __init__(self, table: Candidate) -> None:
@@ -44,14 +61,8 @@ class Rows(Sequence[Candidate]):
     def __len__(self) -> int:
         return self._length
 
-    @overload
-    def __getitem__(self, index: int) -> Candidate: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Candidate]: ...
-    def __getitem__(self, index: int | slice) -> Candidate | Sequence[Candidate]:
-        if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
-        return self._candidate({name: column[index].item() for name, column in self._columns.items()})
+    def at(self, place: int) -> Candidate:
+        return self._candidate({name: column[place].item() for name, column in self._columns.items()})
 
     def __iter__(self) -> Iterator[Candidate]:
         for row in zip(*(column.tolist() for column in self._columns.values()), strict=True):
@@ -63,7 +74,7 @@ class Rows(Sequence[Candidate]):
         return Candidate(table.family, config, table.problem, table.limits, table.guidelines)
 
 
-class Joined(Sequence[Candidate]):
+class Joined(Lazy):
     """Several sequences one after another."""
 
     def __init__(self, parts: Sequence[Sequence[Candidate]]) -> None:
@@ -73,14 +84,7 @@ class Joined(Sequence[Candidate]):
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    @overload
-    def __getitem__(self, index: int) -> Candidate: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Candidate]: ...
-    def __getitem__(self, index: int | slice) -> Candidate | Sequence[Candidate]:
-        if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
+    def at(self, place: int) -> Candidate:
         part = bisect_right(self._ends, place)
         return self.parts[part][place - self._ends[part]]  # from the part's end, below 0
 
@@ -88,7 +92,7 @@ class Joined(Sequence[Candidate]):
         return chain.from_iterable(self.parts)
 
 
-class Chosen(Sequence[Candidate]):
+class Chosen(Lazy):
     """Those of a sequence at these places, in their order."""
 
     def __init__(self, candidates: Sequence[Candidate], places: Ints) -> None:
@@ -97,14 +101,8 @@ class Chosen(Sequence[Candidate]):
     def __len__(self) -> int:
         return len(self._places)
 
-    @overload
-    def __getitem__(self, index: int) -> Candidate: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Candidate]: ...
-    def __getitem__(self, index: int | slice) -> Candidate | Sequence[Candidate]:
-        if isinstance(index, slice):
-            return [self._candidates[place] for place in self._places[index].tolist()]
-        return self._candidates[int(self._places[index])]
+    def at(self, place: int) -> Candidate:
+        return self._candidates[int(self._places[place])]
 
 
 def parts_of(candidates: Sequence[Candidate]) -> Iterator[tuple[int, Sequence[Candidate]]]:

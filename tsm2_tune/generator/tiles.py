@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import Traffic
@@ -17,6 +18,12 @@ LARGEST_GRAM_TILE = 64  # rows and columns, of the kernels that compute half of 
 def covering(options: tuple[int, ...], extent: int) -> int:
     """The smallest option that covers the extent; the largest one where none does."""
     return next((option for option in options if option >= extent), options[-1])
+
+
+def thread_tiles(options: tuple[int, ...], of_thread: tuple[tuple[int, int], ...]) -> list[tuple[int, int, int, int]]:
+    """(block_m, block_n, rows, columns): tiles of a block with those of a thread, which is no larger; each once."""
+    every = product(options, options, of_thread)
+    return sorted({(m, n, min(m, rows), min(n, columns)) for m, n, (rows, columns) in every})
 
 
 def is_general(problem: Problem) -> bool:

@@ -45,9 +45,9 @@ class Table:
         return replace(self, heads=self.heads[:place] + self.heads[place + 1 :], rows=rows)
 
 
-def fixed(value: float | None, digits: int, mark: str = "") -> Number:
+def fixed(value: float | None, digits: int) -> Number:
     """The number with so many digits after its point; a dash where there is none."""
-    return Number(value, "-" if value is None else f"{value:,.{digits}f}{mark}")
+    return Number(value, "-" if value is None else f"{value:,.{digits}f}")
 
 
 def rounded(value: float | None) -> Number:

@@ -13,7 +13,7 @@ from tsm2_tune.runtime.driver import device_of
 from tsm2_tune.tuner import cache
 from tsm2_tune.tuner.host.toolchain import compiler_command
 from tsm2_tune.tuner.processes import workplace
-from tsm2_tune.tuner.shared_objects import shared_object
+from tsm2_tune.tuner.shared_objects import as_c, c_texts, shared_object
 
 SOURCES = resources.files("tsm2_tune.standin") / "c"
 HEADER = resources.files("tsm2_tune.tuner") / "export" / "c" / "tsm2.h"
@@ -29,7 +29,7 @@ def standin_path() -> Path:
 
     ToolMissing where the C++ compiler is missing; InputError for a folder that LD_PRELOAD cannot name.
     """
-    texts = {file.name: file.read_bytes() for file in SOURCES.iterdir() if file.name.endswith((".c", ".h"))}
+    texts = c_texts(SOURCES)
     texts["tsm2.h"] = HEADER.read_bytes()
     compiler = compiler_command()
     path = kept(
@@ -47,10 +47,8 @@ def standin_path() -> Path:
 
 
 def _command(compiler: list[str], folder: Path, output: Path) -> list[str]:
-    command = [*compiler, *FLAGS, "-I", str(folder), *LINKING, "-o", str(output)]
-    for file in sorted(folder.glob("*.c")):
-        command += ["-x", "c", str(file)]  # g++ takes -x for the first file behind it alone
-    return [*command, "-x", "none", *LIBRARIES]
+    line = [*compiler, *FLAGS, "-I", str(folder), *LINKING, "-o", str(output)]
+    return [*line, *as_c(sorted(folder.glob("*.c"))), *LIBRARIES]
 
 
 def gpu_here(tell: Callable[[str], None]) -> tuple[str, str] | None:

@@ -26,7 +26,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import job, suggested
 from tsm2_tune.tuner.brief import CurrentTrial
 from tsm2_tune.tuner.claims import Claims
-from tsm2_tune.tuner.events import Crossed, VendorLeftOut, WinnerVerified
+from tsm2_tune.tuner.events import Crossed, ProblemEvent, VendorLeftOut, WinnerVerified
 from tsm2_tune.tuner.export.between import MEASURED, rows_between
 from tsm2_tune.tuner.export.contending import Contender, contending, unsearched_between
 from tsm2_tune.tuner.export.fitting import configuration_for, distance
@@ -43,7 +43,7 @@ SOONER = 0.9  # of a kernel's time at a shape, below which it is tried there as 
 ABSURD = 20.0  # times as long as the shape's winner, by planning: that much tells nothing of kernels worth a choice
 
 
-Event = job.Event | Crossed
+Event = ProblemEvent | Crossed
 
 
 @dataclass(frozen=True, slots=True)

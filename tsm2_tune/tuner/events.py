@@ -242,9 +242,9 @@ class RunEnded:
         return f"{in_a_line(self.run)}: {f'ended early: {in_a_line(self.trouble)}' if self.trouble else 'ended'}"
 
 
-Event = (
+# Of one problem.
+ProblemEvent = (
     Noted
-    | RunStarted
     | ProblemStarted
     | TrialStored
     | TrialInterrupted
@@ -253,13 +253,8 @@ Event = (
     | WinnerVerified
     | VendorLeftOut
     | ProblemEnded
-    | Confirmed
-    | PairsStarted
-    | Crossed
-    | FleetStarted
-    | OfRun
-    | RunEnded
 )
+Event = ProblemEvent | RunStarted | Confirmed | PairsStarted | Crossed | FleetStarted | OfRun | RunEnded
 
 
 def is_interruption(event: Event) -> bool:

@@ -22,6 +22,7 @@ from tsm2_tune.tuner.events import (
     FinalStored,
     Noted,
     ProblemEnded,
+    ProblemEvent,
     ProblemStarted,
     TrialInterrupted,
     TrialStored,
@@ -45,19 +46,6 @@ LATEST_SECONDS = 0.2  # after the last ones they are stored also where no kernel
 MOST_FINALS = 3  # of a problem in a run: rounds until the fastest was in the last one
 
 
-Event = (
-    Noted
-    | ProblemStarted
-    | TrialStored
-    | TrialInterrupted
-    | FinalStored
-    | FinalFailure
-    | WinnerVerified
-    | VendorLeftOut
-    | ProblemEnded
-)
-
-
 def run(
     searched: Sequence[SearchSpace],
     tuner: Tuner,
@@ -65,7 +53,7 @@ def run(
     *,
     make: Make | None = None,
     families: Sequence[str] = (),
-) -> Iterator[Event]:
+) -> Iterator[ProblemEvent]:
     """Tune each problem; every trial is in the store before its event is yielded.
 
     `make` makes the strategy; without it that is the one of the options.
@@ -116,7 +104,7 @@ class Turn:
         """The families that are searched."""
         return tuple(name for name in self.families if name in self.space.families)
 
-    def events(self, make: Make | None) -> Iterator[Event]:
+    def events(self, make: Make | None) -> Iterator[ProblemEvent]:
         """Everything that happens, stored before it is told."""
         space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
         device = tuner.target.identity.name
@@ -207,7 +195,7 @@ class Turn:
         ended.clear()
         return events
 
-    def settled(self, again: Again, also: Collection[str] = ()) -> Iterator[Event]:
+    def settled(self, again: Again, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
         """Finals, in which configurations that `also` spells take part too, and the full verification of who won.
 
         Nobody has where no search tried anything.

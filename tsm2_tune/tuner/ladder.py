@@ -13,6 +13,7 @@ from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import OWN, SearchSpace
 from tsm2_tune.tuner import job
+from tsm2_tune.tuner.events import ProblemEvent
 from tsm2_tune.tuner.spaces import Spaces
 from tsm2_tune.tuner.spaces import spaces as spaces_of
 from tsm2_tune.tuner.store import Store
@@ -90,7 +91,7 @@ def in_turns(space: SearchSpace, seed: int, known: Known = ()) -> InOrder:
     return InOrder(candidate for turn in zip_longest(*steps) for candidate in turn if candidate is not None)
 
 
-def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator[job.Event]:
+def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator[ProblemEvent]:
     """Try the configurations of the ladder. What was tried of other families counts for nothing here."""
     return job.run(searched, tuner, store, make=in_turns, families=(LADDER.name,))
 

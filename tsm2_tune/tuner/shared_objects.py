@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from tsm2_tune.errors import InputError, ToolMissing
@@ -11,6 +12,16 @@ from tsm2_tune.tuner.interruptions import refuse_full_disk
 from tsm2_tune.tuner.processes import workplace
 
 LIMIT_SECONDS = 600.0  # for the C compiler
+
+
+def c_texts(folder: Traversable) -> dict[str, bytes]:
+    """File name -> text, of the C sources and headers there."""
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.endswith((".c", ".h"))}
+
+
+def as_c(sources: Iterable[Path]) -> list[str]:
+    """What names these sources to a compiler of C or C++: g++ takes -x for the first file behind it alone."""
+    return [*(word for source in sources for word in ("-x", "c", str(source))), "-x", "none"]
 
 
 def shared_object(files: Mapping[str, bytes], command: Callable[[Path, Path], list[str]], what: str) -> bytes:

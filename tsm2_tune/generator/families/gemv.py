@@ -34,7 +34,7 @@ from tsm2_tune.generator.split_k import (
     splits_to_prefer,
 )
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.generator.tunables import PartsOfK, Tunable
 
 Decomposition = Literal["one thread a row", "several threads a row", "several rows a thread", "both"]
 DECOMPOSITIONS: tuple[Decomposition, ...] = get_args(Decomposition)
@@ -83,7 +83,7 @@ class GemvConfig(KernelConfig):
     prefetch: Annotated[
         int, Tunable("such loads of each of its rows that a thread has in registers", symbol="t3", letter="p")
     ]
-    splits: Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True, letter="k")]
+    splits: PartsOfK
 
     @property
     def decomposition(self) -> Decomposition:

@@ -40,6 +40,12 @@ OPTIMISATIONS = {
     2: "Algorithm 7: rows stride past each staged tile of B, C prefetched",
 }
 
+Threads = Annotated[
+    int,
+    Tunable("threads of a block, one row of A each; also the rows of B staged at a time", symbol="t1", letter="t"),
+]
+Columns = Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Tsm2Config(KernelConfig):
@@ -48,10 +54,8 @@ class Tsm2Config(KernelConfig):
     family: ClassVar[str] = "tsm2"
 
     version: Annotated[str, Tunable("published version: v0, v1, v2 or v3", symbol="V", letter="")]
-    threads: Annotated[
-        int, Tunable("threads of a block; also the rows of B staged at a time", symbol="t1", letter="t")
-    ]
-    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
+    threads: Threads
+    columns: Columns
     prefetch: Annotated[int, Tunable("elements of A that one thread loads at a time", symbol="t3", letter="p")]
 
 
@@ -61,11 +65,11 @@ class Ism2Config(KernelConfig):
 
     family: ClassVar[str] = "ism2"
 
-    optimisation: Annotated[int, Tunable("1: rows outermost; 2: rows inside the tile of B, C prefetched", letter="o")]
-    threads: Annotated[
-        int, Tunable("threads of a block; also the rows of B staged at a time", symbol="t1", letter="t")
+    optimisation: Annotated[
+        int, Tunable("1: rows outermost; 2: rows inside the tile of B, C prefetched", is_constant=False, letter="o")
     ]
-    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
+    threads: Threads
+    columns: Columns
     prefetch: Annotated[int, Tunable("elements of A that one thread loads ahead", symbol="t3", letter="p")]
     row_tiles: Annotated[
         int, Tunable("rows of A for each thread of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")

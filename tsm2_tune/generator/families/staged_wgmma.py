@@ -23,7 +23,7 @@ from tsm2_tune.generator.rules import Rule, covering_rule
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.tensor_cores import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_traffic
-from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.generator.tunables import BlockM, BlockN, Threads, Tunable
 
 COLUMNS = (32, 64)  # of a tile
 # Threads and rows of a tile. 320 rows are 64 tiles of 20480, of which 132 multiprocessors take two parts each.
@@ -52,9 +52,9 @@ class StagedWgmmaConfig(KernelConfig):
 
     family: ClassVar[str] = "staged_wgmma"
 
-    threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    block_m: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
-    block_n: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+    threads: Threads
+    block_m: BlockM
+    block_n: BlockN
     block_k: Annotated[int, Tunable("products along k in one place of the ring", word="block", letter="d")]
     stages: Annotated[int, Tunable("places of the ring", letter="s")]
     splits: Annotated[

@@ -12,7 +12,7 @@ from tsm2_tune.tuner.export import library
 from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.export.library import EXACT, PACK, Winners, pack_text
 from tsm2_tune.tuner.host.toolchain import compiler_command
-from tsm2_tune.tuner.shared_objects import shared_object
+from tsm2_tune.tuner.shared_objects import as_c, c_texts, shared_object
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "launcher"
 OF_THE_LIBRARY = ("choosing.c", "expecting.c", "product.c")  # its choice, which is this one's too
@@ -33,7 +33,7 @@ def launcher_binary(winners: Winners = (), known: Known = NOTHING_KNOWN) -> byte
         raise ToolMissing(
             f"no Python.h in {headers}: install Python's development files (python3-dev) or export without --launcher"
         )
-    texts = {file.name: file.read_bytes() for file in SOURCES.iterdir() if file.name.endswith((".c", ".h"))}
+    texts = c_texts(SOURCES)
     for file in library.SOURCES.iterdir():
         if file.name in OF_THE_LIBRARY or file.name.endswith(".h"):
             texts[file.name] = file.read_bytes()
@@ -43,8 +43,6 @@ def launcher_binary(winners: Winners = (), known: Known = NOTHING_KNOWN) -> byte
 
     def command(folder: Path, output: Path) -> list[str]:
         line = [*compiler, *FLAGS, "-isystem", str(headers), "-I", str(folder), *LINKING, "-o", str(output)]
-        for name in sources:
-            line += ["-x", "c", str(folder / name)]  # g++ takes -x for the first file behind it alone
-        return [*line, "-x", "none", *LIBRARIES]
+        return [*line, *as_c(folder / name for name in sources), *LIBRARIES]
 
     return shared_object(texts, command, "launcher")

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from tsm2_tune.errors import TuneError
-from tsm2_tune.tuner import job
-from tsm2_tune.tuner.events import Noted
+from tsm2_tune.tuner.events import Noted, ProblemEvent
 from tsm2_tune.tuner.export.measuring import Bench, Narrowed, Search
 from tsm2_tune.tuner.export.pairs import Selected, Tuned, refuse_stale
 from tsm2_tune.tuner.store import Store
@@ -43,7 +42,7 @@ class KernelsChosen:
         return f"{self.selected.dtype} {self.selected.op}: kernels: {kernels}, for shapes: {shapes}"
 
 
-ExportEvent = job.Event | Narrowed | ChoiceStarted | KernelsChosen | Noted
+ExportEvent = ProblemEvent | Narrowed | ChoiceStarted | KernelsChosen | Noted
 
 
 @dataclass(frozen=True, slots=True)

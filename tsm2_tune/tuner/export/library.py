@@ -24,7 +24,7 @@ from tsm2_tune.tuner.export.module import Cubins, winner
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.host.toolchain import compiler_command
 from tsm2_tune.tuner.nvcc import architecture_flag
-from tsm2_tune.tuner.shared_objects import shared_object
+from tsm2_tune.tuner.shared_objects import as_c, c_texts, shared_object
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
@@ -147,7 +147,7 @@ def _aligned(cubins: Cubins) -> Iterator[bytes]:
 
 def built(pack: str, binaries: bytes, name: str) -> bytes:
     """The shared object of this name, from the text of its pack. ToolMissing where the compiler does not make it."""
-    texts = {file.name: file.read_bytes() for file in SOURCES.iterdir() if file.name.endswith((".c", ".h"))}
+    texts = c_texts(SOURCES)
     sources = [file for file in sorted((*texts, PACK)) if file.endswith(".c")]
     files = {**texts, PACK: pack.encode(), BINARIES: binaries}
     return shared_object(files, lambda folder, output: _command(folder, sources, output, name), "library")
@@ -158,9 +158,7 @@ def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> l
     command = [*compiler_command(), *FLAGS, "-I", str(folder)]
     command += ["-Xassembler", "-I", "-Xassembler", str(folder)]  # where .incbin looks
     command += [*LINKING, "-Xlinker", "-soname", "-Xlinker", name, "-o", str(output)]
-    for file in sources:
-        command += ["-x", "c", str(folder / file)]  # g++ takes -x for the first file behind it alone
-    return [*command, "-x", "none", *LIBRARIES]
+    return [*command, *as_c(folder / file for file in sources), *LIBRARIES]
 
 
 # The pack's text

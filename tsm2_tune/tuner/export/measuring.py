@@ -18,7 +18,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import job, suggested
 from tsm2_tune.tuner.claims import Claims
-from tsm2_tune.tuner.events import FinalFailure
+from tsm2_tune.tuner.events import FinalFailure, ProblemEvent
 from tsm2_tune.tuner.export.fitting import configuration_for
 from tsm2_tune.tuner.export.pairs import Known, Tuned
 from tsm2_tune.tuner.export.within import Choice, fewest
@@ -46,7 +46,7 @@ class Narrowed:
         return f"kernels that may do: {self.kernels}; pairs to measure: {self.resting_on}"
 
 
-Event = job.Event | Narrowed
+Event = ProblemEvent | Narrowed
 
 
 @dataclass(slots=True)

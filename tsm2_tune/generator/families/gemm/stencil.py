@@ -39,17 +39,13 @@ class StencilConfig(KernelConfig):
         int, Tunable("threads of a block along the columns of C", symbol="N_dim", word="threads", letter="y")
     ]
     m_dim_a: Annotated[
-        int, Tunable("the same threads reading A: along its memory", symbol="M_dimA", word="threads_a", letter="xa")
+        int, Tunable("reading threads along A's memory", symbol="M_dimA", word="threads_a", letter="xa")
     ]
-    n_dim_a: Annotated[
-        int, Tunable("the same threads reading A: across", symbol="N_dimA", word="threads_a", letter="ya")
-    ]
+    n_dim_a: Annotated[int, Tunable("reading threads across A", symbol="N_dimA", word="threads_a", letter="ya")]
     m_dim_b: Annotated[
-        int, Tunable("the same threads reading B: along its memory", symbol="M_dimB", word="threads_b", letter="xb")
+        int, Tunable("reading threads along B's memory", symbol="M_dimB", word="threads_b", letter="xb")
     ]
-    n_dim_b: Annotated[
-        int, Tunable("the same threads reading B: across", symbol="N_dimB", word="threads_b", letter="yb")
-    ]
+    n_dim_b: Annotated[int, Tunable("reading threads across B", symbol="N_dimB", word="threads_b", letter="yb")]
     vector: Annotated[
         int, Tunable("elements of shared memory that a thread reads at a time: 1 as published", usual=1, letter="v")
     ]

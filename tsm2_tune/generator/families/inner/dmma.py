@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.families.inner.kernel import WARP_THREADS, InnerConfig, MinBlocks, Splits, Streamed
+from tsm2_tune.generator.families.inner.kernel import WARP_THREADS, InnerConfig, Splits, Streamed
 from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
 from tsm2_tune.generator.tiles import tile_rules
-from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.generator.tunables import EvictFirst, MinBlocks, Tunable, WarpOctets, WarpStripsOf8
 
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
 COVERED = 32  # rows and columns that a complex tile should have where C has as many: more take all registers
@@ -42,7 +42,7 @@ class InnerDmmaConfig(InnerConfig):
     ]
     octets: Annotated[int, Tunable("octets of columns of C that one warp accumulates in registers", letter="c")]
     step: Annotated[int, Tunable("products along k that one warp loads for at a time", letter="p")]
-    stages: Annotated[int, Tunable("such loads that one warp has in registers, on their way or arrived", letter="s")]
+    stages: Annotated[int, Tunable("loads that one warp has in registers, on their way or arrived", letter="s")]
     splits: Splits
     min_blocks: MinBlocks
     evict_first: EvictFirst = 1
@@ -65,12 +65,8 @@ class InnerComplexDmmaConfig(InnerDmmaConfig):
     family: ClassVar[str] = "inner_complex_dmma"
     most_strip_rows: ClassVar[int] = OCTET
 
-    strips: Annotated[
-        int, Tunable("strips of 8 rows of C that one warp accumulates in registers", word="warp", unit=8, letter="r")
-    ]
-    octets: Annotated[
-        int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
-    ]
+    strips: WarpStripsOf8
+    octets: WarpOctets
 
 
 class InnerDmma(Streamed[InnerDmmaConfig]):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import product
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.families.inner.kernel import CHUNKS_FOR_ALL, InnerConfig, MinBlocks, Splits, Streamed
+from tsm2_tune.generator.families.inner.kernel import CHUNKS_FOR_ALL, InnerConfig, Splits, Streamed
 from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.problem import FMA_DTYPES, TF32_DTYPES, Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
-from tsm2_tune.generator.tiles import mirrored, tile_rules
-from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.generator.tiles import mirrored, thread_tiles, tile_rules
+from tsm2_tune.generator.tunables import EvictFirst, MinBlocks, ThreadColumns, ThreadRows, Tunable
 
 THREADS = (128, 256, 512)
 TILE = (1, 2, 4, 8, 16, 32, 64)  # rows and columns of C, of a block
@@ -29,14 +28,10 @@ class InnerFmaConfig(InnerConfig):
 
     family: ClassVar[str] = "inner_fma"
 
-    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread", letter="r")]
-    columns: Annotated[
-        int, Tunable("columns of C that one thread accumulates in registers", word="thread", letter="c")
-    ]
+    rows: ThreadRows
+    columns: ThreadColumns
     step: Annotated[int, Tunable("products along k that one thread loads for at a time", word="thread", letter="p")]
-    stages: Annotated[
-        int, Tunable("such loads that one thread has in registers, on their way or arrived", letter="s")
-    ]
+    stages: Annotated[int, Tunable("loads that one thread has in registers, on their way or arrived", letter="s")]
     splits: Splits
     min_blocks: MinBlocks
     evict_first: EvictFirst = 1
@@ -64,12 +59,7 @@ class InnerFma(Streamed[InnerFmaConfig]):
     config_type = InnerFmaConfig
 
     def grids(self) -> Iterable[Grid[InnerFmaConfig]]:
-        tiles = sorted(
-            {
-                (block_m, block_n, min(block_m, rows), min(block_n, columns))
-                for block_m, block_n, (rows, columns) in product(TILE, TILE, THREAD_TILES)
-            }
-        )
+        tiles = thread_tiles(TILE, THREAD_TILES)
         axes = {
             "threads": THREADS,
             "block_m block_n rows columns": tiles,

@@ -16,7 +16,6 @@ from tsm2_tune.generator.families.inner.kernel import (
     CHUNKS_FOR_ALL,
     VECTOR_BYTES,
     InnerConfig,
-    MinBlocks,
     Splits,
     Streamed,
     proposed_splits,
@@ -27,7 +26,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules
-from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.generator.tunables import EvictFirst, MinBlocks, Tunable
 
 TILE = (1, 2, 3, 4, 5, 6, 7, 8)  # rows and columns of C
 # Threads, piece, stages and blocks that a multiprocessor must hold.
@@ -55,9 +54,7 @@ class InnerFma16BitConfig(InnerConfig):
     family: ClassVar[str] = "inner_fma_16bit"
 
     piece: Annotated[int, Tunable("neighbours along k that one thread has of every line at a time", letter="p")]
-    stages: Annotated[
-        int, Tunable("such pieces that one thread has in registers, on their way or arrived", letter="s")
-    ]
+    stages: Annotated[int, Tunable("pieces that one thread has in registers, on their way or arrived", letter="s")]
     splits: Splits
     min_blocks: MinBlocks
     evict_first: EvictFirst = 1

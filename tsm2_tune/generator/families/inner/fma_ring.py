@@ -29,7 +29,7 @@ from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import Rule
 from tsm2_tune.generator.split_k import MULTIPROCESSORS, SMALL_K, WIDE_SPLIT_RULES, in_turns, wide_splits
 from tsm2_tune.generator.tiles import covering, tile_rules
-from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.generator.tunables import RingStages, ThreadColumns, ThreadRows, Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = 256
@@ -73,23 +73,24 @@ class InnerFmaRingConfig(InnerConfig):
 
     family: ClassVar[str] = "inner_fma_ring"
 
-    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread", letter="r")]
-    columns: Annotated[
-        int, Tunable("columns of C that one thread accumulates in registers", word="thread", letter="c")
-    ]
+    rows: ThreadRows
+    columns: ThreadColumns
     together: Annotated[
         int,
         Tunable(
             "1 where a team's products of a chunk are neighbours, 0 where neighbouring teams' are",
+            is_constant=False,
             usual=0,
             letter="g",
         ),
     ]
     stage_kib: Annotated[
         int,
-        Tunable("KiB of one place of the ring, as nearly as its products can be shared", letter="d"),
+        Tunable(
+            "KiB of one place of the ring, as nearly as its products can be shared", is_constant=False, letter="d"
+        ),
     ]
-    stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
+    stages: RingStages
     splits: Splits
 
 

@@ -28,25 +28,22 @@ from tsm2_tune.generator.split_k import (
     wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, tile_traffic
-from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.generator.tunables import BlockM, BlockN, Threads, Tunable
 
 WARP_THREADS, VECTOR_BYTES = 32, 16
 # CUDA's types of so many bytes, as which vectors of sums are moved.
 FLOATS, DOUBLES = {4: "float", 8: "float2", 16: "float4"}, {8: "double", 16: "double2"}
 
 Splits = Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
-MinBlocks = Annotated[
-    int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="b")
-]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class InnerConfig(KernelConfig):
     """The first tunables of every configuration. Its last ones are `stages`, `splits` and what only some have."""
 
-    threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    block_m: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
-    block_n: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+    threads: Threads
+    block_m: BlockM
+    block_n: BlockN
 
     @property
     def tile_elements(self) -> int:

@@ -30,7 +30,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tensor_cores import HAS_HALF_TENSOR_CORES
 from tsm2_tune.generator.tiles import covering, tile_rules
-from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.generator.tunables import EvictFirst, Tunable, WarpOctets, WarpStrips
 
 TILE = (16, 32, 64)  # rows and columns of C, of a block
 WARP_TILES = ((1, 2), (2, 2), (2, 4), (4, 4), (4, 8))  # strips of 16 rows, octets of columns
@@ -75,13 +75,8 @@ class InnerMma16Config(InnerConfig):
 
     family: ClassVar[str] = "inner_mma16"
 
-    strips: Annotated[
-        int,
-        Tunable("strips of 16 rows of C that one warp accumulates in registers", word="warp", unit=16, letter="r"),
-    ]
-    octets: Annotated[
-        int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
-    ]
+    strips: WarpStrips
+    octets: WarpOctets
     block_k: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
     stages: Annotated[
         int, Tunable("places of the ring: 2 fed from registers, or more fed by asynchronous copies", letter="s")

@@ -31,7 +31,7 @@ from tsm2_tune.generator.rules import Rule, columns_within_n
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.generator.tunables import RingStages, Tunable
 
 THREADS = (256, 384)
 STRIPS = (1, 2, 4)
@@ -91,12 +91,13 @@ class ResidentBDmmaConfig(ResidentBConfig):
     ]
     columns: Annotated[int, Tunable("columns of B in shared memory, and of C in registers", letter="c")]
     depth: Annotated[int, Tunable("rows of B in shared memory", letter="d")]
-    ring_k: Annotated[int, Tunable("products along k in one place of a warp's ring", letter="p")]
-    stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
+    ring_k: Annotated[int, Tunable("products along k in one place of a warp's ring", is_constant=False, letter="p")]
+    stages: RingStages
     copy: Annotated[
         int,
         Tunable(
             "how A gets to shared memory: by way of the L1 (ca, 1) or the L2 alone (cg, 2)",
+            is_constant=False,
             values=("registers", "ca", "cg"),
             letter="l",
         ),

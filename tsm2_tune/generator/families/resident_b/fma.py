@@ -28,7 +28,7 @@ from tsm2_tune.generator.rules import (
     prefetch_within_k,
     strides_fill_device,
 )
-from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.generator.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = (64, 128, 256)
@@ -109,9 +109,7 @@ class ResidentBFmaConfig(FmaConfig):
     prefetch: Annotated[
         int, Tunable("columns of A that one thread loads before it multiplies", symbol="t3", letter="p")
     ]
-    row_tiles: Annotated[
-        int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
-    ]
+    row_tiles: RowTiles
     evict_first: EvictFirst = 1
 
 
@@ -171,7 +169,9 @@ class ResidentBFmaHeldConfig(FmaConfig):
 
     family: ClassVar[str] = "resident_b_fma_held"
 
-    depth: Annotated[int, Tunable("columns of A that one thread has in registers", letter="d")]
+    depth: Annotated[
+        int, Tunable("columns of A that one thread has in registers: all, where k is no larger", letter="d")
+    ]
     columns: Annotated[int, Tunable("columns of C that one thread computes at a time", symbol="t2", letter="c")]
     across: Annotated[int, Tunable("columns of C of a block", letter="n")]
     evict_first: EvictFirst = 1

@@ -59,7 +59,10 @@ class ResidentBFmaRingConfig(ResidentBConfig):
 
     rows: Annotated[int, Tunable("rows of C that one lane accumulates in registers", letter="r")]
     columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
-    stages: Annotated[int, Tunable("places of the ring, each with a tile of A, on their way or arrived", letter="s")]
+    stages: Annotated[
+        int,
+        Tunable("places of the ring, each with a tile of A; fewer where most warps would have no work", letter="s"),
+    ]
     smem_kb: Annotated[int, Tunable("KiB of shared memory of a block: B, the ring, and a tile of C", letter="b")]
     splits: Annotated[int, Tunable("blocks among which all rows are divided", usual=1, is_launch=True, letter="k")]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import KernelConfig, Launch, Traffic
@@ -12,7 +12,7 @@ from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule, covering_rule
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, split_traffic
-from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.generator.tunables import Threads
 from tsm2_tune.runtime.expecting import Division
 
 VECTOR_BYTES, WARP_THREADS = 16, 32
@@ -21,7 +21,7 @@ LEAST_BUSY = 0.55  # of persistent blocks, that should have rows
 
 @dataclass(frozen=True, slots=True, order=True)
 class ResidentBConfig(KernelConfig):
-    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    threads: Threads
 
 
 R = TypeVar("R", bound=ResidentBConfig)

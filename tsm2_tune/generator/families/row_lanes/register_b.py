@@ -27,7 +27,7 @@ from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE, VECTOR_HOLDS_AN_ELEMENT, Rule, strides_fill_device
 from tsm2_tune.generator.split_k import in_turns
-from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.generator.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = 128  # per block
@@ -75,9 +75,7 @@ class RowLanesRegisterBConfig(RowLanesConfig):
     rows: Annotated[
         int, Tunable("rows of A that one lane has in registers, on their way or arrived", symbol="t3", letter="p")
     ]
-    row_tiles: Annotated[
-        int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
-    ]
+    row_tiles: RowTiles
     min_blocks: Annotated[
         int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="m")
     ]

@@ -32,7 +32,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_SPARED, VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n
 from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
 from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
-from tsm2_tune.generator.tunables import EvictFirst, Tunable, declared
+from tsm2_tune.generator.tunables import EvictFirst, PartsOfK, Tunable, declared
 from tsm2_tune.runtime.expecting import Division
 
 THREADS_MIN_BLOCKS = ((512, 1), (256, 2), (192, 2), (128, 3), (128, 4))
@@ -87,9 +87,9 @@ class RowLanesSharedBConfig(RowLanesConfig):
     columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
     vectors: Annotated[int, Tunable("vectors of a row of A that one lane loads at a time", usual=1, letter="v")]
     stages: Annotated[
-        int, Tunable("such loads that it has in registers, on their way or arrived", symbol="t3", letter="s")
+        int, Tunable("loads that one lane has in registers, on their way or arrived", symbol="t3", letter="s")
     ]
-    splits: Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True, letter="k")]
+    splits: PartsOfK
     strips: Annotated[
         int,
         Tunable(

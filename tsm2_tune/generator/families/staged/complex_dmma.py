@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from tsm2_tune.generator.config import Resources
 from tsm2_tune.generator.families.staged.full import full_rules
@@ -23,7 +23,7 @@ from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import WIDE_SPLITS
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
-from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.generator.tunables import WarpStripsOf8
 
 TILE, COVERED = (16, 32, 64, 128, 256), 64  # rows of C, of a block; up to COVERED one tile has all
 COLUMNS = (16, 24, 32, 48, 64)
@@ -45,9 +45,7 @@ class StagedComplexDmmaConfig(WarpTileConfig):
 
     family: ClassVar[str] = "staged_complex_dmma"
 
-    strips: Annotated[
-        int, Tunable("strips of 8 rows of C that one warp accumulates in registers", word="warp", unit=8, letter="r")
-    ]
+    strips: WarpStripsOf8
 
 
 def _bounds(rows: int, columns: int) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import product
 from typing import Annotated, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate, tunable
@@ -19,7 +18,8 @@ from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
 from tsm2_tune.generator.split_k import WIDE_SPLITS
-from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.generator.tiles import thread_tiles
+from tsm2_tune.generator.tunables import ThreadColumns, ThreadRows, Tunable
 
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
 THREAD_TILES = ((8, 8), (8, 16))  # rows and columns of C, of a thread, as far as the tile has them
@@ -40,10 +40,8 @@ class StagedFmaConfig(FullConfig):
 
     family: ClassVar[str] = "staged_fma"
 
-    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread", letter="r")]
-    columns: Annotated[
-        int, Tunable("columns of C that one thread accumulates in registers", word="thread", letter="c")
-    ]
+    rows: ThreadRows
+    columns: ThreadColumns
     step: Annotated[int, Tunable("products along k that one thread multiplies at a time", word="thread", letter="p")]
 
 
@@ -68,12 +66,7 @@ class StagedFma(FullKernel[StagedFmaConfig]):
     config_type = StagedFmaConfig
 
     def grids(self) -> Iterable[Grid[StagedFmaConfig]]:
-        tiles = sorted(
-            {
-                (block_m, block_n, min(block_m, rows), min(block_n, columns))
-                for block_m, block_n, (rows, columns) in product(TILE, TILE, THREAD_TILES)
-            }
-        )
+        tiles = thread_tiles(TILE, THREAD_TILES)
         tile = "block_m block_n rows columns"
         axes = {tile: tiles, RING: RINGS, "splits": WIDE_SPLITS, "min_blocks": MIN_BLOCKS, "step": STEPS}
 

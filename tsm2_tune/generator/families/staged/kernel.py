@@ -13,23 +13,22 @@ from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
-from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.generator.tunables import BlockM, BlockN, RingStages, Threads, Tunable
 
 WARP_THREADS = 32
 VECTOR_BYTES = 16
 # Of an m16n8k8 instruction: columns and rows of C, and products along k. An octet has 8 columns, a strip 16 rows.
 OCTET_COLUMNS, STRIP_ROWS, DEPTH = 8, 16, 8
 
-Threads = Annotated[int, Tunable("threads of a block", letter="t")]
 RingThreads = Annotated[
     int,
     Tunable("threads that share a ring in shared memory: a warp's or the block's", letter="w"),
 ]
-Stages = Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
 Copy = Annotated[
     int,
     Tunable(
         "how operands get to shared memory: by way of registers (0), the L1 (ca, 1) or the L2 alone (cg, 2)",
+        is_constant=False,
         values=("registers", "ca", "cg"),
         letter="l",
     ),
@@ -46,10 +45,10 @@ class FullConfig(KernelConfig):
 
     threads: Threads
     ring_threads: RingThreads
-    block_m: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
-    block_n: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+    block_m: BlockM
+    block_n: BlockN
     block_k: Annotated[int, Tunable("products along k in one place of the ring", word="block", letter="d")]
-    stages: Stages
+    stages: RingStages
     copy: Copy
     splits: Annotated[
         int, Tunable("blocks among which all chunks of all tiles are divided", usual=1, is_launch=True, letter="k")
@@ -70,7 +69,7 @@ class SymmetricConfig(KernelConfig):
         int, Tunable("columns of X, which are rows and columns of C, of one block", word="block", letter="m")
     ]
     block_k: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
-    stages: Stages
+    stages: RingStages
     copy: Copy
     splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
     min_blocks: MinBlocks
@@ -159,11 +158,12 @@ class StagedKernel(Family[C]):
         return Periods(config.block_m, config.block_n, config.block_k)
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
+        bound = config.min_blocks if config.min_blocks >= self.least_bound else 0  # 0: the compiler is told none
         return {
             "about": self.about,
             "kernel": self.name,
             "storage": problem.storage,
             "c_along_n": problem.row_major_c,
             "group_splits": GROUP_SPLITS,
-            "registers_are_bounded": config.min_blocks >= self.least_bound,
+            "min_blocks": bound,
         }

@@ -22,7 +22,7 @@ from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.rules import Rule
 from tsm2_tune.generator.split_k import wide_splits
 from tsm2_tune.generator.tiles import SKINNY, is_general
-from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.generator.tunables import Tunable, WarpOctets, WarpStrips
 
 COLUMNS_OF_TALL = range(9, 65)  # that a C of many rows must have
 
@@ -31,17 +31,13 @@ COLUMNS_OF_TALL = range(9, 65)  # that a C of many rows must have
 class WarpTileConfig(FullConfig):
     """The choices of every way to multiply on tensor cores."""
 
-    strips: Annotated[
-        int,
-        Tunable("strips of 16 rows of C that one warp accumulates in registers", word="warp", unit=16, letter="r"),
-    ]
-    octets: Annotated[
-        int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
-    ]
+    strips: WarpStrips
+    octets: WarpOctets
     fragment_prefetch: Annotated[
         int,
         Tunable(
             "1: a chunk's first products are loaded before the last of the one before are multiplied",
+            is_constant=False,
             usual=0,
             letter="a",
         ),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.tunables import EvictFirst, Tunable
+from tsm2_tune.generator.tunables import EvictFirst, MinBlocks, PartsOfK, RowTiles, Tunable
 
 Threads = Annotated[int, Tunable("threads of a block", symbol="t1", letter="t")]
 ColumnsOfWarp = Annotated[
@@ -16,13 +16,6 @@ PrefetchOfWarp = Annotated[
     int, Tunable("columns of A that one warp has in registers, on their way or arrived", symbol="t3", letter="p")
 ]
 Stages = Annotated[int, Tunable("groups in which these are used and loaded anew", letter="s")]
-Splits = Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True, letter="k")]
-RowTiles = Annotated[
-    int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
-]
-MinBlocks = Annotated[
-    int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="b")
-]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,7 +32,7 @@ class StreamAFmaConfig(KernelConfig):
         Tunable("columns of A that one thread has in registers, on their way or arrived", symbol="t3", letter="p"),
     ]
     stages: Stages
-    splits: Splits
+    splits: PartsOfK
     row_tiles: RowTiles
     min_blocks: MinBlocks
     evict_first: EvictFirst = 1
@@ -56,7 +49,7 @@ class StreamADmmaConfig(KernelConfig):
     columns: ColumnsOfWarp
     prefetch: PrefetchOfWarp
     stages: Stages
-    splits: Splits
+    splits: PartsOfK
     row_tiles: RowTiles
     min_blocks: MinBlocks
     evict_first: EvictFirst = 1
@@ -80,7 +73,7 @@ class Mma16Config(KernelConfig):
     columns: ColumnsOfWarp
     prefetch: PrefetchOfWarp
     stages: Stages
-    splits: Splits
+    splits: PartsOfK
     row_tiles: RowTiles
     min_blocks: MinBlocks
 
@@ -106,6 +99,10 @@ class StreamAMma16RingConfig(Mma16Config):
     """Of 16-bit floats, A through a ring in shared memory: `prefetch` and `stages` are the ring's."""
 
     family: ClassVar[str] = "stream_a_mma16_ring"
+
+    prefetch: Annotated[
+        int, Tunable("columns of A that one warp has in its ring, on their way or arrived", symbol="t3", letter="p")
+    ]
 
 
 @dataclass(frozen=True, slots=True, order=True)
