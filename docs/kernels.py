@@ -123,7 +123,7 @@ def shown_of(family: Family[Any], configs: list[Any]) -> str:
 
 def row_of(one: Declared, configs: list[Any]) -> str:
     """A tunable's row."""
-    values = sorted({*one.tunable.late, *(config.tunables[one.name] for config in configs)})
+    values = sorted({*one.tunable.late, *(getattr(config, one.name) for config in configs)})
     spelt = ", ".join(str(value_spelt(one, value)) for value in values)
     about = one.tunable.about + ("; launch data" if one.tunable.is_launch else "")
     return f"| `{one.word}` | `{one.name}` | {one.tunable.symbol} | {spelt} | {about} |"

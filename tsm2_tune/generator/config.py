@@ -98,7 +98,8 @@ class KernelConfig(_Spelt):
     @property
     def early(self) -> Self:
         """The configuration of the space that this one is, or was made of."""
-        return replace(self, **{name: values[0] for name, values in self.late_tunables().items()})
+        late = self.late_tunables()
+        return replace(self, **{name: values[0] for name, values in late.items()}) if late else self
 
     @property
     def later(self) -> tuple[Self, ...]:

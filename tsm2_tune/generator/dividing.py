@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 from tsm2_tune.generator.config import KernelConfig
@@ -48,16 +49,19 @@ def _in_the_space(
     before, after = config.tunables, cut.tunables
     ratios = [Fraction(int(after[name]), int(before[name])) for name in after if after[name] != before[name]]
     others = [name for name in reversed(after) if after[name] == before[name] and isinstance(after[name], int)]
+    return next((one for one in _smaller(cut, ratios, others) if family.has(one, problem)), None)
+
+
+def _smaller(cut: KernelConfig, ratios: Sequence[Fraction], names: Sequence[str]) -> Iterator[KernelConfig]:
+    """The configuration; then with a part as much smaller, or half as large, for each of the ratios."""
     found = [cut]
+    yield cut
     for ratio in ratios:
-        found += [
-            replace(one, **{name: int(value * factor)})
-            for one in found
-            for factor in dict.fromkeys((ratio, HALF))
-            for name in others
-            if (value := getattr(one, name)) and (value * factor).denominator == 1
-        ]
-    return next((one for one in found if family.has(one, problem)), None)
+        for one, factor, name in product(tuple(found), dict.fromkeys((ratio, HALF)), names):
+            value, left = divmod(getattr(one, name) * factor.numerator, factor.denominator)
+            if value and not left:
+                found.append(replace(one, **{name: value}))
+                yield found[-1]
 
 
 def divided(family: Family[Any], config: Any, problem: Problem, limits: DeviceLimits) -> Sequence[KernelConfig]:

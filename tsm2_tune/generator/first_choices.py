@@ -72,7 +72,8 @@ def packaged(problem: Problem, limits: DeviceLimits, *, without: Problem | None 
     dtype_name = problem.dtype_name
     if not has_f64_tensor_cores(limits, problem):
         dtype_name = WITHOUT_TENSOR_CORES.get(dtype_name, dtype_name)
-    return tuple(one for one in measured(dtype_name) if not _is_same(one.problem, without))
+    every = measured(dtype_name)
+    return every if without is None else tuple(one for one in every if not _is_same(one.problem, without))
 
 
 def _proposed(family: Family[Any], problem: Problem, limits: DeviceLimits) -> list[tuple[KernelConfig, float]]:
@@ -90,18 +91,19 @@ def _neighbours(
     families: dict[str, Family[Any]], problem: Problem, those: Iterable[Measured]
 ) -> list[tuple[float, Measured, Choice]]:
     """The choices of these families for the nearest of those problems, by distance."""
+    is_gram = problem.is_gram
     near = (
         (distance(problem, one.problem), place, one, choices)
         for place, one in enumerate(those)
-        if one.problem.is_gram == problem.is_gram
+        if one.problem.is_gram == is_gram
         if (choices := [choice for choice in one.choices if choice.config.family in families])
     )
     return [(away, one, choice) for away, _, one, choices in nsmallest(NEIGHBOURS, near) for choice in choices]
 
 
-def _is_same(one: Problem, other: Problem | None) -> bool:
+def _is_same(one: Problem, other: Problem) -> bool:
     """Whether they are one product, of whatever type of the same kind."""
-    return other is not None and (one.m, one.n, one.k, one.op) == (other.m, other.n, other.k, other.op)
+    return (one.m, one.n, one.k, one.op) == (other.m, other.n, other.k, other.op)
 
 
 def _kept(

@@ -118,17 +118,18 @@ def distance(problem: Problem, other: Problem) -> float:
     apart = [
         abs(log(a / b)) * (PER_SMALL_EXTENT if min(a, b) <= SMALL_EXTENT else PER_LARGE_EXTENT) for a, b in extents
     ]
-    storage = zip(problem.contiguous, other.contiguous, OTHER_STORAGE, strict=True)
+    (mine, is_odd), (its, other_is_odd) = _lines(problem), _lines(other)
     return hypot(
         *apart,
-        sum(far for mine, its, far in storage if mine != its),
-        OTHER_LINES * (has_odd_lines(problem) != has_odd_lines(other)),
+        sum(far for along, other_along, far in zip(mine, its, OTHER_STORAGE, strict=True) if along != other_along),
+        OTHER_LINES * (is_odd != other_is_odd),
         OTHER_TYPE * (problem.dtype_name != other.dtype_name),
     )
 
 
 @cache
-def has_odd_lines(problem: Problem) -> bool:
-    """Whether lines of a matrix are not whole 16-byte vectors."""
-    extents = (int(getattr(problem, extent)) for extent in problem.contiguous)
-    return any(extent > 1 and extent * problem.dtype.element_bytes % 16 for extent in extents)
+def _lines(problem: Problem) -> tuple[tuple[str, str, str], bool]:
+    """The extents along lines of A, of B and of C, and whether lines of a matrix are not whole 16-byte vectors."""
+    along = problem.contiguous
+    extents = (int(getattr(problem, extent)) for extent in along)
+    return along, any(extent > 1 and extent * problem.dtype.element_bytes % 16 for extent in extents)
