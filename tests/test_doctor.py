@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -376,23 +375,6 @@ def test_the_command_prints_a_line_each(
     assert found.output.splitlines() == [*(one.text for one in findings), last]
     told = json.loads(run("doctor", "--json", "--device", "0").output)
     assert (told["device"], told["can_tune"], len(told["findings"])) == ("0", status == 0, 2)
-
-
-def test_no_probe_uses_the_gpu_while_its_processes_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, together = set[str](), dict[str, set[str]]()
-
-    def looked(name: str, question: Question) -> list[Finding]:
-        now.add(name)
-        time.sleep(0.05)
-        together[name] = set(now)
-        now.remove(name)
-        return [ok(name, "", gpus=[GPU])]
-
-    monkeypatch.setattr(examination, "_examined", looked)
-    found = examine("0", "results.db")
-    assert together["nvidia-smi"] == {"nvidia-smi"}
-    assert len(together["PyCUDA"]) > 1  # the others do not wait for each other
-    assert [one.name for one in found.findings] == list(PROBES)
 
 
 def test_a_finding_is_a_line() -> None:

@@ -109,6 +109,9 @@ def test_a_family_has_what_its_grids_hold_and_what_is_made_of_it_later() -> None
     assert not family.has(replace(config, evict_first=2), R)
     assert not family.has(replace(config, columns=5), R)
     assert not family_named("inner_fma").has(config, R)
+    of_tf32 = next(family_named("inner_tf32").configurations())
+    assert family_named("inner_tf32").has(of_tf32, R)
+    assert not family_named("inner_mma16").has(of_tf32, R)
     wide = GemvConfig(128, 256, 1, 1, 1, 1)  # more threads for a row than a block has
     assert not family_named("gemv").has(wide, R)
     assert family_named("gemv").has(replace(wide, threads=256), R)

@@ -56,7 +56,7 @@ class Grid(Generic[C]):
     def holds(self, config: KernelConfig) -> bool:
         """Whether the configuration is one of the grid's, whatever its late tunables."""
         return (
-            isinstance(config, self._config_type)
+            type(config) is self._config_type
             and all(
                 tuple(getattr(config, name) for name in names) in options
                 for names, options in zip(self._names, self._options, strict=True)
