@@ -85,10 +85,8 @@ class Rates:
 
     @property
     def look_seconds(self) -> float:
-        """Of a processor, by which a look for a problem's winner takes longer for each trial in the database."""
-        few, many = self.found["reads"]
-        seconds: float = many["winner_seconds"] - few["winner_seconds"]
-        return seconds / float(many["trials"] - few["trials"])
+        """Of a processor, that a look for a problem's winner takes among a million trials."""
+        return float(max(self.found["reads"], key=lambda row: row["trials"])["winner_seconds"])
 
     def row_bytes(self, table: str) -> float:
         """Of a row, with its part of the indices. What the vendor took has rows as what kernels took."""
@@ -231,17 +229,16 @@ def writes(campaign: Campaign, found: Recorded) -> str:
     return markdown(("", *(search.name for search in found.searches)), lines, texts=("",))
 
 
-def limits(search: Search, campaign: Campaign, found: Recorded) -> list[Limit]:
+def limits(search: Search, found: Recorded) -> list[Limit]:
     """What runs share, by the number of GPUs that fill it."""
     trials = search.trials / search.seconds
-    stored = search.trials * campaign.problems
-    looks = found.asked["winners"] / search.seconds * found.postgresql.look_seconds * stored
+    looks = found.asked["winners"] / search.seconds * found.postgresql.look_seconds
     server = found.postgresql.best["server_seconds_per_trial"] * trials
     in_file = found.sqlite.best["trials_per_second"]
     cores = f"{SERVER_CORES} cores"
     return sorted(
         [
-            Limit("looks for winners, at the end", f"{looks:.2f} cores", cores, SERVER_CORES / looks),
+            Limit("looks for winners", f"{looks:.4f} cores", cores, SERVER_CORES / looks),
             Limit(
                 "connections to PostgreSQL",
                 f"{CONNECTIONS}",
@@ -260,9 +257,9 @@ def limits(search: Search, campaign: Campaign, found: Recorded) -> list[Limit]:
     )
 
 
-def limit_table(search: Search, campaign: Campaign, found: Recorded) -> str:
+def limit_table(search: Search, found: Recorded) -> str:
     """Markdown, what is full first above."""
-    lines = [(one.name, one.asked, one.there, f"{one.gpus:,.0f}") for one in limits(search, campaign, found)]
+    lines = [(one.name, one.asked, one.there, f"{one.gpus:,.0f}") for one in limits(search, found)]
     return markdown(("shared", "each GPU asks for", "there is", "full with GPUs"), lines, texts=("shared",))
 
 
@@ -271,7 +268,7 @@ def drawn(campaign: Campaign, found: Recorded) -> dict[str, str]:
     return {
         "scale-sizes": sizes(campaign, found),
         "scale-writes": writes(campaign, found),
-        "scale-limits": limit_table(found.searches[0], campaign, found),
+        "scale-limits": limit_table(found.searches[0], found),
     }
 
 

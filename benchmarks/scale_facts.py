@@ -11,15 +11,17 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from sqlalchemy import create_engine
+from sqlalchemy import and_, create_engine, insert, literal, select
 
 import tsm2_tune
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import adding, conditions, rows, schema
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.store import Store
@@ -31,6 +33,7 @@ PARENT, USED = 1, slice(11, 15)  # where in the fields of proc(5)'s `stat`, from
 IN_FILE = "SELECT tbl_name, sum(pgsize) FROM dbstat JOIN sqlite_master USING (name) GROUP BY tbl_name"
 ON_SERVER = "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r' AND relnamespace = {here}"
 HERE = "(SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
+COUNT = "SELECT count(*) FROM trial"
 TEXTS = "SELECT count(*), count(DISTINCT source_digest) FROM trial"
 IN_FINALS = """
 SELECT avg(samples) FROM (
@@ -57,11 +60,33 @@ def rows_of(name: str, query: str) -> list[Any]:
         engine.dispose()
 
 
+def crowd(database: Database, device: str, like: Problem, problems: Iterable[Problem]) -> None:
+    """Store for each of these problems what there is of the one that they are like, without samples."""
+    trial, measured, new = schema.trial, schema.measurement, schema.trial.alias()
+    facts = [column for column in trial.columns if column.name not in ("id", "problem_id")]
+    times = [column for column in measured.columns if column.name not in ("id", "trial_id")]
+    is_like = conditions.of_problem(device, like)
+    is_same = and_(*(new.c[name] == trial.c[name] for name in ("device_name", "config", "basis")))
+    for problem in problems:
+        with database.transaction(writes=True) as connection:
+            number = adding.added(connection, schema.problem, rows.problem_values(problem))
+            copied = select(literal(number), *facts).where(is_like)
+            connection.execute(insert(trial).from_select(["problem_id", *(one.name for one in facts)], copied))
+            of_new = and_(is_same, new.c.problem_id == number)
+            timed = select(new.c.id, *times).select_from(measured.join(trial).join(new, of_new)).where(is_like)
+            connection.execute(insert(measured).from_select(["trial_id", *(one.name for one in times)], timed))
+
+
 def version(name: str) -> str:
     """What the database is."""
     if not is_address(name):
         return f"SQLite {sqlite3.sqlite_version}"
     return f"PostgreSQL {rows_of(name, 'SHOW server_version')[0][0].split()[0]}"
+
+
+def trials(name: str) -> int:
+    """In the database."""
+    return int(rows_of(name, COUNT)[0][0])
 
 
 def tables(name: str) -> dict[str, dict[str, int]]:

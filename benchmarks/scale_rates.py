@@ -57,7 +57,7 @@ SAMPLES = {Outcome.OK: 35, Outcome.BEHIND: 10}  # 34.8 on average in h100-pack.d
 CLAIMED, TOGETHER = 18, 2  # configurations claimed, and trials stored, in a transaction: of a run on 16 cores
 OF_PROBLEM = 340  # trials, at 17 a second for 20 seconds
 FILLER = 1000  # the number of a tuner that no other has
-FILLED = 20  # problems, before tuners write
+MANY = 1_000_000  # trials, among which a run asks about one problem
 READS = 20  # of each the mean
 ROUNDS = 3  # of each number of tuners: the one that stored most says what the database takes
 
@@ -153,20 +153,21 @@ def _tell(row: dict[str, Any]) -> None:
     click.echo(", ".join(f"{key} {value:.4g}" for key, value in row.items()))
 
 
-def filled(name: str) -> list[dict[str, float]]:
-    """Store the trials of problems; what a run's questions about the first one take, at first and at last."""
-    run, trials = run_of(FILLER), trials_of_a_problem()
-    families, first = {trial.config.family for trial in trials}, next(problems_of(FILLER))
+def looks(name: str) -> list[dict[str, float]]:
+    """What a run's questions about a problem take, among the trials that there are and among MANY."""
+    run, trials, first = run_of(FILLER), trials_of_a_problem(), next(problems_of(FILLER))
+    families = tuple({trial.config.family for trial in trials})
     rows = []
     with Store.open(name, create=True) as store:
-        for count, problem in enumerate(itertools.islice(problems_of(FILLER), FILLED), start=1):
-            store.add_trials(run, [replace(trial, problem=problem) for trial in trials], AGAIN)
-            if count in (1, FILLED):
-                history = store.history(DEVICE, first, tuple(families), trials[0].basis)
-                winner = partial(store.best, device=DEVICE, problem=first)
-                row = {"winner_seconds": _seconds(name, winner), "history_seconds": _seconds(name, history.tried)}
-                rows.append({"trials": count * len(trials), **row})
-                _tell(rows[-1])
+        store.add_trials(run, [replace(trial, problem=first) for trial in trials], AGAIN)
+        for least in (0, MANY):
+            missing = -(-max(0, least - scale_facts.trials(name)) // len(trials))
+            scale_facts.crowd(store.database, DEVICE, first, itertools.islice(problems_of(FILLER), 1, 1 + missing))
+            history = store.history(DEVICE, first, families, trials[0].basis)
+            winner = partial(store.best, device=DEVICE, problem=first)
+            row = {"winner_seconds": _seconds(name, winner), "history_seconds": _seconds(name, history.tried)}
+            rows.append({"trials": scale_facts.trials(name), **row})
+            _tell(rows[-1])
     return rows
 
 
@@ -188,11 +189,11 @@ def rates(name: str, tuners: Sequence[int], seconds: float) -> dict[str, Any]:
         "tsm2_tune": tsm2_tune.__version__,
         "claimed": CLAIMED,
         "together": TOGETHER,
-        "reads": filled(name),
         "rows": measured(name, tuners, seconds),
     }
     own = {} if scale_facts.is_address(name) else {"asked": scale_facts.asked_of_a_problem()}
-    return {**facts, "tables": scale_facts.tables(name), **own, "recorded": scale_facts.recorded()}
+    facts |= {"tables": scale_facts.tables(name), "reads": looks(name)}
+    return {**facts, **own, "recorded": scale_facts.recorded()}
 
 
 @click.command(cls=Command)

@@ -24,6 +24,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.tunables import declared
 from tsm2_tune.tuner import migrations, schema
+from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.quarantine import quarantined
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
@@ -35,6 +36,7 @@ SKINNY, SMALL, GRAM = (
     Problem(16, 16, 10**6, "f32", "tn"),
 )
 RUN = tuning_run()
+YESTERDAY = basis("nvcc 12.9", "-arch=sm_90", Cache.CLEAN)  # another compiler's
 FAMILIES = ("tsm2", "ism2")  # that a tuning goes on with
 TARGET = cast(
     Target,
@@ -121,7 +123,7 @@ def _make_good(path: Path) -> None:
         broken = trial(1, configuration(64, 4), basis=today, outcome=Outcome.WRONG_RESULT, verdict=wrong)
         store.add_trial(RUN, replace(broken, measurement=None))
         store.add_trial(RUN, trial(300, staged, problem=GRAM, basis=today))
-        store.add_trial(RUN, trial(490, c128, basis="yesterday"))
+        store.add_trial(RUN, trial(490, c128, basis=YESTERDAY))
         later = tuning_run(seed=2, started_at="2026-02-03T04:05:06+00:00")
         vendor = (vendor_measurement(480), vendor_measurement(470, "cublasLtMatmul #3", right=False))
         store.add_final(later, final((c128, 495), (c256, 505), (ism2, 515), vendor=vendor), tuple(FAMILIES), today)

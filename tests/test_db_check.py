@@ -72,6 +72,16 @@ FAULTS = {  # what is done to a good database, and the line that says so
         "trial: trial 5 is ok, but has no right result or no time",
     "UPDATE trial SET outcome = 'behind' WHERE id = 2":
         "trial: trial 2 was behind, which verifies nothing, and has a verdict. Remedy: tsm2-tune forget 2",
+    "UPDATE trial SET basis = 'x' WHERE id = 2":
+        "trial: trial 2 rests on a basis that is no digest: nothing is compared with it. Remedy: tsm2-tune forget 2",
+    "UPDATE trial SET basis = printf('%064d', 0) || '0' WHERE id = 2": "trial: trial 2 rests on a basis that is no",
+    "UPDATE trial SET basis = printf('%063d', 0) || 'G' WHERE id = 2": "trial: trial 2 rests on a basis that is no",
+    "UPDATE trial SET basis = x'00' WHERE id = 2": "row: trial 2 is not as this tsm2-tune stores it (basis = b'",
+    "UPDATE measurement SET cache = 'hot' WHERE id = 1":
+        "row: trial 1 is not as this tsm2-tune stores it (cache = 'hot' is none that is stored there)",
+    "UPDATE measurement SET cache = 'warm' WHERE round = 0 AND trial_id = 2":
+        "trial: trial 2 has its own time in another state of the L2. Remedy: tsm2-tune forget 2",
+    "UPDATE trial SET cache = 'warm' WHERE id = 2": "trial: trial 2 has its own time in another state of the L2",
     "UPDATE trial SET outcome = 'interrupted' WHERE id = 7": "trial: trial 7 was interrupted, which leaves no trial",
     "UPDATE trial SET verdict_correct = 1, verdict_worst_ratio = 0.5 WHERE outcome = 'wrong-result'":
         "trial: trial 9 has a right result and is wrong",

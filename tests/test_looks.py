@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,31 @@ from sqlalchemy import event
 from tests.fabricated import GPU, PROBLEM, configuration, final, plain_sql, trial, tuning_run
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.tuner.nearby import nearby
 from tsm2_tune.tuner.store import Store
 
 RUN, C128, C256 = tuning_run(), configuration(128), configuration(256)
 OTHER = Problem(64, 64, 64, "f64")
 GROWS = ("trial", "measurement", "vendor_measurement", "sample", "vendor_sample", "latest")
+
+
+@contextmanager
+def explained(store: Store) -> Iterator[list[str]]:
+    """How SQLite looks for what is asked meanwhile, a line for each step."""
+    plans = list[str]()
+
+    def explain(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.lstrip().startswith(("SELECT", "WITH")):
+            plans.extend(row[-1] for row in cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
+
+    event.listen(store.database._engine, "before_cursor_execute", explain)
+    yield plans
+
+
+def whole(plans: Sequence[str]) -> list[str]:
+    """Steps that read all of a table that grows."""
+    return [plan for plan in plans if plan.split()[:1] == ["SCAN"] and plan.split()[1] in GROWS]
 
 
 @pytest.mark.parametrize("which", [{"device": GPU, "problem": PROBLEM}, {"problem": PROBLEM}, {"alike": PROBLEM}])
@@ -24,17 +46,21 @@ def test_no_table_that_grows_is_read_as_a_whole(which: dict[str, Any], store: St
         for us, config in ((500, C128), (600, C256)):
             store.add_trial(RUN, trial(us, config, problem=problem))
         store.add_final(RUN, final((C128, 490), (C256, 590), problem=problem), ("tsm2",), trial().basis)
-    plans = list[str]()
+    with explained(store) as plans:
+        assert [row.config for row in store.best(**which)] == [C128.text]
+    assert whole(plans) == []
+    by_index = [plan for plan in plans if "newest_of_family" in plan]
+    assert by_index
+    assert all(plan.startswith("SEARCH latest ") for plan in by_index)  # others have better ones
 
-    def explain(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if statement.lstrip().startswith(("SELECT", "WITH")):
-            plans.extend(row[-1] for row in cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
 
-    engine = store.database._engine
-    event.listen(engine, "before_cursor_execute", explain)
-    assert [row.config for row in store.best(**which)] == [C128.text]
-    assert [plan for plan in plans if plan.split()[:1] == ["SCAN"] and plan.split()[1] in GROWS] == []
-    assert any("newest_of_family" in plan for plan in plans)
+def test_problems_nearby_are_looked_at_alone(store: Store) -> None:
+    for problem in (PROBLEM, OTHER):
+        store.add_trial(RUN, trial(500, C128, problem=problem))
+    with explained(store) as plans:
+        assert [one.problem for one in nearby(store, PROBLEM, PROFILES["h200"], GPU)] == [PROBLEM]
+    assert whole(plans) == []
+    assert plans
 
 
 @pytest.mark.parametrize("change", ["trial SET is_between = 2", "measurement SET low_us = 9e9"])
@@ -55,6 +81,6 @@ def test_the_index_is_as_this_program_makes_it(path: Path) -> None:
     plain_sql(path, "DROP INDEX newest_of_family")
     with pytest.raises(StoreError, match="lacks 'newest_of_family'"), Store.open(path, create=True):
         pass
-    plain_sql(path, "CREATE INDEX newest_of_family ON trial (device_name, family, cache, ended_at, id)")
+    plain_sql(path, "CREATE INDEX newest_of_family ON trial (cache, device_name, family, ended_at, id)")
     with pytest.raises(StoreError, match="has an altered 'newest_of_family'"), Store.open(path, create=True):
         pass

@@ -113,6 +113,9 @@ COUNTER_EXAMPLES = (
         replace(R, k=48 * 64 - 1),
     ),
     CounterExample(
+        "registers-for-mma", StreamADmmaConfig(256, 1, 8, 16, 2, splits=2, row_tiles=1, min_blocks=6), R64
+    ),
+    CounterExample(
         "registers-reachable", StreamAFmaConfig(256, 2, 16, 16, 4, splits=12, row_tiles=1, min_blocks=6), R
     ),
     CounterExample(

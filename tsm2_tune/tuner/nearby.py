@@ -39,7 +39,8 @@ def nearby(store: Store, problem: Problem, limits: DeviceLimits, device: str) ->
     ranked = (
         select(schema.trial, schema.measurement.c.median_us, place.label("place"))
         .join(schema.measurement, conditions.is_first())
-        .where(trial.problem_id.in_(nearest), trial.superseded == 0, trial.is_between == 0)
+        .where(trial.device_name.in_(store.devices_of_runs()), trial.problem_id.in_(nearest))  # as the index has them
+        .where(trial.superseded == 0, trial.is_between == 0)
         .where(trial.outcome == Outcome.OK.value)
         .subquery()
     )

@@ -233,7 +233,7 @@ class Store:
         """
         asked, among = problem or alike, None
         if asked is not None:
-            devices = self._devices_of_runs() if device is None else (device,)
+            devices = self.devices_of_runs() if device is None else (device,)
             among = Among(devices, asked, is_alike=problem is None)
         best = schema.best if among is None else among.winners()
         view = best.c
@@ -357,7 +357,7 @@ class Store:
         query = select(func.min(schema.trial.c.id).label("id"), name).group_by(name).order_by(name)
         return tuple(map(brief.device_name, self._database.rows(query)))
 
-    def _devices_of_runs(self) -> tuple[str, ...]:
+    def devices_of_runs(self) -> tuple[str, ...]:
         """Names of the devices that have runs, which are fewer than trials."""
         return tuple(row["device_name"] for row in self._database.rows(select(schema.run.c.device_name).distinct()))
 

@@ -24,6 +24,8 @@ RESTORE = "restore a copy"
 MOST_OF_A_KIND = 20  # findings; the others are counted
 MOST_INTEGRITY = 20  # that SQLite names
 
+HEX, HEX_DIGITS = "0123456789abcdef", 64  # of a SHA-256
+
 TRIAL, TIME, RUN = schema.trial.c, schema.measurement.c, schema.run.c
 _OWN_TIME = exists().where(TIME.trial_id == TRIAL.id, TIME.round == 0)
 _RIGHT = and_(TRIAL.verdict_correct == 1, _OWN_TIME)
@@ -36,6 +38,12 @@ CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
     "was behind, which verifies nothing, and has a verdict": and_(
         TRIAL.outcome == Outcome.BEHIND.value,
         or_(TRIAL.verdict_correct.is_not(None), TRIAL.full_verdict.is_not(None)),
+    ),
+    "rests on a basis that is no digest: nothing is compared with it": or_(
+        func.length(TRIAL.basis) != HEX_DIGITS, func.ltrim(TRIAL.basis, HEX) != ""
+    ),
+    "has its own time in another state of the L2": exists().where(
+        TIME.trial_id == TRIAL.id, TIME.round <= 0, TIME.cache != TRIAL.cache
     ),
     "was interrupted, which leaves no trial": TRIAL.outcome == Outcome.INTERRUPTED.value,
     "has a time by a run on another device": exists().where(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
+from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.families.stream_a.kernel import (
     VECTOR_BYTES,
     WARP_THREADS,
@@ -39,9 +40,25 @@ STRIP_ROWS = 16  # of f64
 STRIP_VECTORS = 8  # of complex numbers
 
 
+MMA_REGISTERS = 64  # ptxas 13.0 refuses m16n8k8 of doubles where a thread may have 63
+
+
+def _registers_for_mma(candidate: Candidate) -> bool:
+    threads = candidate.resources.threads * tunable(candidate, "min_blocks")
+    return candidate.limits.registers_per_sm // threads >= MMA_REGISTERS
+
+
+REGISTERS_FOR_MMA = Rule(
+    "registers-for-mma",
+    "limit",
+    f"ptxas compiles an mma of 16 rows of doubles only where a thread may have {MMA_REGISTERS} registers",
+    _registers_for_mma,
+)
+
+
 def _rules(options: Options) -> tuple[Rule, ...]:
     within_m = rows_within_m(threads=options.threads[0], strips=options.rows[0])
-    return HAS_F64_TENSOR_CORES, *streaming_rules(options, within_m)
+    return HAS_F64_TENSOR_CORES, REGISTERS_FOR_MMA, *streaming_rules(options, within_m)
 
 
 class StreamADmma(StreamA[StreamADmmaConfig]):
