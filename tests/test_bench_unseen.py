@@ -273,7 +273,7 @@ def test_a_file_without_searches_of_this_device_is_refused(
 def test_a_pack_is_tuned_once_and_has_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "PACK_SHAPES", {"R": ((48, 2, 64), (70, 3, 50))})
     monkeypatch.chdir(tmp_path)
-    asked = [*SMALL, "--regime", "R", "--pack-only", "--pack", "pack.py", "--budget", "1.5", "--verbose"]
+    asked = [*SMALL, "--regime", "R", "--pack-only", "--pack", "pack.py", "--budget", "4", "--verbose"]
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 0, done.output
     assert "pack 1/2 48x2x64:f32: " in done.output
