@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from tests.cupy_on_gpu import cupys, dlpack
-from tests.exported_on_gpu import PATIENCE_SECONDS, in_threads
 from tests.module_on_gpu import counted, drawn, imported_jax, made_module, right
+from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
 
 SHAPES = ((2049, 8, 3001), (100_000, 8, 16), (7, 5, 33), (1, 6, 700), (300, 1, 700), (16, 16, 50_001))
 LAST, FIRST = (((1,), (0,)), ((), ())), (((0,), (0,)), ((), ()))

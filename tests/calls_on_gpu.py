@@ -24,10 +24,10 @@ import numpy as np
 import pytest
 
 from tests.array_libraries import LIBRARIES, Arrays, Matrix
-from tests.exported_on_gpu import PATIENCE_SECONDS, in_threads
 from tests.fabricated import imported, trial, tuning_run
 from tests.right_on_host import subject
 from tests.tensors_on_gpu import bits, gradients
+from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export import export
 from tsm2_tune.tuner.store import Store

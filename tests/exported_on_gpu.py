@@ -1,6 +1,6 @@
 """Check an exported module on a GPU with the arrays of one library, in a process of its own.
 
-python tests/exported_on_gpu.py MODULE.py pycuda|torch|cupy
+python -m tests.exported_on_gpu MODULE.py pycuda|torch|cupy
 
 Every op for which the module has a kernel in f32 is checked with matrices in its storage orders.
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 import faulthandler
 import importlib.util
 import sys
-import threading
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
 
 M, N, K = 4099, 5, 517
 RNG = np.random.default_rng(1)
@@ -26,7 +26,6 @@ EXPECTED = A.astype(np.float64) @ B
 
 Orders = list[str]  # NumPy's names of the orders of a, b and out: F column-major, C row-major
 ROUNDS = 20  # of products at the same time
-PATIENCE_SECONDS = 60  # after so many, again and again, it says where its threads are
 
 
 def imported(path: str) -> ModuleType:
@@ -41,25 +40,6 @@ def imported(path: str) -> ModuleType:
 
 def check(found: Any, expected: Any = EXPECTED) -> None:
     np.testing.assert_allclose(found, expected, rtol=K * 2.0**-24)
-
-
-def in_threads(works: list[Callable[[], object]]) -> None:
-    """Do the works at the same time."""
-    failures: list[BaseException] = []
-
-    def run(work: Callable[[], object]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=[work]) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 def pycuda(best: ModuleType, op: str, orders: Orders) -> None:

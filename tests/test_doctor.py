@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -14,8 +13,8 @@ import pytest
 from tests.command import run
 from tests.fake_compilers import NVCC, WRITES, is_gone
 from tsm2_tune.tuner.doctor import examination, nvidia_smi, software, toolkit
-from tsm2_tune.tuner.doctor.examination import PROBES, Examination, examine
-from tsm2_tune.tuner.doctor.finding import Finding, Question, State, note, ok, problem
+from tsm2_tune.tuner.doctor.examination import examine
+from tsm2_tune.tuner.doctor.finding import Finding, Question, State
 from tsm2_tune.tuner.target import Target
 
 TESTS = Path(__file__).parent
@@ -347,43 +346,7 @@ def test_a_clock_that_is_not_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert (found.state, found.found) == (State.OK, "torch 1.0, cupy 1.0, no jax, pynvml")
 
 
-# --- The report ---
-
-
-def test_a_problem_counts_where_the_device_needs_the_thing() -> None:
-    gone = problem("C++ compiler", "gone")
-    assert examination._weighed(gone, PROBES["C++ compiler"], "0").state is State.NOTE
-    assert examination._weighed(gone, PROBES["C++ compiler"], "cpu").state is State.PROBLEM
-    assert examination._weighed(gone, PROBES["CUDA toolkit"], "0").state is State.PROBLEM
-    assert examination._weighed(gone, PROBES["CUDA toolkit"], "cpu").state is State.NOTE
-    assert examination._weighed(gone, PROBES["cache"], "cpu").state is State.PROBLEM
-
-
-@pytest.mark.parametrize(
-    ("findings", "status", "last"),
-    [
-        ((ok("one", "here"), note("two", "slow", means="it waits", remedy="hurry")), 0, "tuning can run on GPU 0"),
-        ((ok("one", "here"), problem("two", "gone")), 1, "tuning cannot run on GPU 0"),
-    ],
-)
-def test_the_command_prints_a_line_each(
-    findings: tuple[Finding, ...], status: int, last: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(examination, "examine", lambda spec, database: Examination(spec or "0", findings))
-    found = run("doctor")
-    assert found.exit_code == status
-    assert found.output.splitlines() == [*(one.text for one in findings), last]
-    told = json.loads(run("doctor", "--json", "--device", "0").output)
-    assert (told["device"], told["can_tune"], len(told["findings"])) == ("0", status == 0, 2)
-
-
-def test_a_finding_is_a_line() -> None:
-    assert note("two", "slow", means="it waits", remedy="hurry").text == "note     two: slow. It waits. Remedy: hurry"
-
-
-def test_a_device_that_cannot_be_is_refused() -> None:
-    assert "unknown device 'gpu'" in run("doctor", "--device", "gpu").output
-    assert "h200 is a bundled profile" in run("doctor", "--device", "h200").output
+# --- This machine ---
 
 
 @pytest.mark.host

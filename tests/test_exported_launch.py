@@ -264,10 +264,10 @@ def test_arrays_of_every_storage_order_on_a_gpu(tmp_path: Path, library: str, ha
     rows, sources = found
     chosen = [(row, sources[row.trial_id]) for row in rows]
     imported(exported("module", found, launcher=launcher_binary(chosen) if has_launcher else None), tmp_path)
-    script = Path(__file__).with_name("exported_on_gpu.py")
-    command = [sys.executable, str(script), str(tmp_path / "best_kernels.py"), library]
+    command = [sys.executable, "-m", "tests.exported_on_gpu", str(tmp_path / "best_kernels.py"), library]
+    at = Path(__file__).parents[1]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
+        answer = subprocess.run(command, cwd=at, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired as late:
         pytest.fail(f"it took more than {LIMIT_SECONDS} s: {(late.stderr or b'').decode()}")
     assert answer.returncode == 0, answer.stderr

@@ -131,8 +131,6 @@ def exported_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_exported_module_takes_arrays_of(library: str, exported_module: Path) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    script = Path(__file__).with_name("exported_on_gpu.py")
-    answer = subprocess.run(
-        [sys.executable, str(script), str(exported_module), library], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "tests.exported_on_gpu", str(exported_module), library]
+    answer = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr

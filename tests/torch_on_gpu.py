@@ -17,8 +17,9 @@ from types import ModuleType
 from typing import Any
 
 from tests.array_libraries import Torch
-from tests.exported_on_gpu import PATIENCE_SECONDS, imported, in_threads
+from tests.exported_on_gpu import imported
 from tests.fabricated import winners
+from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
 from tests.torch_checks import CHECKS, is_untouched, trials_of_all
 from tests.torch_programs import PROGRAMS, drawn
 from tests.torch_results import about, counted, same

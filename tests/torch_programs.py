@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.exported_on_gpu import in_threads
+from tests.threads_on_gpu import in_threads
 from tests.torch_checks import block, kept, restored
 from tests.torch_results import about, counted, same
 

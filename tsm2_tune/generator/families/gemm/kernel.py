@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import Any, ClassVar
 
@@ -183,6 +184,7 @@ class Gemm(Family[GemmConfig]):
             columns = {name: column[keeps] for name, column in columns.items()}
         return replace(candidate, config=replace(config, **columns))
 
+    @cache  # noqa: B019, for a family lives as long as the program
     def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
         """Those that leave some hundreds of variants on this card; on Fermi Table 1's.
 

@@ -1,0 +1,27 @@
+"""Threads of a program that checks a module on a GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+PATIENCE_SECONDS = 60  # after so many, again and again, it says where its threads are
+
+
+def in_threads(works: list[Callable[[], object]]) -> None:
+    """Do the works at the same time."""
+    failures: list[BaseException] = []
+
+    def run(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=[work]) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
