@@ -23,6 +23,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space import search_space
+from tsm2_tune.options import REACH
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.basis import basis, tools
 from tsm2_tune.tuner.clock import RunningClock
@@ -48,7 +49,7 @@ class AtOnce(Tuner):
             cache=lambda asked: asked, caches=lambda *_: (Cache.DIRTY,), basis=lambda cache: basis(*ON, cache),
             tools=tools(*ON, RUN.identity.driver),
         ))  # fmt: skip
-        self.options = Options(max_trials=trials, reach=1.1)
+        self.options = Options(max_trials=trials, reach=REACH)
         self.phases, self.clock, self._ceilings = Phases(), RunningClock(), RUN.ceilings
         self._worker = cast(Any, SimpleNamespace(attempt=self._attempt))
         self._compilers = cast(Any, SimpleNamespace(
