@@ -202,7 +202,7 @@ full_trials_option = click.option(
     "--full-trials",
     is_flag=True,
     help=f"On a GPU: verify and time in full also what cannot win. Without it a trial ends as {Outcome.BEHIND.value}"
-    f" whose first launches all take over {100 * REACH - 100:.0f} % longer than the fastest so far.",
+    f" if each of its first launches takes over {100 * REACH - 100:.0f} % longer than the fastest right kernel.",
 )
 pairs_option = click.option(
     "--pairs/--no-pairs",
@@ -268,7 +268,7 @@ def outcomes_option(name: str, variable: str, known: Sequence[Outcome], about: s
     )
 
 
-retry_option = outcomes_option("--retry", "retry", FAILURES, "Try again what ended so")
+retry_option = outcomes_option("--retry", "retry", FAILURES, "Try again the configurations whose trials ended as")
 
 
 def tuning_options(function: F) -> F:
@@ -285,7 +285,7 @@ def tuning_options(function: F) -> F:
             default=DEFAULT_RUN_LIMIT_SECONDS,
             show_default=True,
             metavar="SECONDS",
-            help="For each stage of a trial: verifying, timing.",
+            help="Time for each stage of a trial: verifying, timing.",
         ),
         click.option(
             "--compile-limit",
@@ -293,10 +293,14 @@ def tuning_options(function: F) -> F:
             default=DEFAULT_COMPILE_LIMIT_SECONDS,
             show_default=True,
             metavar="SECONDS",
-            help="For compiling one configuration.",
+            help="Time to compile one configuration.",
         ),
         click.option(
-            "--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Of inputs and order."
+            "--seed",
+            type=click.IntRange(0, MOST_SEED),
+            default=0,
+            show_default=True,
+            help="Seed of the inputs and of the order.",
         ),
         click.option(
             "--max-trials",

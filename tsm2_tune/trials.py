@@ -28,7 +28,7 @@ class TrialNumber(click.IntRange):
 
 @click.command()
 @click.argument("trials", metavar="[TRIAL]...", type=TrialNumber(), nargs=-1)
-@outcomes_option("--outcome", "outcomes", STORED_OUTCOMES, "All trials that ended so")
+@outcomes_option("--outcome", "outcomes", STORED_OUTCOMES, "All trials that ended as")
 @stored_device_option
 @database_option
 def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], device: str | None, database: str) -> None:

@@ -108,7 +108,7 @@ def tune(
     - `retry`: outcomes that are tried again, such as "timed-out"; "failed" is all but ok.
     - `seed`: of inputs and order.
     - `full_trials`: whether on a GPU also what cannot win is verified and timed in full: otherwise a trial ends as
-      "behind" whose first launches all take over 6 % longer than the fastest so far.
+      "behind" if each of its first launches takes over 6 % longer than the fastest right kernel so far.
     - `strategy`: in which order configurations are tried: "model", "exhaustive", "random", or a sampler of Optuna's,
       such as "optuna:tpe".
     - `gain`: a problem's search ends once less than this share of the best time is expected to be gained by going on:
