@@ -38,13 +38,11 @@ test-all: $(VENV)/installed
 	$(PYTEST) tests
 
 lint: $(VENV)/installed
-	@$(BIN)/pip install -q -e '.[lint]'
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 dist: $(VENV)/installed
-	@$(BIN)/pip install -q -e '.[dist]'
 	rm -rf dist
 	$(BIN)/python -m build
 	$(BIN)/twine check --strict dist/*
@@ -57,7 +55,7 @@ $(VENV)/installed: pyproject.toml
 	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "no C++ compiler found: install g++ or clang++, or name one with CXX="; exit 2; }
 	@$(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test,lint,dist]'
 	@touch $@
 
 clean:
