@@ -86,7 +86,7 @@ class Search(Iterator[Candidate]):
         self.learn()
 
     def hear(self, told: Told) -> None:
-        """The same, but have the strategy told when there is time for it, which is before the next one is heard of."""
+        """The same, but tell the strategy when there is time for it, which is before the next one is heard of."""
         self.learn()
         self._heard = told
         if self._gain is not None:
