@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from tests.conftest import compiled
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.checks import every_check
+from tsm2_tune.tuner.checks import checks_of, every_check
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.support import Support
+from tsm2_tune.tuner.support import FEW_RECORDS, WORST_RECORDS, Support
 from tsm2_tune.tuner.trial import Verdict
-from tsm2_tune.tuner.verify import verify
+from tsm2_tune.tuner.verify import inspect, prepare, verify
 
 SPLIT = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
 PROBLEM = Problem(70, 3, 40, "f32")
@@ -62,3 +66,36 @@ def test_the_verdict_does_not_depend_on_how_many_calls_are_ahead(
     found = [verdict_of(device, support_path, quickest, original, planted) for device in (HostDevice(), Ahead())]
     assert said in found[0].detail
     assert found[1] == found[0]
+
+
+@pytest.mark.parametrize(
+    ("m", "least", "most"), [(200, 1, WORST_RECORDS), (2500, 300, FEW_RECORDS), (30_011, FEW_RECORDS + 1, 2**14)]
+)
+def test_a_wrong_element_is_found_however_many_threads_compare(
+    support_path: str, m: int, least: int, most: int
+) -> None:
+    device = Ahead()
+    device.limits = replace(device.limits, sms=300)
+    device.support_threads = 256
+    problem = Problem(m, 3, 1, "f64")
+    support = Support(device, support_path, problem.dtype_name)
+    operands = Operands(device, support, problem, index_bits=problem.index_bits)
+    check = checks_of(problem)[0]
+    prepare(operands, check, seed=3)
+
+    def held(address: int, count: int) -> np.ndarray:
+        return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_double)), (count,))
+
+    c = held(operands.c.address, 3 * m)
+    right = np.outer(held(operands.b.address, 3), held(operands.a.address, m)).ravel()
+    tiles = -(-m // problem.dtype.reference_tile[0])
+    assert least <= -(-tiles // 256) * 256 <= most
+    c[:] = right
+    assert inspect(operands, check) == Verdict(True, 0.0, "")
+    for place in (0, 1, m - 1, 3 * m - 1, *range(17, 3 * m, 3 * m // 7)):
+        c[place] += 1
+        assert f"C[{place % m}, {place // m}] = " in inspect(operands, check).detail
+        assert "; 1 of " in inspect(operands, check).detail
+        c[place] = right[place]
+    operands.free()
+    support.free()

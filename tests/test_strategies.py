@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -169,6 +169,40 @@ def test_a_search_that_ended_by_the_gain_ends_at_once_the_next_time() -> None:
     past = replace(NOTHING_PAST, tried=frozenset(one.text for one in tried), told=told)
     again = Search(InOrder(SPACE.kept), past, gain=0.05)
     assert (searched(again), again.why) == ([], Why.GAIN)
+
+
+class AfterEach(InOrder):
+    """One candidate after the other: each once the one before was told of."""
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        super().__init__(candidates)
+        self._may = True
+
+    def ask(self) -> Candidate | None:
+        may, self._may = self._may, False
+        return super().ask() if may else None
+
+    def tell(self, told: Told) -> None:
+        self._may = True
+
+
+def test_what_was_heard_of_is_told_before_a_search_has_no_more() -> None:
+    few = SPACE.kept[:4]
+    search = Search(AfterEach(few))
+    found = []
+    for candidate in search:
+        found.append(candidate)
+        search.hear(Told(candidate.config, 5.0, is_right=True))
+    assert found == list(few)
+    assert not search.learn()
+
+
+def test_a_gain_is_judged_as_soon_as_a_trial_is_heard_of() -> None:
+    search = Search(InOrder(SPACE.kept), gain=0.05)
+    for number, candidate in enumerate(search, start=1):
+        search.hear(Told(candidate.config, 100.0, is_right=True))
+        assert search.is_over == (number == 101)
+    assert (number, search.why) == (101, Why.GAIN)
 
 
 def test_what_comes_first_comes_before_the_strategy() -> None:

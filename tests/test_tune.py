@@ -20,7 +20,7 @@ from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.past import NOTHING_PAST, Contender
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.strategies.strategy import InOrder
+from tsm2_tune.tuner.strategies.strategy import InOrder, Told
 from tsm2_tune.tuner.target import find_target
 from tsm2_tune.tuner.trial import Outcome, Verdict
 from tsm2_tune.tuner.tune import Options, Tuner
@@ -114,6 +114,32 @@ def test_the_first_kernel_compiles_while_a_gpu_is_measured(
     candidate = Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines())
     (trial,) = tuner.tune(Search(InOrder([candidate])))
     assert (trial.outcome, then) == (Outcome.OK, [compiling])
+
+
+def test_candidates_that_come_late_do_not_count_as_trials(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a strategy has one only once it is told of the one before, the least trials are made all the same."""
+
+    class AfterEach(InOrder):
+        told = True
+
+        def ask(self) -> Candidate | None:
+            told, self.told = self.told, False
+            return super().ask() if told else None
+
+        def tell(self, told: Told) -> None:
+            self.told = True
+
+    _ = tuner.ceilings
+    result = AttemptResult(Outcome.OK, "", verdict=Verdict(True, 0.1, "right"), measurement=measurement(9.0))
+    monkeypatch.setattr(tuner.worker, "attempt", lambda *_: result)
+    tuner.options = replace(tuner.options, least_trials=3)
+    tuner.target = replace(tuner.target, spec="0")
+    configs = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2, 3, 4)]
+    candidates = [
+        Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
+    ]
+    trials = list(tuner.tune(Search(AfterEach(candidates))))
+    assert [trial.config for trial in trials] == configs[:3]
 
 
 def test_equal_texts_wait_for_one_compiler(tuner: Tuner) -> None:

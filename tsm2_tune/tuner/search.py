@@ -82,22 +82,23 @@ class Search(Iterator[Candidate]):
 
     def tell(self, told: Told) -> None:
         """Take the trial of one of them into account."""
-        self._strategy.tell(told)
+        self.hear(told)
+        self.learn()
+
+    def hear(self, told: Told) -> None:
+        """The same, but tell the strategy when there is time for it, which is before the next one is heard of."""
+        self.learn()
+        self._heard = told
         if self._gain is not None:
             self._gain.tell(told)
             self._judge()
 
-    def hear(self, told: Told) -> None:
-        """Take the trial into account when there is time for it, which is before the next one is heard of."""
-        self.learn()
-        self._heard = told
-
     def learn(self) -> bool:
-        """Take the trial into account that was heard of last; False where that is done."""
+        """Tell the strategy of the trial that was heard of last; False where that is done."""
         if self._heard is None:
             return False
         told, self._heard = self._heard, None
-        self.tell(told)
+        self._strategy.tell(told)
         return True
 
     def is_behind(self, candidate: Candidate) -> bool:
@@ -113,9 +114,9 @@ class Search(Iterator[Candidate]):
             self.why = Why.GAIN
 
     def _new(self) -> Candidate | None:
-        """The next that was neither tried nor given; it counts as given now."""
-        while (candidate := next(self._first, None) or self._strategy.ask()) is not None:
-            if candidate.config.text not in self._given:
+        """The next that was neither tried nor given; it counts as given now. What was heard of may change that."""
+        while (candidate := next(self._first, None) or self._strategy.ask()) is not None or self.learn():
+            if candidate is not None and candidate.config.text not in self._given:
                 self._given.add(candidate.config.text)
                 return candidate
         return None

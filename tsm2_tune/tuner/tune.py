@@ -159,8 +159,6 @@ class Tuner:
                 begun = pending.take(lambda: meanwhile() or search.learn())
                 self.phases.enter(BETWEEN_REQUESTS)
                 if begun is None:
-                    if search.learn():
-                        continue
                     return
                 trying(begun[0])
                 trial = self._trial(*begun, since=since, fastest_us=fastest_us, meanwhile=ahead)
