@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -314,37 +313,6 @@ def test_a_device_that_kills_two_workers_ends_the_run(support_path: str, monkeyp
     monkeypatch.setattr(worker, "_started", doomed)
     with pytest.raises(WorkerError, match=r"^the worker died while it opened device cpu \(SIGKILL\), twice: "):
         worker.ceilings()
-
-
-def test_support_kernels_that_are_lost_while_a_worker_starts_are_compiled_again(support_path: str) -> None:
-    paths = iter([f"{support_path}.gone", support_path])
-    worker = Worker("cpu", lambda: next(paths), limit_seconds=30.0)
-    try:
-        assert worker.ceilings().read_gbytes_per_s > 0
-    finally:
-        worker.close()
-
-
-@pytest.mark.parametrize("opening", [False, True])
-def test_support_kernels_that_are_lost_twice_end_the_run_in_a_sentence(
-    opening: bool, support_path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a host they are needed for the ceilings; on a GPU to open the device."""
-    worker = Worker("cpu", lambda: f"{support_path}.gone", limit_seconds=30.0)
-    if opening:
-        monkeypatch.setattr(worker, "_started", lambda path: _saying(("lost", f"{path} was removed")))
-    with pytest.raises(WorkerError, match=r"\.gone was removed") as ended:
-        worker.ceilings()
-    assert ("twice: see who cleans the cache" in str(ended.value)) == opening
-    worker.close()
-
-
-def _saying(message: object) -> tuple[Any, Connection]:
-    """A process that says so, and its connection."""
-    ours, theirs = multiprocessing.Pipe()
-    theirs.send(message)
-    process = SimpleNamespace(pid=os.getpid(), kill=lambda: None, join=lambda *_: None)
-    return process, ours  # type: ignore[return-value]
 
 
 def test_a_crash_is_the_kernels_only_where_the_device_still_opens(
