@@ -234,8 +234,6 @@ def drawn(record: Mapping[str, Any]) -> dict[str, str]:
 @click.option("--output", default=None, type=click.Path(dir_okay=False, path_type=Path), help="JSON.")
 def main(db: str | None, spaces: Path, processes: int, output: Path | None) -> None:
     """Replay every strategy on the spaces, and print the tables."""
-    for name in NAMED:
-        strategy_named(name)  # before anything is replayed
     if output is not None:
         require_new(output, "name another --output")
     if db is None:
@@ -247,6 +245,8 @@ def main(db: str | None, spaces: Path, processes: int, output: Path | None) -> N
             raise InputError(
                 f"{db} has no trial of a GPU, and the host's times are of an emulation: name another --db"
             )
+    for name in NAMED:
+        strategy_named(name)  # before anything is replayed
     known = [fastest(row) for row in every]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         found = []
