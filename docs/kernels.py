@@ -126,6 +126,8 @@ def row_of(one: Declared, configs: list[Any]) -> str:
     values = sorted({*one.tunable.late, *(getattr(config, one.name) for config in configs)})
     spelt = ", ".join(str(value_spelt(one, value)) for value in values)
     about = one.tunable.about + ("; launch data" if one.tunable.is_launch else "")
+    if one.tunable.unit > 1:
+        about += f"; {one.tunable.unit} stands for one"
     return f"| `{one.word}` | `{one.name}` | {one.tunable.symbol} | {spelt} | {about} |"
 
 
