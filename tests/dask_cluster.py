@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.quick_members import quick_members
@@ -30,11 +30,11 @@ class Workers:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
         self._start("scheduler")
-        end = time.monotonic() + END_SECONDS
-        while not self._file.exists():
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        self.address: str = json.loads(self._file.read_text())["address"]
+        try:
+            self.address = self._scheduler_address()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def _file(self) -> Path:
@@ -55,6 +55,16 @@ class Workers:
         for process in reversed(self._processes):
             process.send_signal(signal.SIGKILL)
             process.wait()
+
+    def _scheduler_address(self) -> str:
+        """What the scheduler writes into its file, once the whole of it is there."""
+        end = time.monotonic() + END_SECONDS
+        while True:
+            with suppress(FileNotFoundError, json.JSONDecodeError):
+                address: str = json.loads(self._file.read_text())["address"]
+                return address
+            assert time.monotonic() < end
+            time.sleep(0.05)
 
     def _start(self, what: str, **environment: str) -> None:
         command = [sys.executable, "-m", "tests.dask_cluster", what, str(self._file)]

@@ -75,6 +75,13 @@ def test_a_problem_that_two_are_at_ends_once_with_the_trials_of_both() -> None:
     assert "7 new trials" in told[0]
 
 
+def test_a_run_that_finds_a_problem_done_does_not_end_it_again() -> None:
+    to_come = (started(A), started(B), begins(A), ends(A, new_trials=5), begins(B))
+    assert len([line for line in shown(*to_come, ends(B, new_trials=0)) if PROBLEM.text in line]) == 1
+    told = [line for line in shown(*to_come, ends(B, new_trials=2)) if PROBLEM.text in line]
+    assert ["5 new trials" in told[0], "7 new trials" in told[1], len(told)] == [True, True, 2]
+
+
 def test_cards_of_two_kinds_each_end_the_problem() -> None:
     lines = shown(started(A), started(B, "NVIDIA H100"), begins(A), begins(B), ends(B), ends(A))
     assert len([line for line in lines if PROBLEM.text in line]) == 2

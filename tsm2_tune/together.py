@@ -28,6 +28,7 @@ class Together:
         self._at: dict[str, Problem] = {}
         self._in_pairs = dict[str, bool]()  # of runs that live
         self._new_trials: dict[tuple[str, Problem], int] = {}
+        self._told: dict[tuple[str, Problem], ProblemEnded] = {}  # ends that were shown, the last of each problem
         self._held: list[Kept] = []  # of pairs, before they are shown
         self._most_done = -1  # of pairs, as any run has counted them
 
@@ -52,13 +53,17 @@ class Together:
         yield from self._pairs()
 
     def _ended(self, run: str, event: ProblemEnded) -> Event:
-        """The end of the problem, or of what this run does of it where others go on."""
+        """The end of the problem; or of what this run does of it, where others go on or had left nothing to do."""
         key = (self._device_names[run], event.problem)
         self._at.pop(run, None)
         self._new_trials[key] = self._new_trials.get(key, 0) + event.new_trials
         if any((self._device_names[other], problem) == key for other, problem in self._at.items()):
             return RunEnded(run, "")
-        return replace(event, new_trials=self._new_trials[key])
+        told = self._told.get(key)
+        if told is not None and not event.new_trials and event.winner == told.winner:
+            return RunEnded(run, "")
+        self._told[key] = replace(event, new_trials=self._new_trials[key])
+        return self._told[key]
 
     def _pairs(self) -> Iterator[Kept]:
         if not self._in_pairs or not all(self._in_pairs.values()):
