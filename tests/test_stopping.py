@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.command import TUNE, run
 from tests.on_host import ON_HOST
+from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.stopping import Stopped, held, stoppable
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.worker import AttemptResult, Worker
@@ -130,3 +132,41 @@ class TestCommand:
         finally:
             signal.signal(signal.SIGHUP, before)
         assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_signal_leaves_no_transaction_open(path: Path, writes: bool) -> None:
+    """Wherever in the transaction, or in what SQLAlchemy does for it, the signal comes."""
+
+    def transaction(database: Database, at: int) -> int:
+        """How many calls the transaction made; the signal comes in the one of this number."""
+        made = 0
+
+        def count(_: object, event: str, __: object) -> None:
+            nonlocal made
+            if event == "call":
+                made += 1
+                if made == at:
+                    send(signal.SIGTERM)
+
+        sys.setprofile(count)
+        try:
+            with database.transaction(writes=writes) as connection:
+                connection.exec_driver_sql("SELECT count(*) FROM trial").scalar()
+        finally:
+            sys.setprofile(None)
+        return made
+
+    with Database.open(path, create=True) as database:
+        calls = transaction(database, 0)
+        assert calls > 50
+        for at in range(1, calls + 1):
+            kept = None
+            try:
+                with stoppable():
+                    transaction(database, at)
+            except Stopped as stopped:
+                kept = stopped  # with every frame that it came through
+            assert kept is not None, at
+            pool: Any = database._engine.pool
+            assert pool.checkedout() == 0, at

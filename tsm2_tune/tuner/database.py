@@ -11,7 +11,6 @@ import math
 import os
 import shlex
 import sqlite3
-import stat
 import sys
 import tempfile
 import time
@@ -30,8 +29,10 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import layout, migrations
 from tsm2_tune.tuner.addresses import Address
 from tsm2_tune.tuner.mounts import UNCHANGED, Unchanged, network_of, refusal
+from tsm2_tune.tuner.openable import refuse_unopenable
 from tsm2_tune.tuner.repeating import repeated
 from tsm2_tune.tuner.server import Server
+from tsm2_tune.tuner.stopping import held
 
 LEAST_FREE_BYTES = 1 << 20  # of a disk that is not full
 BUSY_TIMEOUT_SECONDS = 30.0  # how long to wait for another program's lock
@@ -51,8 +52,6 @@ LIMITS = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-COMPANIONS = ("-journal", "-wal", "-shm")  # what SQLite looks for beside a file
-NAME_FOLLOWS = bytes.fromhex("d9d505f920a163d7")  # the end of a journal that names another one
 DETAIL_CHARACTERS = 200  # of SQLite's own message
 
 # SQLite's primary result code -> what is wrong and what to do.
@@ -95,7 +94,7 @@ class Database:
             with Server.open(place, create=create) as server:
                 yield cls(place, server.engine, server=server)
             return
-        _refuse_others(place, create=create)
+        refuse_unopenable(place, create=create)
         network = network_of(place)
         if network and create:
             raise refusal(place, network)
@@ -115,7 +114,7 @@ class Database:
 
         StoreError as `copy`.
         """
-        _refuse_others(path, create=False)
+        refuse_unopenable(path, create=False)
         database = cls(path, _engine_of_copy(path))
         try:
             yield database
@@ -182,11 +181,20 @@ class Database:
 
         One that writes excludes others; on a server those alone that are `about` the same, where it says so. What
         need not be `durable` may be gone when a server fails.
+
+        A signal that ends a run waits for the end of the transaction: raised in the middle of SQLAlchemy, it would
+        leave a connection open, by which this very process would be locked out.
         """
-        if self._server is not None:
-            with self._server.transaction(writes=writes, about=about, durable=durable) as connection:
-                yield connection
-            return
+        with held():
+            if self._server is not None:
+                with self._server.transaction(writes=writes, about=about, durable=durable) as connection:
+                    yield connection
+            else:
+                with self._file_transaction(writes=writes) as connection:
+                    yield connection
+
+    @contextmanager
+    def _file_transaction(self, *, writes: bool) -> Iterator[Connection]:
         if writes and isinstance(self.path, Path) and (self._is_copy or self._file is not None):
             network, remedy = network_of(self.path), REMEDIES[sqlite3.SQLITE_READONLY]
             raise refusal(self.path, network) if network else StoreError(f"{self.path} {remedy}")
@@ -213,7 +221,7 @@ def copy(path: Path, into: Path) -> None:
     StoreError where it cannot be read, is no database, or where a program was ended while it wrote; of the new file
     where that cannot be made, or its disk is full.
     """
-    _refuse_others(path, create=False)
+    refuse_unopenable(path, create=False)
     _back_up(path, into, partial(sqlite3.connect, into)).close()
 
 
@@ -268,47 +276,6 @@ def _full_folder(path: object) -> str:
             if found.f_bavail * found.f_frsize < LEAST_FREE_BYTES:
                 return folder
     return own
-
-
-def _refuse_others(path: Path, *, create: bool) -> None:
-    """StoreError where no database can be opened there."""
-    _refuse_name(path)
-    if os.path.isdir(path):  # unlike Path's, these do not raise below a folder that cannot be read
-        raise StoreError(f"{path} is a folder: name a file with --db")
-    if not create and not os.path.exists(path):
-        raise StoreError(f"no database {path}: tune first, or name another file with --db")
-    _refuse_companions(path)
-
-
-def _refuse_name(path: Path) -> None:
-    """StoreError where no file can be called so, or beside it as SQLite does, or where nobody may look for it."""
-    try:
-        os.lstat(f"{path}{max(COMPANIONS, key=len)}")
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no file can be called so"
-        raise StoreError(f"{path} cannot be opened ({why}): name another file with --db") from error
-
-
-def _refuse_companions(path: Path) -> None:
-    """StoreError where SQLite would follow what lies beside the file: a FIFO, a link, or a journal's other name.
-
-    A journal that ends with the name of a file, as one of a transaction in several databases does, has SQLite remove
-    that file. This program makes no such one.
-    """
-    for suffix in COMPANIONS:
-        beside = f"{path}{suffix}"
-        with suppress(FileNotFoundError, NotADirectoryError):
-            if not stat.S_ISREG(os.lstat(beside).st_mode):
-                raise StoreError(f"{beside} is no regular file: remove it, or name another database with --db")
-    with suppress(OSError), open(f"{path}-journal", "rb") as journal:
-        journal.seek(-len(NAME_FOLLOWS), os.SEEK_END)
-        if journal.read() == NAME_FOLLOWS:
-            raise StoreError(
-                f"{path}-journal names another file, which SQLite would remove: restore a copy of the database"
-                " without it, or name another with --db"
-            )
 
 
 def fetched(connection: Connection, query: Executable) -> Sequence[RowMapping]:
