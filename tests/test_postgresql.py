@@ -155,6 +155,7 @@ def refusal(name: str, *, create: bool = False) -> str:
         (["DELETE FROM tsm2_tune"], "has no version of its schema any more: restore a copy of it"),
         (["ALTER TABLE run ADD COLUMN sex text"], "has an altered 'run', unlike what tsm2-tune makes"),
         (["DROP VIEW best"], "lacks 'best', unlike what tsm2-tune makes"),
+        (["DROP INDEX newest_of_family"], "lacks 'newest_of_family', unlike what tsm2-tune makes"),
         (["DROP VIEW best", "DROP TABLE receipt"], "lacks 'receipt', unlike what tsm2-tune makes"),
         (
             ["ALTER TABLE trial DROP CONSTRAINT trial_device_name_problem_id_config_basis_key"],

@@ -75,10 +75,10 @@ def upgrade(connection: Connection, found: int) -> None:
 
 
 def _refuse_altered(connection: Connection, place: str) -> None:
-    """StoreError where a table or the view is not there, or has other columns or keys."""
+    """StoreError where a table, an index or the view is not there, or a table has other columns or keys."""
     inspector = inspect(connection)
     columns, unique = inspector.get_multi_columns(), inspector.get_multi_unique_constraints()
-    views = inspector.get_view_names()
+    indices, views = inspector.get_multi_indexes(), inspector.get_view_names()
     for table in (*schema.metadata.tables.values(), *own.tables.values()):
         key = (None, table.name)
         found = {(one["name"], one["nullable"]) for one in columns.get(key, ())}
@@ -86,6 +86,8 @@ def _refuse_altered(connection: Connection, place: str) -> None:
         keys = {tuple(one["column_names"]) for one in unique.get(key, ())}
         if found != expected or not _unique(table) <= keys:
             _refuse(place, table.name, is_there=bool(found))
+        for name in sorted({str(one.name) for one in table.indexes} - {one["name"] for one in indices.get(key, ())}):
+            _refuse(place, name, is_there=False)
     if schema.best.name not in views:
         _refuse(place, schema.best.name, is_there=False)
 
