@@ -93,12 +93,14 @@ def _neighbours(
     """The choices of these families for the nearest of those problems, by distance."""
     is_gram = problem.is_gram
     near = (
-        (distance(problem, one.problem), place, one, choices)
+        (distance(problem, one.problem), place, one)
         for place, one in enumerate(those)
-        if one.problem.is_gram == is_gram
-        if (choices := [choice for choice in one.choices if choice.config.family in families])
+        if one.problem.is_gram == is_gram and not one.families.isdisjoint(families)
     )
-    return [(away, one, choice) for away, _, one, choices in nsmallest(NEIGHBOURS, near) for choice in choices]
+    nearest = nsmallest(NEIGHBOURS, near)
+    return [
+        (away, one, choice) for away, _, one in nearest for choice in one.choices if choice.config.family in families
+    ]
 
 
 def _is_same(one: Problem, other: Problem) -> bool:

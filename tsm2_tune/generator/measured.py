@@ -9,7 +9,7 @@ the microseconds that it took. `python -m benchmarks.measured` makes the file of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import hypot, log
 from pathlib import Path
 
@@ -43,13 +43,18 @@ class Choice:
     us: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Measured:
     """A problem that was measured on a device, and its fastest kernels, the fastest first."""
 
     limits: DeviceLimits  # of the device; in the file a card of PROFILES
     problem: Problem
     choices: tuple[Choice, ...]
+
+    @cached_property
+    def families(self) -> frozenset[str]:
+        """Of the choices, by name."""
+        return frozenset(one.config.family for one in self.choices)
 
     @property
     def line(self) -> str:
