@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,12 +23,12 @@ END_SECONDS = 60.0
 
 
 class Workers:
-    """Processes of workers, in the order in which they were started."""
+    """A scheduler, and workers in the order in which they were started."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._start("scheduler")
+        self._scheduler = self._started("scheduler")
+        self._workers: list[subprocess.Popen[bytes]] = []  # that live
         try:
             self.address = self._scheduler_address()
         except BaseException:
@@ -43,18 +42,28 @@ class Workers:
     def add(self, **environment: str) -> None:
         """Start a worker. Its host is a device of its own, as another GPU would be."""
         locks = tempfile.mkdtemp(dir=self._folder)
-        self._start("worker", XDG_RUNTIME_DIR=locks, **environment)
+        self._workers.append(self._started("worker", XDG_RUNTIME_DIR=locks, **environment))
+
+    def have(self, count: int) -> None:
+        """Start workers until there are so many, and wait until all have come to the scheduler."""
+        from distributed import Client
+
+        for _ in range(count - len(self._workers)):
+            self.add()
+        with Client(self.address, set_as_default=False) as client:
+            end = time.monotonic() + END_SECONDS
+            while len(client.nthreads()) != count:
+                assert time.monotonic() < end
+                time.sleep(0.05)
 
     def kill(self, number: int) -> None:
-        """End a worker, the first of which is 0, as a machine that is switched off does."""
-        self._processes[1 + number].kill()
-        self._processes[1 + number].wait()
+        """End a worker, the first of those that live is 0, as a machine that is switched off does."""
+        _end(self._workers.pop(number))
 
     def close(self) -> None:
         """End all."""
-        for process in reversed(self._processes):
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+        for process in (*reversed(self._workers), self._scheduler):
+            _end(process)
 
     def _scheduler_address(self) -> str:
         """What the scheduler writes into its file, once the whole of it is there."""
@@ -66,27 +75,23 @@ class Workers:
             assert time.monotonic() < end
             time.sleep(0.05)
 
-    def _start(self, what: str, **environment: str) -> None:
+    def _started(self, what: str, **environment: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "tests.dask_cluster", what, str(self._file)]
         paths = os.pathsep.join(one for one in sys.path if one)
         environment = {**os.environ, "PYTHONPATH": paths, **environment}
-        self._processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 @contextmanager
-def cluster(folder: Path, workers: int) -> Iterator[Workers]:
-    """A scheduler with so many workers that have come to it."""
-    from distributed import Client
-
+def cluster(folder: Path) -> Iterator[Workers]:
+    """A scheduler that has no workers yet."""
     started = Workers(folder)
     try:
-        for _ in range(workers):
-            started.add()
-        with Client(started.address, set_as_default=False) as client:
-            end = time.monotonic() + END_SECONDS
-            while len(client.nthreads()) < workers:
-                assert time.monotonic() < end
-                time.sleep(0.05)
         yield started
     finally:
         started.close()

@@ -24,11 +24,20 @@ from tsm2_tune.tuner.events import Event, OfRun, RunEnded, TrialStored
 pytestmark = [pytest.mark.usefixtures("session_cache", "toolchain"), pytest.mark.host]
 
 
+@pytest.fixture(scope="module")
+def scheduler(
+    tmp_path_factory: pytest.TempPathFactory, session_cache: None, toolchain: Toolchain
+) -> Iterator[Workers]:
+    """One for all tests that leave it alive."""
+    with cluster(tmp_path_factory.mktemp("cluster")) as scheduler:
+        yield scheduler
+
+
 @pytest.fixture
-def workers(tmp_path: Path, session_cache: None, toolchain: Toolchain) -> Iterator[Workers]:
+def workers(scheduler: Workers) -> Workers:
     """Two."""
-    with cluster(tmp_path, 2) as workers:
-        yield workers
+    scheduler.have(2)
+    return scheduler
 
 
 def tuned(
@@ -82,7 +91,7 @@ def test_a_worker_that_comes_takes_the_place_of_the_last_one(path: Path, workers
         if isinstance(event, OfRun) and isinstance(event.event, TrialStored) and not begun:
             begun.append(event.run)
             workers.kill(0)
-            workers.kill(1)
+            workers.kill(0)
             workers.add()
 
     tuned(path, workers, kill)
@@ -122,19 +131,21 @@ def test_other_versions_and_machines_are_refused(
     assert not path.exists()
 
 
-def test_a_scheduler_that_dies_is_an_error(path: Path, workers: Workers) -> None:
+def test_a_scheduler_that_dies_is_an_error(path: Path, tmp_path: Path) -> None:
     def kill(event: Event) -> None:
         if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
             workers.close()
 
-    with pytest.raises(WorkerError, match="does not answer any more"):
-        tuned(path, workers, kill)
+    with cluster(tmp_path) as workers:
+        workers.have(1)
+        with pytest.raises(WorkerError, match="does not answer any more"):
+            tuned(path, workers, kill)
 
 
 def test_what_no_cluster_has_is_refused(path: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--device 0,1 is of this machine"):
         tsm2_tune.tune("64x2x64", cluster="tcp://127.0.0.1:1", device="0,1", db=path)
-    with cluster(tmp_path, 0) as none, pytest.raises(DeviceError, match="has no workers: start some with"):
+    with cluster(tmp_path) as none, pytest.raises(DeviceError, match="has no workers: start some with"):
         tuned(path, none)
 
 
