@@ -95,7 +95,7 @@ def _neighbours(
     near = (
         (distance(problem, one.problem), place, one)
         for place, one in enumerate(those)
-        if one.problem.is_gram == is_gram and not one.families.isdisjoint(families)
+        if not one.families.isdisjoint(families) and one.problem.is_gram == is_gram
     )
     nearest = nsmallest(NEIGHBOURS, near)
     return [

@@ -14,7 +14,7 @@ import sqlite3
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import chain, repeat
@@ -278,11 +278,13 @@ def _full_folder(path: object) -> str:
     return own
 
 
-def fetched(connection: Connection, query: Executable) -> Sequence[RowMapping]:
-    """What the query gives. StoreError where that is more than the file can hold."""
+def fetched(
+    connection: Connection, query: Executable, values: Mapping[str, Any] | None = None
+) -> Sequence[RowMapping]:
+    """What the query gives with these values. StoreError where that is more than the file can hold."""
     left = connection.info.get("read_bytes", math.inf)  # a server bounds what it gives
     found = []
-    for row in connection.execute(query).mappings():
+    for row in connection.execute(query, values).mappings():
         left -= ROW_BYTES + sum(len(value) for value in row.values() if isinstance(value, str | bytes))
         if left < 0:
             raise StoreError(f"{connection.info['path']} {REMEDIES[sqlite3.SQLITE_CORRUPT]}")

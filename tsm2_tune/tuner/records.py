@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Table, and_, func, select
+from sqlalchemy import Connection, Select, Table, and_, bindparam, func, select
 
 from tsm2_tune.tuner import schema, stored
 from tsm2_tune.tuner.best_view import Among
@@ -16,11 +17,35 @@ from tsm2_tune.tuner.stored import BestRow, TrialRecord
 from tsm2_tune.tuner.trial import Measurement
 from tsm2_tune.tuner.vendor import storing
 
+# Statements that are asked for each of many trials: SQLAlchemy takes longer to make one than to run it.
+MEASUREMENTS = (
+    select(schema.measurement)
+    .where(schema.measurement.c.trial_id == bindparam("trial_id"))
+    .order_by(schema.measurement.c.round)
+)
+SAMPLES = (
+    select(schema.sample)
+    .where(schema.sample.c.measurement_id == bindparam("measurement_id"))
+    .order_by(schema.sample.c.ordinal)
+)
+RIVAL = ("device_name", "problem_id", "family")  # what trials have in common of which the newest basis counts
+NEWEST_BASIS = (
+    select(schema.trial.c.basis)
+    .where(*(schema.trial.c[name] == bindparam(name) for name in RIVAL), schema.trial.c.superseded == 0)
+    .order_by(schema.trial.c.ended_at.desc(), schema.trial.c.id.desc())
+    .limit(1)
+)
+
+
+@cache
+def _of_key(table: Table) -> Select[Any]:
+    (column,) = table.primary_key.columns
+    return select(table).where(column == bindparam("key"))
+
 
 def row_of(connection: Connection, table: Table, key: Any) -> Row:
     """The row of this primary key; KeyError where a damaged file has none."""
-    (column,) = table.primary_key.columns
-    row = connection.execute(select(table).where(column == key)).mappings().first()
+    row = connection.execute(_of_key(table), {"key": key}).mappings().first()
     if row is None:
         raise KeyError(f"no {table.name} {key}")
     return row
@@ -28,20 +53,15 @@ def row_of(connection: Connection, table: Table, key: Any) -> Row:
 
 def measurements_of(connection: Connection, trial_id: int) -> Iterator[tuple[int, Measurement]]:
     """Each measurement of the trial with its round, in order."""
-    table, sample = schema.measurement, schema.sample
-    query = select(table).where(table.c.trial_id == trial_id).order_by(table.c.round)
-    for row in fetched(connection, query):
-        samples = select(sample).where(sample.c.measurement_id == row["id"]).order_by(sample.c.ordinal)
-        yield row["round"], stored.measurement(row, fetched(connection, samples))
+    for row in fetched(connection, MEASUREMENTS, {"trial_id": trial_id}):
+        samples = fetched(connection, SAMPLES, {"measurement_id": row["id"]})
+        yield row["round"], stored.measurement(row, samples)
 
 
 def trial_record(connection: Connection, trial_id: int) -> TrialRecord:
     found = row_of(connection, schema.trial, trial_id)
     rounds = tuple(measurements_of(connection, trial_id))
-    rivals = [schema.trial.c[name] == found[name] for name in ("device_name", "problem_id", "family")]
-    rivals.append(schema.trial.c.superseded == 0)
-    last = (schema.trial.c.ended_at.desc(), schema.trial.c.id.desc())
-    newest_basis = select(schema.trial.c.basis).where(*rivals).order_by(*last).limit(1)
+    newest_basis = connection.execute(NEWEST_BASIS, {name: found[name] for name in RIVAL}).scalar()
     trial = stored.trial(
         found,
         problem=row_of(connection, schema.problem, found["problem_id"]),
@@ -54,7 +74,7 @@ def trial_record(connection: Connection, trial_id: int) -> TrialRecord:
         trial=trial,
         rounds=rounds,
         ended_at=found["ended_at"],
-        current=not found["superseded"] and connection.execute(newest_basis).scalar() == found["basis"],
+        current=not found["superseded"] and newest_basis == found["basis"],
         unchanged=stored.is_unchanged(trial),
     )
 
