@@ -1,4 +1,4 @@
-"""Shared objects that are built once a test run, of sources that are compiled once: many tests are given equal ones."""
+"""Shared objects that are built once a test run, of C that is compiled once: many tests are given equal ones."""
 
 from __future__ import annotations
 
