@@ -6,7 +6,7 @@ does once more; how much longer is the kernel's own, and shows where it was meas
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -51,9 +51,8 @@ def fitted(winner: Winner, card: Card) -> Division:
     measured = measured_of(winner, card)
     odd = {bool(one.work.has_odd_lines) for one in measured}
     odd_lines = sorted({*ODD_LINES, division.odd_lines}) if len(odd) > 1 else [division.odd_lines]
-    facts = asdict(division)
     tried = [
-        Division(**facts | {"arithmetic_rate": arithmetic, "cached_rate": cached, "odd_lines": longer})
+        replace(division, arithmetic_rate=arithmetic, cached_rate=cached, odd_lines=longer)
         for arithmetic, cached, longer in product(ARITHMETIC_RATES, CACHED_RATES, odd_lines)
     ]
     kernels = Kernels(tried, [winner.launch], [measured[0].work], [measured], card)  # the same for all of them
