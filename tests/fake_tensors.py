@@ -121,11 +121,11 @@ def describe(tensor: Any, told: Any) -> int:
     except AttributeError:
         return -1
     tensor.__dict__["told"] = [(ctypes.c_int64 * len(shape))(*numbers) for numbers in (shape, strides)]
-    word = tensor.dtype.partition(".")[2]
-    told[0].data, told[0].byte_offset = address - 16, 16
-    told[0].device_type, told[0].device, told[0].dimensions = 2, tensor.get_device(), len(shape)  # 2: CUDA
-    told[0].code, told[0].bits, told[0].lanes = CODES[word.rstrip("0123456789")], 8 * SIZES[word], 1
-    told[0].shape, told[0].strides = tensor.told
+    word, one = tensor.dtype.partition(".")[2], told[0]
+    one.data, one.byte_offset = address - 16, 16
+    one.device_type, one.device, one.dimensions = 2, tensor.get_device(), len(shape)  # 2: CUDA
+    one.code, one.bits, one.lanes = CODES[word.rstrip("0123456789")], 8 * SIZES[word], 1
+    one.shape, one.strides = tensor.told
     return 0
 
 

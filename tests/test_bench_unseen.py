@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -42,7 +43,7 @@ from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.operands import Operands, needed_bytes
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.tune import Tuner
+from tsm2_tune.tuner.tune import Options, Tuner
 
 H200 = PROFILES["h200"]
 KINDS = (UNSEEN_REGIMES, LAYOUTS, ("f32", "f64", "c64"))
@@ -201,10 +202,12 @@ SMALL += ["--large", "40:60", "--long", "300:400", "--small", "2:4"]
 
 
 @pytest.mark.host
+@pytest.mark.usefixtures("session_cache", "known_ceilings")
 def test_a_run_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pack from a result file, the measurement in parts and again, the tables."""
     once = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
     monkeypatch.setattr(pack, "in_set", lambda record, shape_set: True)
+    monkeypatch.setattr(HostDevice, "ceilings", lambda _: CEILINGS)
     monkeypatch.setattr(unseen_run, "PATIENT", replace(unseen_run.PATIENT, effort=once, final_effort=once))
     monkeypatch.chdir(tmp_path)
     result = ResultFile(Path("winners.json"), dict(FACTS))
@@ -270,8 +273,11 @@ def test_a_file_without_searches_of_this_device_is_refused(
 
 
 @pytest.mark.host
+@pytest.mark.usefixtures("session_cache", "known_ceilings")
 def test_a_pack_is_tuned_once_and_has_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "PACK_SHAPES", {"R": ((48, 2, 64), (70, 3, 50))})
+    monkeypatch.setattr(pack, "Options", partial(Options, effort=ONCE, max_trials=2))
+    monkeypatch.setattr(pack, "FINAL", ONCE)
     monkeypatch.chdir(tmp_path)
     asked = [*SMALL, "--regime", "R", "--pack-only", "--pack", "pack.py", "--budget", "4", "--verbose"]
     done = CliRunner().invoke(main, asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import astuple
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,10 +24,26 @@ pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_ca
 
 def modules(folder: Path, found: Winners, known: Known) -> tuple[ModuleType, ModuleType]:
     """A module without a launcher, and one whose launcher chooses."""
+    plain, compiled = (imported(text, folder) for text in texts(found, known))
+    return plain, compiled
+
+
+def texts(found: Winners, known: Known) -> tuple[str, str]:
+    """Of these modules."""
     rows, sources = found
     binary = launcher_binary([(row, sources[row.trial_id]) for row in rows], known)
-    plain, compiled = (imported(exported("module", found, known=known, launcher=x), folder) for x in (None, binary))
+    return exported("module", found, known=known), exported("module", found, known=known, launcher=binary)
+
+
+def modules_of_everything(folder: Path, seed: int) -> tuple[ModuleType, ModuleType]:
+    """Modules of winners of every type and op, of two GPUs; of seed 0 nothing more is known of them."""
+    plain, compiled = (imported(text, folder) for text in texts_of_everything(seed))
     return plain, compiled
+
+
+@cache
+def texts_of_everything(seed: int) -> tuple[str, str]:
+    return texts(*everything(seed))
 
 
 def told(match: Any) -> tuple[Any, list[float]]:
@@ -63,7 +80,7 @@ def counted(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize(("seed", "device"), [(0, GPU), (1, GPU), (2, GPU), (3, "another"), (1, "NVIDIA A100")])
 def test_the_choice_is_the_pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, device: str) -> None:
-    plain, compiled = modules(tmp_path, *everything(seed))
+    plain, compiled = modules_of_everything(tmp_path, seed)
     calls = random_calls(600, seed)
     expected = [chosen(plain, call, device) for call in calls]
     made = [chosen(plain, call, device, is_made=True) for call in calls]

@@ -11,20 +11,18 @@ import threading
 import tracemalloc
 import zlib
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.fabricated import Winners, device_array, exported, imported
+from tests.fabricated import device_array
 from tests.fake_tensors import TYPES, Tensor, fake_cupy, fake_torch
 from tests.library_calls import H200
 from tests.random_calls import PLACES, Driver, odd_product, of_cupy, outcome, random_product, tensor
 from tests.random_calls import TYPES as KINDS
-from tests.test_library_choice import everything
-from tsm2_tune.tuner.export.compiled import launcher_binary
+from tests.test_launcher_choice import modules_of_everything
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
 
@@ -42,19 +40,6 @@ class Loading(Driver):
     def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
         function._obj.value = module.value
         return 0
-
-
-def modules(folder: Path, found: Winners, known: Any) -> tuple[ModuleType, ModuleType]:
-    """A module without the launcher and one with it, neither of which has started anything."""
-    plain, compiled = (imported(text, folder) for text in texts(found, known))
-    return plain, compiled
-
-
-def texts(found: Winners, known: Any) -> tuple[str, str]:
-    """Of a module without the launcher, and of one with it."""
-    rows, sources = found
-    binary = launcher_binary([(row, sources[row.trial_id]) for row in rows], known)
-    return exported("module", found, known=known), exported("module", found, known=known, launcher=binary)
 
 
 def before_a_driver(module: ModuleType, patch: pytest.MonkeyPatch) -> None:
@@ -85,21 +70,10 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.fixture
 def pair(tmp_path: Path, torch: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
     """Modules of winners of everything, each before a driver of its own."""
-    made = of_everything(tmp_path, 1)
+    made = modules_of_everything(tmp_path, 1)
     for module in made:
         before_a_driver(module, monkeypatch)
     return made
-
-
-def of_everything(folder: Path, seed: int) -> tuple[ModuleType, ModuleType]:
-    """Modules of winners of every type and op, of two GPUs; of seed 0 nothing more is known of them."""
-    plain, compiled = (imported(text, folder) for text in texts_of_everything(seed))
-    return plain, compiled
-
-
-@cache
-def texts_of_everything(seed: int) -> tuple[str, str]:
-    return texts(*everything(seed))
 
 
 def served(pair: tuple[ModuleType, ModuleType], library: Any, seed: int, kind: Any) -> tuple[int, set[Any]]:
@@ -131,7 +105,7 @@ def served(pair: tuple[ModuleType, ModuleType], library: Any, seed: int, kind: A
 def test_a_first_call_does_what_it_does_without(
     tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    made = of_everything(tmp_path, seed)
+    made = modules_of_everything(tmp_path, seed)
     for module in made:
         before_a_driver(module, monkeypatch)
     count, kinds = served(made, torch, seed, lambda one: one)

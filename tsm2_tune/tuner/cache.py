@@ -258,17 +258,16 @@ def entries() -> Iterator[Entry]:
             if not stat.S_ISDIR(shard.lstat().st_mode):  # a link leads to files that are not the cache's
                 continue
             with os.scandir(shard) as listing:
-                found = [one for one in listing if one.is_file(follow_symlinks=False)]
+                found = {one.name: one for one in listing if one.is_file(follow_symlinks=False)}
         except OSError:  # removed just now
             continue
-        for one in found:
+        for name, one in found.items():
+            if name.endswith(".json"):
+                continue
             with suppress(OSError):
-                is_report = one.name.endswith(".json")
-                report = Path(one.path).with_suffix(".json")
-                of_report = report.lstat().st_size if report.exists() and not is_report else 0
-                if not is_report:
-                    facts = one.stat(follow_symlinks=False)
-                    yield Entry(Path(one.path), facts.st_size + of_report, facts.st_atime)
+                facts, report = one.stat(follow_symlinks=False), found.get(f"{os.path.splitext(name)[0]}.json")
+                of_report = report.stat(follow_symlinks=False).st_size if report else 0
+                yield Entry(Path(one.path), facts.st_size + of_report, facts.st_atime)
 
 
 def evict(limit_bytes: int) -> None:
