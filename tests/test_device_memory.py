@@ -30,6 +30,7 @@ from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.host.device import HostBuffer, HostDevice
 from tsm2_tune.tuner.loaded import Entry, WorkspaceTooLarge
 from tsm2_tune.tuner.operands import needed_bytes
+from tsm2_tune.tuner.requests import Call, FullVerification, Run
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.support import Support
 from tsm2_tune.tuner.trial import Outcome
@@ -127,16 +128,16 @@ def test_a_winner_is_verified_without_the_long_extents_that_it_has_no_workspace_
     starved: Starved, entry: Entry, support_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     support = Support(starved, support_path, PROBLEM.dtype_name)
-    bench = full._Bench(starved, support, entry, PROBLEM.index_bits)
     monkeypatch.setattr(loaded, "needed_bytes", lambda problem: starved.limits.memory_bytes)
     for is_large in (True, False):
         starved.left = 3  # the operands
-        call = full.Call("long extents", PROBLEM, checks_of(PROBLEM), is_large=is_large)
+        call = Call("long extents", PROBLEM, checks_of(PROBLEM), is_large=is_large)
+        request = FullVerification(PROBLEM, (Run("with splits", entry, PROBLEM.index_bits, (call,)),), seed=1)
         if is_large:
-            assert bench.verdict(call, seed=1).correct
+            assert full.verify_in_full(starved, support, request, lambda _: None).correct
         else:
             with pytest.raises(WorkspaceTooLarge):
-                bench.verdict(call, seed=1)
+                full.verify_in_full(starved, support, request, lambda _: None)
     support.free()
     assert starved.in_use == 0
 

@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from numpy import int64, uint64
+from numpy import float32, int32, int64, uint64
 
 from tests.on_gpu import ON_GPU
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.tuner.cuda import CudaDevice, CudaKernel
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.cuda_kernel import CudaKernel
 from tsm2_tune.tuner.flush import stream
 from tsm2_tune.tuner.measure import Effort, measure
 from tsm2_tune.tuner.trial import Cache
@@ -102,6 +103,40 @@ def test_states_of_the_l2_differ(gpu: CudaDevice, gpu_support_path: str) -> None
     assert slower[plain] < slower[evict_first]
     data.free()
     sink.free()
+
+
+def test_what_is_started_aside_runs_beside_the_rest(gpu: CudaDevice, gpu_support_path: str) -> None:
+    """One warp works for some tenths of a second; meanwhile other kernels start and end, and are waited for."""
+    slow, quick = gpu.load(gpu_support_path, "rate_f32"), gpu.load(gpu_support_path, "rate_f32")
+    sink = gpu.allocate(4096)
+
+    def work(kernel: CudaKernel, turns: int) -> None:
+        kernel((int32(turns), float32(0.999), uint64(sink.address)), blocks=1, threads=32)
+
+    for kernel in (slow, quick):
+        work(kernel, 1)
+    begun = time.perf_counter()
+    (wait,) = gpu.aside([lambda: work(slow, 2**26)])
+    for _ in range(100):
+        work(quick, 1)
+        gpu.synchronise()
+    meanwhile = time.perf_counter() - begun
+    wait()
+    assert meanwhile < 0.5 * (time.perf_counter() - begun)
+    sink.free()
+
+
+def test_memory_that_was_kept_is_given_back(gpu: CudaDevice) -> None:
+    free_bytes, _ = gpu.drv.mem_get_info()
+    with gpu.keeping_memory():
+        addresses = set()
+        for _ in range(3):
+            buffer = gpu.allocate(2**30)
+            addresses.add(buffer.address)
+            buffer.free()
+        assert len(addresses) == 1
+        assert gpu.drv.mem_get_info()[0] <= free_bytes - 2**30
+    assert gpu.drv.mem_get_info()[0] == free_bytes
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from tsm2_tune.tuner import compiling, serving
 from tsm2_tune.tuner import tune as tuning
 from tsm2_tune.tuner import worker as workers
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.cuda import FAULTS, fault_of, refusal_of
+from tsm2_tune.tuner.cuda_kernel import FAULTS, fault_of, refusal_of
 from tsm2_tune.tuner.device import DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.loaded import Entry
@@ -360,7 +360,7 @@ def test_a_lost_device_is_no_crash(tuner: Tuner, support_path: str) -> None:
 )
 def test_the_driver_says_whose_an_error_is(status: int, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = SimpleNamespace(cuCtxSynchronize=lambda: status)
-    monkeypatch.setattr("tsm2_tune.tuner.cuda.ctypes.CDLL", lambda _: driver)
+    monkeypatch.setattr("tsm2_tune.tuner.cuda_kernel.ctypes.CDLL", lambda _: driver)
     assert type(refusal_of(RuntimeError("error"), "the driver refuses to start k")) is kind
     assert type(fault_of(RuntimeError("error"))) is (KernelFault if status in FAULTS else DeviceLost)
 

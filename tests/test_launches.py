@@ -24,7 +24,7 @@ from tsm2_tune.generator.probes import launch_problems
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.cuda import packed_arguments
+from tsm2_tune.tuner.cuda_kernel import ParameterLayout
 from tsm2_tune.tuner.full_calls import EMULATED, calls_for
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.requests import AttemptResult, FullVerification, Run
@@ -165,7 +165,7 @@ def test_a_bug_of_other_launches_is_rejected_in_full(
 
 def test_each_parameter_lies_at_a_multiple_of_its_size() -> None:
     values = (np.float32(1), np.uint64(2**40), np.complex64(3 + 4j), np.int32(5), np.complex128(6 + 7j))
-    packed = packed_arguments(values)
+    packed = ParameterLayout(values).packed(values)
     places = (0, 8, 16, 24, 32)
     assert len(packed) == 48
     assert [packed[at : at + one.nbytes] for at, one in zip(places, values, strict=True)] == [

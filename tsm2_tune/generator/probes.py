@@ -95,6 +95,13 @@ def long_problems(config: KernelConfig, problem: Problem, *, most_products: floa
     return _of_shapes(problem, dict.fromkeys(shapes))
 
 
+def products_of_a_block(config: KernelConfig, asked: Problem, problem: Problem) -> float:
+    """How many products, in whole tiles, a block of the asked problem's kernel makes on another problem."""
+    family = family_named(config.family)
+    blocks, splits = family.launch(config, asked).grid(problem.m, problem.n)
+    return _products((problem.m, problem.n, problem.k), family.periods(config, asked)) / (blocks * splits)
+
+
 def _long_shapes(config: KernelConfig, problem: Problem, bits: int) -> list[tuple[int, int, int]]:
     """As `long_problems` says, of more than so many bits."""
     family = family_named(config.family)

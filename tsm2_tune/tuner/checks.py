@@ -95,11 +95,13 @@ class Magnitude(Enum):
 
     def exponent(self, problem: Problem) -> int:
         """The power of two that they are multiplied by."""
+        if self is Magnitude.ORDINARY:
+            return 0
         least, past_largest = problem.dtype.exponents
         largest_sum = 2 * 2 * problem.k * problem.dtype.parts  # of the magnitudes of k products
         factors = 2 if problem.is_gram else 1
         large, smallest = (past_largest - 1 - largest_sum.bit_length()) // factors, -(-least // factors)
-        return {"ordinary": 0, "large": large, "least": smallest}[self.value]
+        return large if self is Magnitude.LARGE else smallest
 
 
 @dataclass(frozen=True, slots=True)

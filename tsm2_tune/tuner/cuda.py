@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +17,21 @@ from tsm2_tune.generator.problem import DTYPES, Dtype
 from tsm2_tune.generator.roofline import Ceilings, gflops_by_dtype
 from tsm2_tune.generator.source import SUPPORT_THREADS
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.device import Buffer, DeviceLost, KernelFault, LaunchFailed
+from tsm2_tune.tuner.cuda_kernel import CudaKernel, Queue, fault_of
+from tsm2_tune.tuner.cuda_memory import CudaBuffer, CudaMemory
+from tsm2_tune.tuner.device import Buffer, LaunchFailed
 from tsm2_tune.tuner.flush import Flush, stream
 from tsm2_tune.tuner.measure import median_interval
 from tsm2_tune.tuner.nvml import ClockReader, driver_version
-from tsm2_tune.tuner.trial import Cache, DeviceIdentity, LoadedResources, in_a_line
+from tsm2_tune.tuner.trial import Cache, DeviceIdentity, in_a_line
 
-DYNAMIC_SMEM_WITHOUT_OPTIN = 47 * 1024  # with a kernel's static shared memory, 48 KiB
 CEILING_STREAM_BYTES = 4 * 2**30  # far past any L2, a millisecond on today's fastest memory
 CEILING_SAMPLES = 11
 # Of the kernels mma_rate_*: the oldest compute capability that has the instruction, and the k of its m16n8k...
 MMA_TYPES = {"f64": ((9, 0), 8), "bf16": ((8, 0), 16), "f16": ((8, 0), 16), "tf32": ((8, 0), 8)}
 MMA_CHAINS = 8  # independent ones in a warp
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: a stream that the default stream does not wait for
 MOST_FLUSHES = 32  # before a sample: milliseconds, which Python's start of a library's product takes at the most
-OUT_OF_MEMORY = 2  # CUresult
-# CUresult of faults that a kernel can cause: addresses, instructions, the stack, asserts, a time limit of the driver.
-STRUCTURE_ALIGNMENT = 8  # bytes, of those that the tuner's own kernels take
-FAULTS = frozenset({700, 701, 702, 710, *range(714, 720)})
 
 
 def driver() -> Any:
@@ -127,130 +126,16 @@ def _uuid(device: Any) -> str:
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-class CudaBuffer:
-    """Device memory."""
-
-    def __init__(self, drv: Any, size_bytes: int) -> None:
-        try:
-            self._allocation = drv.mem_alloc(max(size_bytes, 1))
-        except drv.MemoryError:
-            raise MemoryError(f"{size_bytes} bytes of device memory") from None
-        self.address = int(self._allocation)
-        self.size_bytes = size_bytes
-
-    def free(self) -> None:
-        self._allocation.free()
-
-
-class CudaKernel:
-    """An entry point of a loaded cubin."""
-
-    def __init__(self, device: CudaDevice, cubin: bytes, name: str) -> None:
-        self._device, self._drv = device, device.drv
-        self._cubin, self._name, self._parameter_bytes = cubin, name, -1
-        try:
-            self._module = self._drv.module_from_buffer(cubin)
-            self._function = self._module.get_function(name)
-        except self._drv.MemoryError:
-            raise MemoryError(f"kernel {name!r}") from None
-        except self._drv.Error as error:
-            raise refusal_of(error, f"the driver refuses to load {name}") from None
-
-    def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
-        """Registers, local and shared memory of the function, and the driver's own occupancy."""
-        return LoadedResources(
-            registers=self._function.num_regs,
-            local_bytes=self._function.local_size_bytes,
-            smem_bytes=self._function.shared_size_bytes + smem_bytes,
-            blocks_per_sm=driver_occupancy(self._cubin, self._name, threads=threads, smem_bytes=smem_bytes),
-        )
-
-    def __call__(
-        self,
-        arguments: Sequence[np.generic],
-        *,
-        blocks: int,
-        splits: int = 1,
-        threads: int,
-        smem_bytes: int = 0,
-    ) -> None:
-        try:
-            if smem_bytes > DYNAMIC_SMEM_WITHOUT_OPTIN:
-                self._function.set_attribute(self._drv.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes)
-            packed = packed_arguments(arguments)
-            if len(packed) != self._parameter_bytes:
-                self._function.prepare([f"{len(packed)}s"])
-                self._parameter_bytes = len(packed)
-            block, grid = (threads, 1, 1), (blocks, splits, 1)
-            self._function.prepared_async_call(grid, block, self._device.stream, packed, shared_size=smem_bytes)
-        except self._drv.MemoryError:
-            raise MemoryError(f"the stacks of kernel {self._name!r}") from None
-        except self._drv.Error as error:
-            raise refusal_of(error, f"the driver refuses to start {self._name}") from None
-
-
-def packed_arguments(arguments: Sequence[np.generic]) -> bytes:
-    """The bytes of a kernel's parameters, each at a multiple of its size, a structure at one of 8:
-    PyCUDA aligns complex numbers as C does.
-    """
-    packed = bytearray()
-    for argument in arguments:
-        packed += bytes(-len(packed) % (argument.itemsize if argument.dtype.fields is None else STRUCTURE_ALIGNMENT))
-        packed += argument.tobytes()
-    return bytes(packed)
-
-
-def driver_occupancy(cubin: bytes, kernel: str, *, threads: int, smem_bytes: int) -> int:
-    """cuOccupancyMaxActiveBlocksPerMultiprocessor, which PyCUDA does not bind: the cubin is loaded once more."""
-    library = ctypes.CDLL("libcuda.so.1")
-    module, function, blocks = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
-    max_dynamic_smem = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _check(library.cuModuleLoadData(ctypes.byref(module), cubin), "cuModuleLoadData")
-    try:
-        _check(library.cuModuleGetFunction(ctypes.byref(function), module, kernel.encode()), "cuModuleGetFunction")
-        if smem_bytes > DYNAMIC_SMEM_WITHOUT_OPTIN:
-            _check(library.cuFuncSetAttribute(function, max_dynamic_smem, smem_bytes), "cuFuncSetAttribute")
-        _check(
-            library.cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                ctypes.byref(blocks), function, threads, ctypes.c_size_t(smem_bytes)
-            ),
-            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-        )
-    finally:
-        library.cuModuleUnload(module)
-    return blocks.value
-
-
-def refusal_of(error: Exception, what: str) -> LaunchFailed | DeviceLost | KernelFault:
-    """The error of a driver that does not load or start a kernel: that one's where the context works on."""
-    if ctypes.CDLL("libcuda.so.1").cuCtxSynchronize() == 0:
-        return LaunchFailed(f"{what}: {error}")
-    return fault_of(error)
-
-
-def fault_of(error: Exception) -> KernelFault | DeviceLost:
-    """Whose the error is after which a context answers nothing else: the driver says it again, by its number."""
-    status = ctypes.CDLL("libcuda.so.1").cuCtxSynchronize()
-    return KernelFault(str(error)) if status in FAULTS else DeviceLost(f"{error} (CUDA error {status})")
-
-
-def _check(status: int, call: str) -> None:
-    if status == OUT_OF_MEMORY:
-        raise MemoryError(f"what {call} needs")
-    if status != 0:
-        raise LaunchFailed(f"{call} answers {status}")
-
-
 class CudaDevice:
     """One GPU, its context owned by this process."""
 
     support_threads = SUPPORT_THREADS
     faults_past_buffers = False
-    calls_ahead = 16
+    calls_ahead = 32
 
     def __init__(self, ordinal: int, support_path: str) -> None:
         self.drv = driver()
-        self.stream: Any = None  # PyCUDA's, on which kernels start; None is the default stream
+        self._queue, self._memory = Queue(), CudaMemory(self.drv)
         try:
             device = self.drv.Device(ordinal)
             self._context = device.retain_primary_context()
@@ -264,11 +149,14 @@ class CudaDevice:
         self._support_path = support_path
         self._flush = Flush(self, support_path)
         self.drv.memset_d8(self._flush.address, 0, self._flush.size_bytes)
-        self._start, self._end = self.drv.Event(), self.drv.Event()
+        self._start, self._end, self._started = self.drv.Event(), self.drv.Event(), self.drv.Event()
         self._clock = ClockReader(self._bus_id)
 
     def allocate(self, size_bytes: int) -> CudaBuffer:
-        return CudaBuffer(self.drv, size_bytes)
+        return self._memory.allocate(size_bytes)
+
+    def keeping_memory(self) -> AbstractContextManager[None]:
+        return self._memory.keeping()
 
     def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None:
         self.drv.memcpy_htod(buffer.address, values)
@@ -281,13 +169,33 @@ class CudaDevice:
             cubin = Path(path).read_bytes()
         except OSError as error:
             raise LaunchFailed(f"kernel {kernel!r} not loaded from {path}: {error.strerror}") from None
-        return CudaKernel(self, cubin, kernel)
+        return CudaKernel(self.drv, self._queue, cubin, kernel)
 
     def synchronise(self) -> None:
         try:
-            self.drv.Context.synchronize()
+            self._started.record()
+            self._started.synchronize()
         except self.drv.Error as error:
             raise fault_of(error) from None
+
+    def aside(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+        self.synchronise()
+        return [self._started_aside(launch) for launch in launches]
+
+    def _started_aside(self, launch: Callable[[], None]) -> Callable[[], None]:
+        self._queue.stream = stream = self.drv.Stream(NON_BLOCKING)
+        try:
+            launch()
+        finally:
+            self._queue.stream = None
+
+        def wait() -> None:
+            try:
+                stream.synchronize()
+            except self.drv.Error as error:
+                raise fault_of(error) from None
+
+        return wait
 
     def time_us(self, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> float:
         """CUDA events around the launch; what runs before for the cache's state keeps the GPU busy until then.

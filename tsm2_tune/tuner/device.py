@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -77,6 +78,9 @@ class Device(Protocol):
         MemoryError where there is not enough.
         """
 
+    def keeping_memory(self) -> AbstractContextManager[None]:
+        """Within it, buffers that are freed may be kept for what is allocated next."""
+
     def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None:
         """Copy the array to the buffer's first bytes."""
 
@@ -87,7 +91,16 @@ class Device(Protocol):
         """The entry point `kernel` of a binary. LaunchFailed where it is missing, or the driver refuses it."""
 
     def synchronise(self) -> None:
-        """Wait for everything started. KernelFault where a kernel faulted, DeviceLost where the device did."""
+        """Wait for all that was not started aside. KernelFault where a kernel faulted, DeviceLost where the device
+        did.
+        """
+
+    def aside(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+        """Start what each of the launches starts beside the others and what is started later, as far as the device
+        can. Everything started before has ended.
+
+        Returns for each what waits for it, and raises as `synchronise` does.
+        """
 
     def time_us(self, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> float:
         """Microseconds that `launch()` takes on the device, its last-level cache in this state before.

@@ -29,6 +29,7 @@ from tsm2_tune.generator.probes import (
     long_problems,
     many_tile_problems,
     precise_problems,
+    products_of_a_block,
     remainder_problems,
     within,
 )
@@ -52,6 +53,7 @@ from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.requests import WATCHED, Call, FullVerification, Run
 
 PAST_32_BITS = 2**32  # elements from the first line of an operand to its last one
+SLOW_PRODUCTS = 1e8  # of a block: it takes some milliseconds
 WHOLE = 4  # lines that are longer by a multiple of it are made whole vectors, others of an odd number of elements
 
 
@@ -147,7 +149,8 @@ def _calls(asked: Problem, config: KernelConfig, extent: Extent, bits: int) -> I
     for number, problem in enumerate(remainder_problems(config, asked, most_products=extent.products)):
         yield Call("remainders", problem, sweep_checks(problem, number))
     for problem in long_problems(config, asked, most_products=extent.long_products):
-        yield Call("long extents", problem, long_checks(problem, bits), is_large=True)
+        is_slow = products_of_a_block(config, asked, problem) >= SLOW_PRODUCTS
+        yield Call("long extents", problem, long_checks(problem, bits), is_large=True, is_slow=is_slow)
     few, whole, both, deep = long_line_problems(config, asked)
     most_elements = min(extent.long_products, PAST_32_BITS)
     for problem, lengths in product((few, whole, both, deep), (LONG_LINES, LONG_WHOLE_LINES)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from enum import IntEnum
 from mmap import PAGESIZE
@@ -68,74 +69,71 @@ class Operand:
     ) -> None:
         """Its leading dimension is at most PADDING_ROWS + `padding` over `rows`."""
         self.name, self.rows, self.columns, self.row_major = name, rows, columns, row_major
-        self._support, self._dtype = support, dtype
+        self._support, self._dtype, self._component_name = support, dtype, dtype.component.name
         back = 0 if device.faults_past_buffers else GUARD_ELEMENTS
         self._total = GUARD_ELEMENTS + self._extent(rows + PADDING_ROWS + padding) + back
         self._ends_at_buffer_end = device.faults_past_buffers
         if device.faults_past_buffers:  # so in whole pages, before which it faults too
             self._total += -self._total % (PAGESIZE // dtype.element_bytes)
         self.buffer: Buffer = device.allocate(self._total * dtype.element_bytes)
-        self.filling = Filling(rows, Values.POISON, 0)
+        self.place(Filling(rows, Values.POISON, 0))
 
     def _extent(self, leading_dimension: int) -> int:
         """Elements from the first to the last of the matrix."""
         return leading_dimension * (self.columns - 1) + self.rows
 
-    @property
-    def front(self) -> int:
-        """Elements of the buffer before the matrix."""
-        shift, element_bytes = self.filling.shift, self._dtype.element_bytes
-        if not self._ends_at_buffer_end:
-            return GUARD_ELEMENTS + (shift or 0)
-        if self.filling.at_start:
-            return 0
-        front = self._total - self._extent(self.filling.leading_dimension)
-        if shift is None:
-            return front
-        past = self.buffer.address + (front - shift) * element_bytes
-        return front - past % VECTOR_BYTES // element_bytes
-
-    @property
-    def address(self) -> int:
-        """Of the matrix's first element."""
-        return self.buffer.address + self.front * self._dtype.element_bytes
-
-    @property
-    def strides(self) -> tuple[np.int64, np.int64]:
-        """Real numbers from one row of the operand to the next, and from one column to the next."""
-        reals = self._dtype.parts
-        one, line = np.int64(reals), np.int64(self.filling.leading_dimension * reals)
-        return (line, one) if self.row_major else (one, line)
-
-    def fill(self, filling: Filling) -> None:
-        """Fill the matrix, and everything around it with poison."""
-        self._support.fill([self.place(filling)])
-
     def place(self, filling: Filling) -> Placed:
-        """Where the matrix is to lie, for the support kernels to fill it."""
+        """Let the matrix lie so: returns where, for the support kernels to fill it.
+
+        `front` is how many elements of the buffer are before the matrix, `address` that of its first element, and
+        `strides` are the real numbers from one row of the operand to the next, and from one column to the next.
+        """
         self.filling = filling
-        return self.placed
-
-    def first_change(self, real: int) -> str:
-        """Where that number of the buffer is, in words."""
-        return self._where(real // self._dtype.parts)
-
-    @property
-    def placed(self) -> Placed:
-        """Where the matrix lies, as the support kernels take it."""
-        reals, filling = self._dtype.parts, self.filling
-        return Placed(
-            component=self._dtype.component.name,
+        self.front = self._front_of(filling)
+        self.address = self.buffer.address + self.front * self._dtype.element_bytes
+        reals = self._dtype.parts
+        line = filling.leading_dimension * reals
+        one, apart = np.int64(reals), np.int64(line)
+        self.strides = (apart, one) if self.row_major else (one, apart)
+        self.placed = Placed(
+            component=self._component_name,
             buffer=self.buffer.address,
             total=self._total * reals,
             front=self.front * reals,
             rows=self.rows * reals,
             columns=self.columns,
-            leading_dimension=filling.leading_dimension * reals,
+            leading_dimension=line,
             seed=filling.seed,
             values=filling.values,
             exponent=filling.exponent,
         )
+        return self.placed
+
+    def _front_of(self, filling: Filling) -> int:
+        shift, element_bytes = filling.shift, self._dtype.element_bytes
+        if not self._ends_at_buffer_end:
+            return GUARD_ELEMENTS + (shift or 0)
+        if filling.at_start:
+            return 0
+        front = self._total - self._extent(filling.leading_dimension)
+        if shift is None:
+            return front
+        past = self.buffer.address + (front - shift) * element_bytes
+        return front - past % VECTOR_BYTES // element_bytes
+
+    def fill(self, filling: Filling) -> None:
+        """Fill the matrix, and everything around it with poison."""
+        self._support.fill([self.place(filling)])
+
+    def as_filled(self, filling: Filling) -> Operand:
+        """The operand as it lay with this filling."""
+        before = copy(self)
+        before.place(filling)
+        return before
+
+    def first_change(self, real: int) -> str:
+        """Where that number of the buffer is, in words."""
+        return self._where(real // self._dtype.parts)
 
     def _where(self, index: int) -> str:
         position = index - self.front
@@ -168,8 +166,11 @@ class Operands:
         index_bits: int,
         padding: Mapping[str, int] | None = None,
     ) -> None:
-        self.problem, self.support, self._index_bits = problem, support, index_bits
+        self.problem, self.support = problem, support
         dtype = problem.dtype
+        self._index: type[np.int32 | np.int64] = np.int32 if index_bits == 32 else np.int64
+        self._extents = tuple(self._index(extent) for extent in (problem.m, problem.n, problem.k))
+        self._one_and_zero = dtype.factor(dtype.semiring.one), dtype.factor(dtype.semiring.zero)
         made: dict[str, Operand] = {}
         along = dict(zip("ABC", problem.contiguous, strict=True))
         try:
@@ -205,21 +206,18 @@ class Operands:
 
         Without alpha and beta those of the product alone, which are the semiring's one and zero.
         """
-        index = np.int32 if self._index_bits == 32 else np.int64
-        factor, semiring = self.problem.dtype.factor, self.problem.dtype.semiring
-        alpha, beta = (semiring.one if alpha is None else alpha), (semiring.zero if beta is None else beta)
+        factor, index, (one, zero) = self.problem.dtype.factor, self._index, self._one_and_zero
+        a, b, c = self.a, self.b, self.c
         return (
-            index(self.problem.m),
-            index(self.problem.n),
-            index(self.problem.k),
-            factor(alpha),
-            np.uint64(self.a.address),
-            index(self.a.filling.leading_dimension),
-            np.uint64(self.b.address),
-            index(self.b.filling.leading_dimension),
-            factor(beta),
-            np.uint64(self.c.address),
-            index(self.c.filling.leading_dimension),
+            *self._extents,
+            one if alpha is None else factor(alpha),
+            np.uint64(a.address),
+            index(a.filling.leading_dimension),
+            np.uint64(b.address),
+            index(b.filling.leading_dimension),
+            zero if beta is None else factor(beta),
+            np.uint64(c.address),
+            index(c.filling.leading_dimension),
         )
 
 

@@ -8,7 +8,8 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 
@@ -26,7 +27,7 @@ from tsm2_tune.tuner.target import open_device
 from tsm2_tune.tuner.trial import Cache, Measurement, Outcome, Verdict
 from tsm2_tune.tuner.vendor.beside import Beside, beside, libraries
 from tsm2_tune.tuner.vendor.libraries import CublasError
-from tsm2_tune.tuner.verify import prepare, verify
+from tsm2_tune.tuner.verify import Verification, prepare, verify, verify_each
 
 END_OTHERS = "end what else runs there"
 
@@ -151,21 +152,28 @@ class _Bench:
         """
         if request.probes:
             self._stage("verification on probes")
-        for number, probe in enumerate(request.probes):
-            support, bits = loaded.operands.support, request.problem.index_bits
-            small, on_small = Operands(self._device, support, probe, index_bits=bits), None
-            try:
-                on_small = loaded.on(small)
-                checks, seed = probe_checks(probe, number), request.seed + 1000 * (number + 1)
-                verdict = verify(self._device, small, on_small, checks=checks, seed=seed)
-            finally:
-                if on_small is not None:
-                    on_small.free()
-                small.free()
-            if not verdict.correct:
-                return Verdict(False, verdict.worst_ratio, f"{probe.text}, {verdict.detail}")
+            verdict = self._verified_on_probes(request, loaded)
+            if verdict is not None:
+                return verdict
         self._stage("verification")
         return verify(self._device, loaded.operands, loaded, seed=request.seed)
+
+    def _verified_on_probes(self, request: Attempt, loaded: LoadedKernel) -> Verdict | None:
+        """The verdict on the first probe that is wrong; None where each is right."""
+        support, bits = loaded.operands.support, request.problem.index_bits
+        verifications: list[Verification] = []
+        with self._device.keeping_memory(), ExitStack() as used:
+            for number, probe in enumerate(request.probes):
+                small = Operands(self._device, support, probe, index_bits=bits)
+                used.callback(small.free)
+                on_small = loaded.on(small)
+                used.callback(on_small.free)
+                checks, seed = probe_checks(probe, number), request.seed + 1000 * (number + 1)
+                verifications.append(Verification(small, on_small, checks, seed))
+            *_, last = verdicts = verify_each(self._device, verifications)
+        if last.correct:
+            return None
+        return replace(last, detail=f"{request.probes[len(verdicts) - 1].text}, {last.detail}")
 
     def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
         kernels: list[LoadedKernel] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,7 @@ _PLACED = np.dtype(  # as the struct of the support kernels
     ]
 )
 _SEVERAL = np.dtype([("placed", _PLACED, MOST_PLACED)])
+_FIELDS = Struct("=Q5qQ4i")  # of _PLACED
 
 
 class Placed(NamedTuple):
@@ -69,7 +71,7 @@ class Counters:
 class Report:
     """What the device found of a call."""
 
-    changes: tuple[tuple[int, int], ...]  # of each watched buffer: how many numbers changed, and which first
+    changes: list[list[int]]  # of each watched buffer: how many numbers changed, and which first
     counters: int  # how many are not 0
     first_counter: tuple[int, int]  # its number and what it is at, where one is not 0
     worst: npt.NDArray[np.float64]  # rows of worst ratio, its place, found, expected, and how many are wrong
@@ -141,12 +143,12 @@ class Support:
         self._device.synchronise()
         self._device.download(self._changes, self._found)
         self._device.download(self._kept, self._worst[:places])
-        return [self._report(place) for place in range(places)]
+        return [self._report(place, found) for place, found in enumerate(self._found[:places].tolist())]
 
-    def _report(self, place: int) -> Report:
-        *changes, (left, first) = ((int(count), int(first)) for count, first in self._found[place])
+    def _report(self, place: int, found: list[list[int]]) -> Report:
+        changes, (left, first) = found[: self._watched[place]], found[-1]
         worst = self._worst[place, : self._records[place]].copy()
-        return Report(tuple(changes[: self._watched[place]]), left, divmod(first, 2**32), worst)
+        return Report(changes, left, divmod(first, 2**32), worst)
 
     def split(self, tiles: int, k: int, *, along_k: bool) -> tuple[int, int]:
         """Chunks in which each inner product of a C of `tiles` is computed, and how many share a stretch of k.
@@ -218,10 +220,8 @@ class Support:
 
     def _start_on(self, kernel: Kernel, looks: Sequence[Look], *more: np.generic) -> None:
         """Start a kernel that takes several matrices."""
-        several = np.zeros(1, _SEVERAL)
-        for number, (one, matrix_too) in enumerate(looks):
-            component, *fields = one
-            several[0]["placed"][number] = (*fields, component != self._component, matrix_too)
+        packed = [_FIELDS.pack(*one[1:], one.component != self._component, matrix_too) for one, matrix_too in looks]
+        several = np.frombuffer(b"".join(packed).ljust(_SEVERAL.itemsize, b"\0"), _SEVERAL)
         blocks = self._blocks(max(one.total for one, _ in looks), self._most_blocks)
         kernel((several[0], *more), blocks=blocks, splits=len(looks), threads=self._threads)
 

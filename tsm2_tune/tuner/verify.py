@@ -12,8 +12,9 @@ around it must stay as it was, and its counters must be 0 again.
 from __future__ import annotations
 
 import math
-from copy import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -26,6 +27,16 @@ from tsm2_tune.tuner.support import Report
 from tsm2_tune.tuner.trial import Verdict
 
 
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """A kernel on operands, and the calls that it makes there."""
+
+    operands: Operands
+    loaded: LoadedKernel
+    checks: tuple[Check, ...]
+    seed: int
+
+
 def verify(
     device: Device,
     operands: Operands,
@@ -36,26 +47,49 @@ def verify(
 ) -> Verdict:
     """Run the checks on the kernel, those of the problem unless others are named.
 
-    As many calls are started one after another as the device takes. LaunchFailed and KernelFault pass through.
+    LaunchFailed and KernelFault pass through.
     """
-    worst_ratio = 0.0
-    checks = checks or checks_of(operands.problem)
-    for first in range(0, len(checks), device.calls_ahead):
-        operands.support.begin_reports()
-        calls: list[_Call] = []
-        for place, check in enumerate(checks[first : first + device.calls_ahead]):
-            prepare(operands, check, seed=seed + 3 * (first + place), loaded=loaded)
-            loaded.start(operands.arguments(check.alpha, check.beta))
-            calls.append(_look(operands, check, loaded, place))
-        for call, report in zip(calls, operands.support.reports(len(calls)), strict=True):
+    (verdict,) = verify_each(device, [Verification(operands, loaded, checks or checks_of(operands.problem), seed)])
+    return verdict
+
+
+def verify_each(device: Device, verifications: Sequence[Verification]) -> list[Verdict]:
+    """The verdict on each, on operands of one dtype, up to the first that is not right.
+
+    As many calls are started one after another as the device takes.
+    """
+    if not verifications:
+        return []
+    support = verifications[0].operands.support
+    worst_ratios = [0.0 for _ in verifications]
+    calls = ((number, place) for number, one in enumerate(verifications) for place in range(len(one.checks)))
+    while started := [
+        (number, _started(verifications[number], at, place))
+        for place, (number, at) in enumerate(islice(calls, device.calls_ahead))
+    ]:
+        for (number, call), report in zip(started, support.reports(len(started)), strict=True):
             verdict = _judged(call, report)
             if not verdict.correct:
-                return verdict
-            worst_ratio = max(worst_ratio, verdict.worst_ratio)
+                return [*map(_right, verifications[:number], worst_ratios), verdict]
+            worst_ratios[number] = max(worst_ratios[number], verdict.worst_ratio)
+    return [*map(_right, verifications, worst_ratios)]
+
+
+def _started(verification: Verification, at: int, place: int) -> _Call:
+    """The verification's call number `at`, started: what is found of it has this place."""
+    operands, loaded, check = verification.operands, verification.loaded, verification.checks[at]
+    if place == 0:
+        operands.support.begin_reports()
+    prepare(operands, check, seed=verification.seed + 3 * at, loaded=loaded)
+    loaded.start(operands.arguments(check.alpha, check.beta))
+    return _look(operands, check, loaded, place)
+
+
+def _right(verification: Verification, worst_ratio: float) -> Verdict:
     return Verdict(
         correct=True,
         worst_ratio=worst_ratio,
-        detail=f"every element of {len(checks)} calls right, worst error {worst_ratio:.2g} of its bound",
+        detail=f"every element of {len(verification.checks)} calls right, worst error {worst_ratio:.2g} of its bound",
     )
 
 
@@ -115,7 +149,7 @@ class _Call:
 
     problem: Problem
     check: Check
-    watched: tuple[Operand, ...]
+    watched: tuple[tuple[Operand, Filling], ...]
 
 
 def _look(operands: Operands, check: Check, loaded: LoadedKernel | None, place: int) -> _Call:
@@ -128,7 +162,7 @@ def _look(operands: Operands, check: Check, loaded: LoadedKernel | None, place: 
     inputs = [operand for operand in operands.every if operand.name != "C"]
     operands.support.look_for_changes([(one.placed, one in inputs) for one in watched], counters, place=place)
     compare(operands, check, place=place)
-    return _Call(operands.problem, check, tuple(copy(one) for one in watched))
+    return _Call(operands.problem, check, tuple((one, one.filling) for one in watched))
 
 
 def _judged(call: _Call, report: Report) -> Verdict:
@@ -137,9 +171,9 @@ def _judged(call: _Call, report: Report) -> Verdict:
     if report.counters:
         tile, count = report.first_counter
         return Verdict(False, math.inf, f"{check.name}: left the counter of tile {tile} at {count}, not at 0")
-    for operand, (changes, first) in zip(call.watched, report.changes, strict=True):
+    for (operand, filling), (changes, first) in zip(call.watched, report.changes, strict=True):
         if changes:
-            where = operand.first_change(first)
+            where = operand.as_filled(filling).first_change(first)
             detail = f"{check.name}: wrote where it must not, {changes} elements, first {where}"
             return Verdict(correct=False, worst_ratio=math.inf, detail=detail)
     worst = report.worst

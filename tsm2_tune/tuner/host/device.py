@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,10 @@ class HostDevice:
         self._buffers.append(buffer)
         return buffer
 
+    def keeping_memory(self) -> AbstractContextManager[None]:
+        """Nothing is kept: memory of a size of its own faults at its ends."""
+        return nullcontext()
+
     def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None:
         """Copy the array to the buffer's start."""
         self._view(buffer, size_bytes=values.nbytes)[:] = as_bytes(values)
@@ -119,6 +124,12 @@ class HostDevice:
             self._fault = self._written_before()
         if self._fault is not None:
             raise KernelFault(self._fault)
+
+    def aside(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+        """Run what each of the launches starts to its end."""
+        for launch in launches:
+            launch()
+        return [self.synchronise for _ in launches]
 
     def time_us(self, launch: Callable[[], object], cache: Cache = Cache.CLEAN) -> float:
         """Microseconds that `launch()` takes in this thread's wall-clock time, after a flush, whatever is asked for:

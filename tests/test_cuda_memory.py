@@ -1,0 +1,110 @@
+"""What is freed on a GPU is kept for what is allocated next, where somebody asks for it, and is given back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tsm2_tune.tuner.cuda_memory import MAPPED_BYTES, CudaMemory
+
+
+class OutOfMemory(Exception):
+    """The driver's."""
+
+
+class Allocation:
+    def __init__(self, driver: Driver, size_bytes: int) -> None:
+        self._driver, self.size_bytes = driver, size_bytes
+
+    def __int__(self) -> int:
+        return 256 * (1 + self._driver.allocations)
+
+    def free(self) -> None:
+        self._driver.used_bytes -= self.size_bytes
+
+
+class Driver:
+    """Of a GPU with so much memory."""
+
+    MemoryError = OutOfMemory
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.memory_bytes, self.used_bytes, self.allocations = memory_bytes, 0, 0
+
+    def mem_alloc(self, size_bytes: int) -> Allocation:
+        if self.used_bytes + size_bytes > self.memory_bytes:
+            raise OutOfMemory
+        self.used_bytes += size_bytes
+        self.allocations += 1
+        return Allocation(self, size_bytes)
+
+
+def test_memory_is_of_the_driver_and_goes_back() -> None:
+    driver = Driver(1000)
+    buffer = CudaMemory(driver).allocate(900)
+    assert (buffer.size_bytes, driver.used_bytes) == (900, 900)
+    buffer.free()
+    assert driver.used_bytes == 0
+
+
+def test_what_is_freed_is_allocated_next() -> None:
+    driver = Driver(100 * MAPPED_BYTES)
+    memory = CudaMemory(driver)
+    with memory.keeping():
+        addresses = set()
+        for size_bytes in (1, 100, MAPPED_BYTES, 0):
+            buffer = memory.allocate(size_bytes)
+            assert buffer.size_bytes == size_bytes
+            addresses.add(buffer.address)
+            buffer.free()
+        assert len(addresses) == driver.allocations == 1
+        both = memory.allocate(10), memory.allocate(10)
+        assert driver.allocations == 2
+        assert both[0].address != both[1].address
+        for buffer in both:
+            buffer.free()
+    assert driver.used_bytes == 0
+
+
+def test_what_is_much_larger_is_kept_for_others() -> None:
+    driver = Driver(100 * MAPPED_BYTES)
+    memory = CudaMemory(driver)
+    with memory.keeping():
+        for mapped in (10, 12):
+            memory.allocate(mapped * MAPPED_BYTES).free()
+        for mapped, allocations in ((9, 2), (10, 2), (12, 2), (8, 2), (7, 3), (20, 4)):
+            memory.allocate(mapped * MAPPED_BYTES).free()
+            assert driver.allocations == allocations
+        one = memory.allocate(9 * MAPPED_BYTES)
+        assert one.allocated_bytes == 10 * MAPPED_BYTES, "the smallest that is large enough"
+        one.free()
+
+
+def test_what_is_kept_makes_room() -> None:
+    driver = Driver(10 * MAPPED_BYTES)
+    memory = CudaMemory(driver)
+    with memory.keeping():
+        memory.allocate(6 * MAPPED_BYTES).free()
+        large = memory.allocate(9 * MAPPED_BYTES)
+        assert driver.used_bytes == 9 * MAPPED_BYTES
+        with pytest.raises(MemoryError, match=f"{2 * MAPPED_BYTES} bytes of device memory"):
+            memory.allocate(2 * MAPPED_BYTES)
+        rest = memory.allocate(MAPPED_BYTES)
+        large.free()
+        rest.free()
+    assert driver.used_bytes == 0
+
+
+def test_memory_goes_back_after_an_error() -> None:
+    driver = Driver(10 * MAPPED_BYTES)
+    memory = CudaMemory(driver)
+    with pytest.raises(KeyError):
+        _keep_and_fail(memory)
+    assert driver.used_bytes == 0
+    memory.allocate(1).free()
+    assert driver.used_bytes == 0
+
+
+def _keep_and_fail(memory: CudaMemory) -> None:
+    with memory.keeping():
+        memory.allocate(1).free()
+        raise KeyError
