@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ CEILING_SAMPLES = 11
 # Of the kernels mma_rate_*: the oldest compute capability that has the instruction, and the k of its m16n8k...
 MMA_TYPES = {"f64": ((9, 0), 8), "bf16": ((8, 0), 16), "f16": ((8, 0), 16), "tf32": ((8, 0), 8)}
 MMA_CHAINS = 8  # independent ones in a warp
+ASIDE_STREAMS = 6  # with the default one fewer than the 8 queues that a GPU has unless asked for more
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: a stream that the default stream does not wait for
 MOST_FLUSHES = 32  # before a sample: milliseconds, which Python's start of a library's product takes at the most
 
@@ -136,6 +138,7 @@ class CudaDevice:
     def __init__(self, ordinal: int, support_path: str) -> None:
         self.drv = driver()
         self._queue, self._memory = Queue(), CudaMemory(self.drv)
+        self._aside_streams: list[Any] = []
         try:
             device = self.drv.Device(ordinal)
             self._context = device.retain_primary_context()
@@ -179,11 +182,13 @@ class CudaDevice:
             raise fault_of(error) from None
 
     def aside(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+        while len(self._aside_streams) < ASIDE_STREAMS:  # before anything runs: the driver waits for that
+            self._aside_streams.append(self.drv.Stream(NON_BLOCKING))
         self.synchronise()
-        return [self._started_aside(launch) for launch in launches]
+        return [self._started_on(stream, launch) for stream, launch in zip(cycle(self._aside_streams), launches)]
 
-    def _started_aside(self, launch: Callable[[], None]) -> Callable[[], None]:
-        self._queue.stream = stream = self.drv.Stream(NON_BLOCKING)
+    def _started_on(self, stream: Any, launch: Callable[[], None]) -> Callable[[], None]:
+        self._queue.stream = stream
         try:
             launch()
         finally:
