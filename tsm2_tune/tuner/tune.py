@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, nullcontext
@@ -12,11 +11,9 @@ from itertools import chain, count
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.generator.rules import GUIDELINE_RULES
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
 from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.compiler import Toolchain
@@ -28,18 +25,16 @@ from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.past import Contender, Past, finalists, is_final_due
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.quarantine import HAZARDS, small_problems
 from tsm2_tune.tuner.search import Search, Why
 from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.strategies.strategy import told_of
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Final, LoadedResources, Outcome, Trial
+from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Final, Outcome, Trial
+from tsm2_tune.tuner.trials import CHANGED, TRIES, Ready, Trials, trial_seed
 from tsm2_tune.tuner.vendor.turn import VendorTurn
-from tsm2_tune.tuner.waiting import Pending
+from tsm2_tune.tuner.waiting import Begun, Pending
 from tsm2_tune.tuner.worker import (
     BETWEEN_REQUESTS,
-    CLEANED,
-    Attempt,
     AttemptResult,
     Meanwhile,
     Rematch,
@@ -47,9 +42,6 @@ from tsm2_tune.tuner.worker import (
     nothing_meanwhile,
 )
 
-TRIES = 2  # of a kernel whose binary was touched
-CHANGED = f"its binary was changed or removed while it was tried, twice: {CLEANED}"
-LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # however the cache was touched meanwhile
 __all__ = ["FinalFailure", "Options", "Tuner", "cores"]
 
 
@@ -127,8 +119,8 @@ class Tuner:
         `together`, and `trying` is told of it when its trial begins. A trial that the machine interrupted twice says
         nothing of its kernel.
 
-        While a kernel runs on a GPU, the search learns of the trial before, the next ones are made ready, and what
-        `meanwhile` does is done.
+        While a kernel runs on a GPU, the search learns of the trial before, the worker is asked for the next, more
+        are made ready, and what `meanwhile` does is done.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
@@ -141,27 +133,36 @@ class Tuner:
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
         pending = Pending(search, search, self._begun, least_ahead(options.sharing, search.left), together)
-        ahead = nothing_meanwhile if self.target.is_host else lambda: meanwhile() or search.learn() or pending.step()
         fastest_us = min((one.median_us for one in search.past.contenders), default=None)
+        ahead: Ready | None = None  # the next trial, for which the worker is asked while it is at this one
+
+        def ask_ahead() -> bool:
+            nonlocal ahead
+            if ahead is None and not search.is_over and (begun := pending.take_compiled()) is not None:
+                ahead = self._trials.ready(*begun, fastest_us)
+                self._trials.ask_ahead(ahead)
+                return True
+            return False
+
+        def in_between() -> bool:
+            return search.learn() or ask_ahead() or meanwhile() or pending.step()
+
         try:
             for trials in count():
                 budget = options.budget_seconds
                 is_spent = budget is not None and search.past.seconds + seconds() - start >= budget
                 if is_spent and trials >= options.least_trials:
                     search.end(Why.BUDGET)
-                if search.is_over:
-                    return
-                self.phases.enter("compilers")
-                if self.target.is_host:  # where a compiler beside it would disturb its times
-                    while pending.step():
-                        pass
-                    wait(list(pending.compiling))
-                begun = pending.take(lambda: meanwhile() or search.learn())
-                self.phases.enter(BETWEEN_REQUESTS)
-                if begun is None:
-                    return
-                trying(begun[0])
-                trial = self._trial(*begun, since=since, fastest_us=fastest_us, meanwhile=ahead)
+                ready, ahead = ahead, None
+                if ready is None:
+                    begun = None if search.is_over else self._next(pending, lambda: meanwhile() or search.learn())
+                    if begun is None:
+                        return
+                    ready = self._trials.ready(*begun, fastest_us)
+                trying(ready.candidate)
+                trial = self._trials.ended(
+                    ready, since=since, meanwhile=nothing_meanwhile if self.target.is_host else in_between
+                )
                 since = seconds()
                 search.hear(told_of(trial))
                 if self.target.is_host:
@@ -172,6 +173,22 @@ class Tuner:
         finally:
             for compiling in pending.compiling:
                 compiling.cancel()
+
+    def _next(self, pending: Pending, meanwhile: Callable[[], object]) -> Begun | None:
+        """The next one, when it is compiled; on a host when all are, as a compiler would disturb its times."""
+        self.phases.enter("compilers")
+        if self.target.is_host:
+            while pending.step():
+                pass
+            wait(list(pending.compiling))
+        begun = pending.take(meanwhile)
+        self.phases.enter(BETWEEN_REQUESTS)
+        return begun
+
+    @cached_property
+    def _trials(self) -> Trials:
+        worker, ceilings = (lambda: self.worker), (lambda: self.ceilings)
+        return Trials(self.target, self.options, self._compilers, worker, ceilings, self.clock)
 
     def _begun(self, candidate: Candidate) -> tuple[KernelSource, Compiled]:
         """The candidate's text, and its binary to come."""
@@ -292,80 +309,6 @@ class Tuner:
         self.worker.close()
         return False
 
-    def _tried(
-        self,
-        candidate: Candidate,
-        source: KernelSource,
-        binary: Binary | CompileFailure,
-        fastest_us: float | None,
-        meanwhile: Meanwhile,
-    ) -> tuple[AttemptResult, Binary | None]:
-        """How it ended, decided only by what it was compiled to, and by no failure of the machine that is over."""
-        problem, config = candidate.problem, candidate.config
-        reach = None if self.target.is_host else self.options.reach  # a host's first launches say little
-        for _ in range(TRIES):
-            if isinstance(binary, CompileFailure):
-                return AttemptResult(binary.outcome, binary.detail), None
-            before = self._compilers.files(binary.path)
-            result = self.worker.attempt(
-                Attempt(
-                    problem,
-                    Entry(binary.path, source.kernel, source.launch),
-                    probes=edge_problems(config, problem),
-                    seed=trial_seed(self.options.seed, problem, config.text),
-                    effort=self.options.effort,
-                    cache=self.cache,
-                    within_us=None if reach is None or fastest_us is None else reach * fastest_us,
-                ),
-                meanwhile,
-            )
-            if result.outcome in LASTING or self._are_whole(before, [(source, None)]):
-                return result, binary
-            binary = self._compilers.finish(source)
-        return AttemptResult(Outcome.INTERRUPTED, CHANGED), None
-
-    def _trial(
-        self,
-        candidate: Candidate,
-        source: KernelSource,
-        compiling: Compiled,
-        *,
-        since: float,
-        fastest_us: float | None,
-        meanwhile: Meanwhile,
-    ) -> Trial:
-        self.phases.enter("compilers")
-        binary = self._compilers.finish(source, begun=compiling)
-        self.phases.enter(BETWEEN_REQUESTS)
-        result, compiled = self._tried(candidate, source, binary, fastest_us, meanwhile)
-        is_late = result.outcome is Outcome.TIMED_OUT
-        hung = is_late and compiled is not None and self._hangs(candidate, source, compiled)
-        return Trial(
-            problem=candidate.problem,
-            config=candidate.config,
-            basis=self.basis,
-            source=source,
-            outcome=result.outcome,
-            detail=result.detail,
-            resources=result.resources,
-            spill_bytes=compiled.spill_bytes if compiled else None,
-            guideline_broken=broken_guideline(candidate, result.resources),
-            verdict=result.verdict,
-            measurement=result.measurement,
-            floor_us=self.ceilings.floor_us(candidate.problem),
-            compile_seconds=compiled.compile_seconds if compiled else 0.0,
-            total_seconds=self.clock.seconds() - since,
-            limits=self.options.limits,
-            cache=self.cache,
-            hung=hung,
-        )
-
-    def _hangs(self, candidate: Candidate, source: KernelSource, binary: Binary) -> bool:
-        """Whether the kernel, which timed out, does not end on small problems either, or faults there."""
-        entry = Entry(binary.path, source.kernel, source.launch)
-        request = small_problems(candidate.problem, candidate.config, entry, seed=self.options.seed)
-        return self.worker.verify_in_full(request).outcome in HAZARDS
-
 
 def least_ahead(sharing: int, most: int | None) -> int:
     """Trials that are claimed and compiled ahead at the least, twice as many at the most: enough for the compilers,
@@ -373,18 +316,3 @@ def least_ahead(sharing: int, most: int | None) -> int:
     """
     enough = cores(sharing) + 1
     return enough if most is None or sharing == 1 else max(1, min(enough, most // (2 * sharing)))
-
-
-def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:
-    """The first guideline that the compiled kernel breaks, though the estimate kept it; None where none."""
-    if resources is None:
-        return None
-    real = replace(candidate.resources, registers=resources.registers, smem_bytes=resources.smem_bytes)
-    compiled = replace(candidate, compiled=real)
-    return next((rule.name for rule in GUIDELINE_RULES if not rule.keeps(compiled)), None)
-
-
-def trial_seed(seed: int, problem: Problem, text: str) -> int:
-    """The seed of a trial's inputs: a function of the run's seed, the problem and the configuration."""
-    digest = hashlib.sha256(f"{seed} {problem.text} {text}".encode()).digest()
-    return int.from_bytes(digest[:7], "big")

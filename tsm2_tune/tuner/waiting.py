@@ -68,16 +68,32 @@ class Pending:
                 pass
             if not self._begun:
                 return self._waiting.popleft() if self._waiting else None
-            place = self._first_compiled(meanwhile)
-            taken = self._begun[place]
-            del self._begun[place]
-            if not self._line.is_behind(taken[0]):
+            if (taken := self._taken(self._first_compiled(meanwhile))) is not None:
                 return taken
-            self._waiting.append(taken)
+
+    def take_compiled(self) -> Begun | None:
+        """The next one that is compiled; None where no compiler has ended, or what is left waits for others."""
+        while (place := self._compiled()) is not None:
+            if (taken := self._taken(place)) is not None:
+                return taken
+        return None
+
+    def _taken(self, place: int) -> Begun | None:
+        """What was begun at this place; None where that is to wait."""
+        taken = self._begun[place]
+        del self._begun[place]
+        if not self._line.is_behind(taken[0]):
+            return taken
+        self._waiting.append(taken)
+        return None
+
+    def _compiled(self) -> int | None:
+        """The place of the first one that is compiled; None where there is none."""
+        return next((at for at, one in enumerate(self._begun) if one[2].done()), None)
 
     def _first_compiled(self, meanwhile: Callable[[], object]) -> int:
         """The place of the first one that is compiled, as soon as there is one."""
-        while (place := next((at for at, one in enumerate(self._begun) if one[2].done()), None)) is None:
+        while (place := self._compiled()) is None:
             meanwhile()
             if not self.step():
                 wait([one[2] for one in self._begun], timeout=WAIT_SECONDS, return_when=FIRST_COMPLETED)

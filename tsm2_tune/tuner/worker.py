@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
@@ -44,6 +44,7 @@ OF_KERNELS = (
 )
 BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages that no kernel under test takes part in
 BETWEEN_REQUESTS = "search"  # the phase in which the worker waits
+ASKED_AHEAD = "the next trial"  # that in which nobody listens to a worker that is at what it was asked for ahead
 CLEANED = "see who cleans the cache of kernels"
 REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
 _starting = threading.Lock()  # held while a process starts, from which the script is hidden
@@ -81,6 +82,7 @@ class Worker:
         self._requests = 0
         self._connection: Connection | None = None
         self._is_open = False  # whether the process has said that its device is
+        self._asked_ahead: Attempt | None = None  # what the process does next, or is at already
 
     def start(self) -> None:
         """Start the process, if there is none. It opens its device meanwhile: a request waits for that."""
@@ -101,6 +103,18 @@ class Worker:
         answer = self._ask(request, meanwhile=meanwhile)
         assert isinstance(answer, AttemptResult)
         return answer
+
+    def ask_ahead(self, request: Attempt) -> None:
+        """Ask for what `attempt` is to be called for next, while the process is at something else.
+
+        It begins with that at once. Where it ends before that, `attempt` asks again.
+        """
+        is_due_to_end = self._requests + 1 >= REQUESTS_PER_PROCESS
+        if self._connection is None or not self._is_open or self._asked_ahead is not None or is_due_to_end:
+            return
+        with suppress(OSError):  # it has just ended, as whoever waits for its answer is told
+            self._connection.send(request)
+            self._asked_ahead = request
 
     def rematch(self, request: Rematch) -> Rematched | AttemptResult:
         """What was measured; an AttemptResult says why nothing was."""
@@ -135,7 +149,7 @@ class Worker:
         if self._process is not None:
             self._process.kill()
             self._process.join(END_SECONDS)
-        self._process = self._connection = None
+        self._process = self._connection = self._asked_ahead = None
         self._is_open = False
 
     def _ask(
@@ -143,7 +157,8 @@ class Worker:
     ) -> object:
         limit_seconds = self.limit_seconds if limit_seconds is None else limit_seconds
         self._requests += 1
-        if self._requests % REQUESTS_PER_PROCESS == 0:
+        if self._requests >= REQUESTS_PER_PROCESS and self._asked_ahead is None:
+            self._requests = 0
             self.close()
         answer = self._answer_of_two(request, limit_seconds, meanwhile)
         if isinstance(answer, AttemptResult) and answer.outcome is Outcome.CRASHED:
@@ -163,10 +178,14 @@ class Worker:
 
     def _answer(self, request: object, limit_seconds: float, meanwhile: Meanwhile) -> object:
         """The process's answer, or how it ended; _Innocent where that may be none of its doing."""
+        if self._asked_ahead is not None and self._asked_ahead is not request:
+            self.close()  # its next answer is nobody's
         connection = self._connected()
         stage: str | None = None
         try:
-            connection.send(request)
+            if self._asked_ahead is None:
+                connection.send(request)
+            self._asked_ahead = None
             while True:
                 self._let(meanwhile, connection)
                 if not answers_in_time(connection, self._process.pid, limit_seconds):
@@ -198,7 +217,7 @@ class Worker:
                 raise _Innocent(died) from None
             return AttemptResult(Outcome.CRASHED, died)
         finally:
-            self._phases.enter(BETWEEN_REQUESTS)
+            self._phases.enter(BETWEEN_REQUESTS if self._asked_ahead is None else ASKED_AHEAD)
 
     def _let(self, meanwhile: Meanwhile, connection: Connection) -> None:
         """Do other work, a little at a time, until the process says something or there is none."""

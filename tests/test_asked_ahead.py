@@ -1,0 +1,178 @@
+"""A worker that is asked for the next trial while it is at one answers each request once, whatever becomes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from dataclasses import replace
+
+import pytest
+
+from tests.conftest import ONCE, compiled
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.published import Tsm2Config
+from tsm2_tune.generator.guidelines import Guidelines
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.tuner import worker as workers
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.loaded import Entry
+from tsm2_tune.tuner.requests import Attempt
+from tsm2_tune.tuner.search import Search, Why
+from tsm2_tune.tuner.strategies.strategy import InOrder
+from tsm2_tune.tuner.target import find_target
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.worker import Worker
+
+pytestmark = pytest.mark.host
+
+PROBLEM = Problem(64, 2, 64, "f32")
+CONFIGS = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2, 3, 4)]
+RIGHT, WRONG, FAULTY, ENDLESS = "", "alpha = 2;", "*(volatile int *)8 = 1;", "for (volatile int i = 0;; ++i) {}"
+BODY = "const index_t row ="
+
+
+@pytest.fixture
+def hasty(support_path: str) -> Iterator[Worker]:
+    """With a limit that an endless kernel passes soon."""
+    worker = Worker("cpu", lambda: support_path, limit_seconds=2.0)
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def request_for(quickest: Toolchain) -> Callable[[str], Attempt]:
+    """A request for a kernel with something planted."""
+
+    def made(planted: str) -> Attempt:
+        source = render(PROBLEM, CONFIGS[0])
+        assert BODY in source.text
+        text = source.text.replace(BODY, f"{planted} {BODY}", 1)
+        binary = compiled(text, source.kernel, quickest, source.defines)
+        return Attempt(PROBLEM, Entry(binary.path, source.kernel, source.launch), (), seed=1, effort=ONCE)
+
+    return made
+
+
+def asked_both(worker: Worker, first: Attempt, second: Attempt) -> Outcome:
+    """The outcome of the first, during which the second is asked for."""
+
+    def ask_ahead() -> bool:
+        worker.ask_ahead(second)
+        return False
+
+    outcome = worker.attempt(first, ask_ahead).outcome
+    worker.ask_ahead(second)  # nothing new, but for a process that answered all too fast or has just started
+    assert worker._asked_ahead is (None if outcome is Outcome.TIMED_OUT else second)
+    return outcome
+
+
+def asked_or_not(worker: Worker, request: Attempt) -> Outcome:
+    """The outcome of a request that is asked for again ahead, if the process takes any more."""
+    outcome = worker.attempt(request).outcome
+    worker.ask_ahead(request)
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("planted", "outcome"),
+    [
+        (RIGHT, Outcome.OK),
+        (WRONG, Outcome.WRONG_RESULT),
+        (FAULTY, Outcome.CRASHED),
+        (ENDLESS, Outcome.TIMED_OUT),
+    ],
+    ids=["right", "wrong", "faulty", "endless"],
+)
+def test_each_request_has_its_own_answer(
+    hasty: Worker, request_for: Callable[[str], Attempt], planted: str, outcome: Outcome
+) -> None:
+    one, other = request_for(planted), request_for(RIGHT)
+    assert asked_both(hasty, one, other) is outcome
+    assert asked_both(hasty, other, one) is Outcome.OK
+    assert hasty.attempt(one).outcome is outcome
+    assert hasty.attempt(other).outcome is Outcome.OK
+
+
+def test_what_was_asked_for_and_is_not_wanted_any_more_answers_nothing_else(
+    hasty: Worker, request_for: Callable[[str], Attempt]
+) -> None:
+    right, wrong = request_for(RIGHT), request_for(WRONG)
+    assert asked_both(hasty, right, wrong) is Outcome.OK
+    assert isinstance(hasty.ceilings(), Ceilings)
+    assert asked_both(hasty, right, wrong) is Outcome.OK
+    assert hasty.attempt(request_for(RIGHT)).outcome is Outcome.OK
+    assert hasty.attempt(wrong).outcome is Outcome.WRONG_RESULT
+
+
+def test_a_worker_that_is_killed_is_asked_again(hasty: Worker, request_for: Callable[[str], Attempt]) -> None:
+    right, wrong = request_for(RIGHT), request_for(WRONG)
+    assert asked_both(hasty, right, wrong) is Outcome.OK
+    os.kill(hasty._process.pid, signal.SIGKILL)
+    assert hasty.attempt(wrong).outcome is Outcome.WRONG_RESULT
+
+
+def test_a_process_that_is_due_to_end_is_asked_for_nothing_more(
+    hasty: Worker, request_for: Callable[[str], Attempt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "REQUESTS_PER_PROCESS", 3)
+    right, processes = request_for(RIGHT), []
+    for _ in range(7):
+        assert asked_or_not(hasty, right) is Outcome.OK
+        processes.append(hasty._process.pid)
+    assert len(set(processes)) == 3
+
+
+@pytest.fixture
+def pretended(quick: Toolchain) -> Iterator[Tuner]:
+    """A tuner that takes the host for a GPU."""
+    target = replace(find_target("cpu"), toolchain=quick)
+    with Tuner(target, Options(reach=None)) as tuner:
+        _ = tuner.ceilings
+        tuner.target = replace(tuner.target, spec="0")
+        yield tuner
+
+
+def candidates_of(tuner: Tuner) -> list[Candidate]:
+    found = [Candidate(family_named("tsm2"), one, PROBLEM, tuner.target.limits, Guidelines()) for one in CONFIGS]
+    wait(tuner.compile_ahead(found))
+    return found
+
+
+def test_trials_on_a_gpu_are_asked_for_ahead_and_come_in_their_order(pretended: Tuner) -> None:
+    """Nobody listens meanwhile: that time is a phase of its own, as the worker does not wait."""
+    pretended.phases.taken()
+    trials, asked = [], 0
+    for trial in pretended.tune(Search(InOrder(candidates_of(pretended)))):
+        trials.append(trial)
+        asked += pretended.worker._asked_ahead is not None
+        time.sleep(0.05)
+    assert [trial.config for trial in trials] == CONFIGS
+    assert {trial.outcome for trial in trials} == {Outcome.OK}
+    assert 0 < asked < len(CONFIGS)
+    assert pretended.worker._requests == len(CONFIGS) + 1  # with the ceilings
+    assert pretended.phases.taken()[workers.ASKED_AHEAD] >= 0.05 * asked
+
+
+def test_what_was_asked_for_is_tried_where_a_search_ends(pretended: Tuner) -> None:
+    search, trials, asked = Search(InOrder(candidates_of(pretended))), [], False
+    for trial in pretended.tune(search):
+        trials.append(trial)
+        asked = asked or pretended.worker._asked_ahead is not None
+        search.end(Why.GAIN)
+    assert [trial.config for trial in trials] == CONFIGS[: 1 + asked]
+    assert pretended.worker._asked_ahead is None
+
+
+def test_a_search_that_is_left_leaves_no_answer(pretended: Tuner) -> None:
+    candidates = candidates_of(pretended)
+    for _ in pretended.tune(Search(InOrder(candidates))):
+        break
+    again = list(pretended.tune(Search(InOrder(candidates))))
+    assert [(trial.config, trial.outcome) for trial in again] == [(config, Outcome.OK) for config in CONFIGS]
