@@ -59,10 +59,10 @@ def searched(problem: Problem, device: str, seconds: float, *, full: bool) -> di
     }
 
 
-def rows_of(text: str, device: str, seconds: float) -> list[dict[str, Any]]:
-    """The four searches of one problem."""
+def rows_of(text: str, device: str, seconds: float, *, in_full: bool) -> list[dict[str, Any]]:
+    """The four searches of one problem; the two with trials that end early where they are not `in_full` too."""
     rows = []
-    for full in (True, False):
+    for full in (True, False) if in_full else (False,):
         with tempfile.TemporaryDirectory() as cache:
             os.environ[CACHE] = cache
             for kernels in ("none compiled", "compiled"):
@@ -79,11 +79,12 @@ def rows_of(text: str, device: str, seconds: float) -> list[dict[str, Any]]:
 @click.option("--device", default="0", show_default=True, help="CUDA ordinal, or cpu.")
 @click.option("--problems", default=",".join(PROBLEMS), show_default=True, help="Separated by commas.")
 @click.option("--seconds", type=float, default=20.0, show_default=True, help="For each search.")
+@click.option("--in-full/--no-in-full", default=True, show_default=True, help="Also with every trial in full.")
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
-def main(device: str, problems: str, seconds: float, output: Path) -> None:
+def main(device: str, problems: str, seconds: float, in_full: bool, output: Path) -> None:
     """Count the configurations that searches try."""
     identity = find_target(device).identity
-    rows = [row for text in problems.split(",") for row in rows_of(text, device, seconds)]
+    rows = [row for text in problems.split(",") for row in rows_of(text, device, seconds, in_full=in_full)]
     facts = {
         "command": "python -m benchmarks.trial_rate",
         "date": datetime.now(UTC).date().isoformat(),
