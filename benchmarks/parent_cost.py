@@ -51,7 +51,7 @@ class AtOnce(Tuner):
         ))  # fmt: skip
         self.options = Options(max_trials=trials, reach=REACH)
         self.phases, self.clock, self._ceilings = Phases(), RunningClock(), RUN.ceilings
-        self._worker = cast(Any, SimpleNamespace(attempt=self._attempt))
+        self._worker = cast(Any, SimpleNamespace(attempt=self._attempt, ask_ahead=lambda _: None))
         self._compilers = cast(Any, SimpleNamespace(
             support=lambda: "", begin=_begin, finish=_binary, files=lambda *paths: paths
         ))  # fmt: skip

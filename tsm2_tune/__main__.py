@@ -4,14 +4,16 @@ import io
 import sys
 from contextlib import suppress
 
+from tsm2_tune.tuner.blas_threads import one_blas_thread
+
 
 def main() -> None:
     """Run the command. What standard output's encoding lacks is written as it is escaped in Python."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # standard error does so already
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        from tsm2_tune.cli import main as command
-
+        with one_blas_thread():
+            from tsm2_tune.cli import main as command
         command()
     except KeyboardInterrupt:
         sys.exit(130)  # as shells have it

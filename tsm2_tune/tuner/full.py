@@ -36,7 +36,7 @@ def verify_in_full(
 ) -> Verdict:
     """The verdict: the first call that went wrong, or how many there were. `tell` hears of each stage.
 
-    LaunchFailed and KernelFault pass through, and say at which problem.
+    LaunchFailed and KernelFault pass through, and say at which problems.
     """
     worst_ratio = 0.0
     with device.keeping_memory(), closing(_verdicts(device, support, request, tell)) as verdicts:

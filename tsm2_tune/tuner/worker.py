@@ -20,6 +20,7 @@ from typing import Any
 
 from tsm2_tune.errors import DeviceError, TuneError, WorkerError
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.tuner.blas_threads import one_blas_thread
 from tsm2_tune.tuner.clock import answers_in_time
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.requests import Attempt, AttemptResult, FullVerification, Rematch, Rematched
@@ -282,7 +283,7 @@ class Worker:
                 process = context.Process(
                     target=serve, args=(theirs, self._spec, support_path), daemon=True, name="tsm2-tune worker"
                 )
-                with _no_script():
+                with _no_script(), one_blas_thread():
                     process.start()
             except OSError:
                 ours.close()
