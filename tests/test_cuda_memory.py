@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tsm2_tune.tuner.cuda_memory import MAPPED_BYTES, CudaMemory
+from tsm2_tune.tuner.device import DeviceLost, KernelFault
 
 
 class OutOfMemory(Exception):
@@ -94,17 +95,19 @@ def test_what_is_kept_makes_room() -> None:
     assert driver.used_bytes == 0
 
 
-def test_memory_goes_back_after_an_error() -> None:
+@pytest.mark.parametrize(("error", "left"), [(KeyError, 0), (KernelFault, 1), (DeviceLost, 1)])
+def test_memory_goes_back_after_an_error_but_for_a_fault(error: type[Exception], left: int) -> None:
+    """After a fault the driver answers each call by another error, and PyCUDA prints it."""
     driver = Driver(10 * MAPPED_BYTES)
     memory = CudaMemory(driver)
-    with pytest.raises(KeyError):
-        _keep_and_fail(memory)
-    assert driver.used_bytes == 0
+    with pytest.raises(error):
+        _keep_and_fail(memory, error)
+    assert driver.used_bytes == left * MAPPED_BYTES
     memory.allocate(1).free()
-    assert driver.used_bytes == 0
+    assert driver.used_bytes == left * MAPPED_BYTES
 
 
-def _keep_and_fail(memory: CudaMemory) -> None:
+def _keep_and_fail(memory: CudaMemory, error: type[Exception]) -> None:
     with memory.keeping():
         memory.allocate(1).free()
-        raise KeyError
+        raise error

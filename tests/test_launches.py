@@ -164,10 +164,43 @@ def test_a_bug_of_other_launches_is_rejected_in_full(
 
 
 def test_each_parameter_lies_at_a_multiple_of_its_size() -> None:
-    values = (np.float32(1), np.uint64(2**40), np.complex64(3 + 4j), np.int32(5), np.complex128(6 + 7j))
+    values = (
+        np.float32(1),
+        np.uint64(2**40),
+        np.complex64(3 + 4j),
+        np.int32(5),
+        np.complex128(6 + 7j),
+        np.float16(8),
+    )
     packed = ParameterLayout(values).packed(values)
-    places = (0, 8, 16, 24, 32)
-    assert len(packed) == 48
+    places = (0, 8, 16, 24, 32, 48)
+    assert len(packed) == 50
     assert [packed[at : at + one.nbytes] for at, one in zip(places, values, strict=True)] == [
         one.tobytes() for one in values
     ]
+
+
+def test_numbers_of_all_kinds_keep_their_bits() -> None:
+    values = (
+        np.int32(-1),
+        np.int64(-(2**40)),
+        np.float32(0.1),
+        np.float64(0.1),
+        np.uint64(2**64 - 1),
+        np.float32("inf"),
+    )
+    layout = ParameterLayout(values)
+    places = (0, 8, 16, 24, 32, 40)
+    for given in (values, tuple(type(one)(one / 2) for one in values)):
+        packed = layout.packed(given)
+        assert len(packed) == layout.size_bytes == 44
+        for at, one in zip(places, given, strict=True):
+            assert packed[at : at + one.nbytes] == one.tobytes()
+
+
+def test_a_structure_lies_at_a_multiple_of_8() -> None:
+    structure = np.zeros(1, [("address", np.uint64), ("count", np.int32)])[0]
+    structure["address"], structure["count"] = 7, 9
+    values = (np.int32(1), structure, np.int32(2))
+    packed = ParameterLayout(values).packed(values)
+    assert packed == np.int32(1).tobytes() + bytes(4) + structure.tobytes() + np.int32(2).tobytes()

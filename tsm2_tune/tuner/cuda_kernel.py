@@ -34,16 +34,16 @@ class ParameterLayout:
     """
 
     def __init__(self, arguments: Sequence[np.generic]) -> None:
-        self.parameters, codes, end = len(arguments), ["="], 0
-        self._are_numbers = True
-        for argument in arguments:
-            kind, size = argument.dtype.kind, argument.itemsize
+        self.parameters, layout, end = len(arguments), ["="], 0
+        codes = [CODES.get((one.dtype.kind, one.itemsize)) for one in arguments]
+        for argument, code in zip(arguments, codes, strict=True):
+            size = argument.itemsize
             skipped = -end % (size if argument.dtype.fields is None else STRUCTURE_ALIGNMENT)
-            code = CODES.get((kind, size))
-            self._are_numbers &= code is not None
-            codes.append(f"{skipped}x{code or f'{size}s'}")
+            layout.append(f"{skipped}x{code or f'{size}s'}")
             end += skipped + size
-        self._struct = Struct("".join(codes))
+        self._struct = Struct("".join(layout))
+        self._as_bytes = [code is None for code in codes]
+        self._are_numbers = not any(self._as_bytes)
 
     @property
     def size_bytes(self) -> int:
@@ -53,7 +53,8 @@ class ParameterLayout:
         """The bytes of such parameters."""
         if self._are_numbers:
             return self._struct.pack(*arguments)
-        return self._struct.pack(*(one.tobytes() if one.dtype.kind in "cV" else one for one in arguments))
+        values = (one.tobytes() if raw else one for one, raw in zip(arguments, self._as_bytes, strict=True))
+        return self._struct.pack(*values)
 
 
 class CudaKernel:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tsm2_tune.tuner.device import DeviceLost, KernelFault
+
 MAPPED_BYTES = 2 * 2**20  # which the driver maps at once: less is no cheaper
 MOST_TIMES = 1.25  # as large as what was asked for may be a buffer that was kept
 
@@ -55,13 +57,17 @@ class CudaMemory:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Within it, what is freed is kept; at its end, given back."""
-        self._is_keeping = True
+        """Within it, what is freed is kept; at its end, given back. After a fault the driver takes nothing back."""
+        self._is_keeping, answers = True, True
         try:
             yield
+        except (KernelFault, DeviceLost):
+            answers = False
+            raise
         finally:
             self._is_keeping = False
-            self._free_kept()
+            if answers:
+                self._free_kept()
 
     def _allocated(self, size_bytes: int, allocated_bytes: int) -> CudaBuffer:
         try:
