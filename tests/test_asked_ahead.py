@@ -96,7 +96,8 @@ def test_each_request_has_its_own_answer(
     one, other = request_for(planted), request_for(RIGHT)
     assert asked_both(hasty, one, other) is outcome
     assert asked_both(hasty, other, one) is Outcome.OK
-    assert hasty.attempt(one).outcome is outcome
+    if outcome is not Outcome.TIMED_OUT:  # once more, which takes as long
+        assert hasty.attempt(one).outcome is outcome
     assert hasty.attempt(other).outcome is Outcome.OK
 
 
