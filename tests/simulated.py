@@ -48,7 +48,9 @@ def _binary(source: KernelSource, *_: Any) -> Binary:
 
 COMPILES_NOTHING = cast(
     Compilers,
-    SimpleNamespace(support=lambda: __file__, finish=_binary, files=lambda *paths: paths, close=lambda: None),
+    SimpleNamespace(
+        support=lambda: __file__, begin=_binary, finish=_binary, files=lambda *paths: paths, close=lambda: None
+    ),
 )
 
 

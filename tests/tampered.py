@@ -48,7 +48,7 @@ from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.strategies.strategy import InOrder
 from tsm2_tune.tuner.trial import Binary, LoadedResources, Outcome, Verdict
-from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.tune import Options, Tuner, by_width
 from tsm2_tune.tuner.vendor.beside import Libraries
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Rematch, Rematched, Worker
 
@@ -165,7 +165,7 @@ class Compiling(Tuner):
         spelt = source.text.partition("\n")[0].removeprefix("// ")
         family = EVERY.get(family_spelt(spelt))
         every = family.configurations() if family else ()
-        if not any(c.kernel_text == spelt and source == render(self._problem, c) for c in every):
+        if not any(c.kernel_text == spelt and source in by_width(self._problem, c) for c in every):
             raise Wrong(f"compiled {source.text[:200]!r}")
         self.compiled.setdefault(source.digest, set()).add((source.kernel, source.launch))
         return Binary(source.digest, source.kernel, 0, 0.0)

@@ -38,6 +38,7 @@ TARGET = cast(
         identity=RUN.identity,
         limits=SimpleNamespace(sms=132, compute_capability=(9, 0)),
         toolchain=SimpleNamespace(digest="nvcc"),
+        is_host=False,
         **ONE_STATE,
     ),
 )

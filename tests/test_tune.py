@@ -16,7 +16,9 @@ from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import INDEX_BITS, index_defines
 from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.events import FinalFailure
 from tsm2_tune.tuner.past import NOTHING_PAST, Contender
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.search import Search
@@ -114,6 +116,23 @@ def test_the_first_kernel_compiles_while_a_gpu_is_measured(
     candidate = Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines())
     (trial,) = tuner.tune(Search(InOrder([candidate])))
     assert (trial.outcome, then) == (Outcome.OK, [compiling])
+
+
+@pytest.mark.parametrize(("spec", "widths"), [("0", INDEX_BITS), ("cpu", ())])
+def test_who_leads_is_compiled_by_both_widths_of_index_while_a_gpu_measures_a_final(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch, spec: str, widths: tuple[int, ...]
+) -> None:
+    begun: list[tuple[str, tuple[str, ...]]] = []
+    then: list[list[tuple[str, tuple[str, ...]]]] = []
+    worker, failed = tuner.worker, AttemptResult(Outcome.TIMED_OUT, "")
+    monkeypatch.setattr(tuner._compilers, "begin", lambda source: begun.append((source.text, source.defines)))
+    monkeypatch.setattr(worker, "rematch", lambda _: then.append(list(begun)) or failed)
+    tuner.options = replace(tuner.options, vendor=False)
+    tuner.target = replace(tuner.target, spec=spec)
+    second, fastest = Tsm2Config("v2", 32, 1, 4), Tsm2Config("v2", 32, 2, 4)
+    past = replace(NOTHING_PAST, contenders=(Contender(second, 260.0), Contender(fastest, 250.0)))
+    assert isinstance(tuner.final(PROBLEM, past), FinalFailure)
+    assert then == [[(render(PROBLEM, fastest).text, index_defines(bits)) for bits in widths]]
 
 
 def test_candidates_that_come_late_do_not_count_as_trials(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:

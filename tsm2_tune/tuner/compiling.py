@@ -29,7 +29,7 @@ class Compilers:
     def __init__(self, toolchain: Toolchain, limit_seconds: float, sharing: int = 1) -> None:
         """`sharing`: runs that share this machine's processors."""
         self._toolchain, self._limit_seconds = toolchain, limit_seconds
-        self._by_text: dict[str, Compiled] = {}
+        self._by_text: dict[tuple[str, tuple[str, ...], Toolchain | None], Compiled] = {}
         self._submitted: list[Compiled] = []
         own = cores(sharing)
         compilers = own - own // CORES_A_SPARE
@@ -54,12 +54,12 @@ class Compilers:
             self._support_path = self._compiled_support()
         return self._support_path
 
-    def begin(self, source: KernelSource) -> Compiled:
+    def begin(self, source: KernelSource, toolchain: Toolchain | None = None) -> Compiled:
         """The binary to come: of equal texts that are asked for twice, one waits for no second compiler."""
-        key = f"{source.digest} {source.defines}"
+        key = (source.digest, source.defines, toolchain)
         future = self._by_text.get(key)
         if future is None or future.cancelled():
-            future = self._by_text[key] = self.begin_text(source.text, source.kernel, source.defines)
+            future = self._by_text[key] = self.begin_text(source.text, source.kernel, source.defines, toolchain)
         return future
 
     def begin_text(

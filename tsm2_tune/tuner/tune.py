@@ -219,6 +219,9 @@ class Tuner:
         is_due = is_final_due([one for one, _ in chosen], past, also)
         if not (is_due or repeat) and (vendor is None or not vendor.is_due(past)):
             return None
+        if chosen and not self.target.is_host:  # where it is not compiled meanwhile, a new winner waits for that
+            for source in by_width(problem, chosen[0][0].config):
+                self._compilers.begin(source)
         found = self._final(problem, chosen, vendor)
         if vendor is None or isinstance(found, Final) or found.interrupted:
             return found
@@ -258,20 +261,17 @@ class Tuner:
         """Verify the configuration's kernel for both widths of index; outcome OK where every call was right."""
         extent = EMULATED if self.target.is_host else ON_GPU
         seed = trial_seed(self.options.seed, problem, f"{config.text} in full")
-        by_width = [replace(render(problem, config), defines=index_defines(bits)) for bits in INDEX_BITS]
-        texts: list[Text] = [(source, None) for source in by_width]
+        texts: list[Text] = [(source, None) for source in by_width(problem, config)]
         named = [f"an index of {bits} bits" for bits in INDEX_BITS]
         watching = self._watching if extent.watched_products else None
         if isinstance(watching, CompileFailure):
             return AttemptResult(watching.outcome, f"with races watched: {watching.detail}")
         if watching is not None:  # by one width of index: threads touch the same by the other
-            texts.append((by_width[0], watching))
+            texts.append((texts[0][0], watching))
             named.append("races watched")
         for _ in range(TRIES):
             entries = []
-            begun = [
-                self._compilers.begin_text(one.text, one.kernel, one.defines, toolchain) for one, toolchain in texts
-            ]
+            begun = [self._compilers.begin(one, toolchain) for one, toolchain in texts]
             for (source, toolchain), name, compiling in zip(texts, named, begun, strict=True):
                 binary = self._compilers.finish(source, toolchain, compiling)
                 if isinstance(binary, CompileFailure):
@@ -316,3 +316,8 @@ def least_ahead(sharing: int, most: int | None) -> int:
     """
     enough = cores(sharing) + 1
     return enough if most is None or sharing == 1 else max(1, min(enough, most // (2 * sharing)))
+
+
+def by_width(problem: Problem, config: KernelConfig) -> list[KernelSource]:
+    """The configuration's text, to be compiled for each width of index."""
+    return [replace(render(problem, config), defines=index_defines(bits)) for bits in INDEX_BITS]
