@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -57,12 +57,17 @@ class Grid(Generic[C]):
         """Whether the configuration is one of the grid's, whatever its late tunables."""
         return (
             type(config) is self._config_type
-            and all(
-                tuple(getattr(config, name) for name in names) in options
-                for names, options in zip(self._names, self._options, strict=True)
-            )
+            and all(values(config) in options for values, options in self._sets)
             and all(condition(config) for condition in self._where.values())
         )
+
+    @cached_property
+    def _sets(self) -> list[tuple[attrgetter[Any], frozenset[Any]]]:
+        """Of each axis: what reads its values off a configuration, and all that these may be."""
+        return [
+            (attrgetter(*names), frozenset(options if len(names) > 1 else chain.from_iterable(options)))
+            for names, options in zip(self._names, self._options, strict=True)
+        ]
 
     def chosen(self, those: Bools) -> Iterator[C]:
         """The configurations at the places where `those` is true, which is as `every`."""
