@@ -168,15 +168,18 @@ class Gemm(Family[GemmConfig]):
 
         A block stands for every way of reading its stripes, until only the rules for these are left.
         """
-        config = candidate.config
+        every, config = blocks(), candidate.config
         assert isinstance(config, GemmConfig)
-        every, left = blocks(), np.ones(len(blocks()), bool)
+        rows, variants, left = np.arange(len(every)), every.variants, candidate
         for rule in rules:
-            if rule not in OF_GRIDS and left.any():
-                keeps = left & rule.keeps(candidate)  # of all alike, or of each
-                dropped[rule.name] += int(every.variants[left & ~keeps].sum())
-                left = keeps
-        columns = with_reading_grids(np.flatnonzero(left), candidate.problem)
+            keeps: Any = True if rule in OF_GRIDS or not len(rows) else rule.keeps(left)  # of all alike, or of each
+            if not np.all(keeps):
+                keeps, before = np.broadcast_to(keeps, rows.shape), int(variants.sum())
+                rows, variants = rows[keeps], variants[keeps]
+                dropped[rule.name] += before - int(variants.sum())
+                few = {name: column[rows] for name, column in every.columns.items()}
+                left = replace(candidate, config=replace(config, **few))
+        columns = with_reading_grids(rows, candidate.problem)
         for rule in OF_GRIDS:
             read = replace(candidate, config=replace(config, **columns))
             keeps = np.asarray(rule.keeps(read))
