@@ -16,6 +16,7 @@ from tsm2_tune.generator.tunables import TunableValue, declared
 
 C = TypeVar("C", bound=KernelConfig)
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 Option = tuple[TunableValue, ...]  # values of the tunables of an axis
 
 
@@ -33,6 +34,7 @@ class Grid(Generic[C]):
         `where`: conditions, by the tunables that each looks at.
         """
         self._config_type, self._where = config_type, where
+        self._numbered: dict[tuple[int, tuple[int, ...]], Ints] = {}
         self._names = [names.split() for names in axes]
         self._options: list[Sequence[Option]] = [
             tuple(options) if len(names) > 1 else tuple((option,) for option in options)
@@ -79,20 +81,29 @@ class Grid(Generic[C]):
 
         The array has sides of 1 along axes that have none of these tunables.
         """
-        looked_at = [[index for index, name in enumerate(names) if name in of] for names in self._names]
+        looked_at = [tuple(index for index, name in enumerate(names) if name in of) for names in self._names]
         others = tuple(axis for axis, indices in enumerate(looked_at) if not indices)
         answers: Bools = np.asarray(those.any(axis=others, keepdims=True))
-        said: dict[Option, bool] = {}
-        for places in np.argwhere(answers).tolist():
-            options = [options[place] for options, place in zip(self._options, places, strict=True)]
-            values = tuple(
-                [option[index] for option, indices in zip(options, looked_at, strict=True) for index in indices]
-            )
-            if values not in said:
-                said[values] = ask(self._config(options))
-            if not said[values]:
-                answers[tuple(places)] = False
+        places = np.argwhere(answers)
+        alike = np.zeros(len(places), np.int64)  # a number for each combination of the values that are looked at
+        for axis, indices in enumerate(looked_at):
+            if indices:
+                alike = alike * len(self._options[axis]) + self._numbers(axis, indices)[places[:, axis]]
+        _, first, which = np.unique(alike, return_index=True, return_inverse=True)
+        said = [
+            ask(self._config([options[place] for options, place in zip(self._options, one, strict=True)]))
+            for one in places[first].tolist()
+        ]
+        answers[answers] = np.array(said, bool)[which]
         return answers
+
+    def _numbers(self, axis: int, indices: tuple[int, ...]) -> Ints:
+        """Of each option of the axis: a number for its values at these indices, below the number of options."""
+        if (axis, indices) not in self._numbered:
+            known: dict[Option, int] = {}
+            values = (tuple(option[index] for index in indices) for option in self._options[axis])
+            self._numbered[axis, indices] = np.array([known.setdefault(one, len(known)) for one in values], np.int64)
+        return self._numbered[axis, indices]
 
     def _config(self, options: Iterable[Option]) -> C:
         return self._config_type(*self._order(tuple(chain.from_iterable(options))))
