@@ -184,6 +184,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
             "shape",
             "a warp of one team reads the same, whichever products are its own",
             _reads_differ,
+            of=("threads", "block_m", "block_n", "rows", "columns", "together"),
         ),
         *WIDE_SPLIT_RULES,
     )
