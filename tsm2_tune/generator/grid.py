@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -40,9 +40,12 @@ class Grid(Generic[C]):
             tuple(options) if len(names) > 1 else tuple((option,) for option in options)
             for names, options in zip(self._names, axes.values(), strict=True)
         ]
-        given = list(chain.from_iterable(self._names))
+        given = {name: (axis, index) for axis, names in enumerate(self._names) for index, name in enumerate(names)}
         fields = [one.name for one in declared(config_type)][: len(given)]  # those behind have their defaults
-        self._order = itemgetter(*(given.index(name) for name in fields))
+        self._values = [  # of each field: an axis, and the values of its options
+            (axis, np.array([option[index] for option in self._options[axis]], object))
+            for axis, index in (given[name] for name in fields)
+        ]
 
     def __iter__(self) -> Iterator[C]:
         return self.chosen(self.every)
@@ -73,8 +76,7 @@ class Grid(Generic[C]):
 
     def chosen(self, those: Bools) -> Iterator[C]:
         """The configurations at the places where `those` is true, which is as `every`."""
-        for places in np.argwhere(those).tolist():
-            yield self._config([options[place] for options, place in zip(self._options, places, strict=True)])
+        return self._at(np.argwhere(those))
 
     def answers(self, of: Collection[str], ask: Callable[[C], bool], those: Bools) -> Bools:
         """What `ask`, which looks at the tunables `of` alone, says where `those` is true; false elsewhere.
@@ -90,11 +92,7 @@ class Grid(Generic[C]):
             if indices:
                 alike = alike * len(self._options[axis]) + self._numbers(axis, indices)[places[:, axis]]
         _, first, which = np.unique(alike, return_index=True, return_inverse=True)
-        said = [
-            ask(self._config([options[place] for options, place in zip(self._options, one, strict=True)]))
-            for one in places[first].tolist()
-        ]
-        answers[answers] = np.array(said, bool)[which]
+        answers[answers] = np.array([ask(config) for config in self._at(places[first])], bool)[which]
         return answers
 
     def _numbers(self, axis: int, indices: tuple[int, ...]) -> Ints:
@@ -105,5 +103,6 @@ class Grid(Generic[C]):
             self._numbered[axis, indices] = np.array([known.setdefault(one, len(known)) for one in values], np.int64)
         return self._numbered[axis, indices]
 
-    def _config(self, options: Iterable[Option]) -> C:
-        return self._config_type(*self._order(tuple(chain.from_iterable(options))))
+    def _at(self, places: Ints) -> Iterator[C]:
+        """The configurations at these places, one a row."""
+        return map(self._config_type, *(values[places[:, axis]].tolist() for axis, values in self._values))
