@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -123,7 +124,7 @@ def shown_of(family: Family[Any], configs: list[Any]) -> str:
 
 def row_of(one: Declared, configs: list[Any]) -> str:
     """A tunable's row."""
-    values = sorted({*one.tunable.late, *(getattr(config, one.name) for config in configs)})
+    values = sorted({*one.tunable.late, *map(attrgetter(one.name), configs)})
     spelt = ", ".join(str(value_spelt(one, value)) for value in values)
     about = one.tunable.about + ("; launch data" if one.tunable.is_launch else "")
     if one.tunable.unit > 1:

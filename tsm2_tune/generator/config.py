@@ -81,7 +81,7 @@ class KernelConfig(_Spelt):
         try:
             return self._text
         except AttributeError:
-            text = f"{self.family}:{spelt(declared(type(self)), self.tunables)}"
+            text = f"{self.family}:{spelt(type(self), self.tunables)}"
             object.__setattr__(self, "_text", text)
             return text
 
@@ -93,7 +93,7 @@ class KernelConfig(_Spelt):
         """
         launch_tunables = [name for name in self.launch_tunables() if name != "splits" or self.has_splits]
         values = self.tunables | dict.fromkeys(launch_tunables, "*")
-        return f"{self.family}:{spelt(declared(type(self)), values)}"
+        return f"{self.family}:{spelt(type(self), values)}"
 
     @property
     def early(self) -> Self:
@@ -128,9 +128,9 @@ class KernelConfig(_Spelt):
         family, values = _parts(text)
         found = None
         if family == cls.family and values.startswith(":"):
-            found = read(declared(cls), values[1:])
+            found = read(cls, values[1:])
         elif family == cls.family and values.startswith("-"):
-            found = read_letters(declared(cls), cls.later_tunables(), values[1:])
+            found = read_letters(cls, cls.later_tunables(), values[1:])
         return None if found is None else cls(**dict[str, Any](found))
 
     @classmethod

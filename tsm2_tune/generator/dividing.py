@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -36,16 +37,17 @@ def adapted(family: Family[Any], config: KernelConfig, problem: Problem, limits:
     useful = (rule.covering for rule in family.rules if rule.covering is not None)
     largest = {one.tunable: one.largest_useful(problem) for one in useful}
     smaller = {name: most for name, most in largest.items() if getattr(config, name) > most}
-    cut = _in_the_space(family, config, replace(config, **smaller), problem)
+    cut: KernelConfig | None = config
+    if smaller:
+        cut = _in_the_space(family, config, replace(config, **smaller), replace(problem, m=1, n=1, k=1))
     return [] if cut is None else list(dict.fromkeys(divided(family, cut, problem, limits)))
 
 
+@lru_cache(maxsize=4096)  # problems of every shape ask for the same
 def _in_the_space(
     family: Family[Any], config: KernelConfig, cut: KernelConfig, problem: Problem
 ) -> KernelConfig | None:
     """The configuration that was cut; where the family has none such, with parts of a tile as much smaller."""
-    if cut == config:
-        return cut
     before, after = config.tunables, cut.tunables
     ratios = [Fraction(int(after[name]), int(before[name])) for name in after if after[name] != before[name]]
     others = [name for name in reversed(after) if after[name] == before[name] and isinstance(after[name], int)]

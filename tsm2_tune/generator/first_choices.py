@@ -8,6 +8,7 @@ formula propose these, and the nearest problems say only how their times are to 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from heapq import nsmallest
 from math import exp
 from typing import Any
@@ -115,13 +116,21 @@ def _kept(
 
     Where that is none of them, since the device holds fewer blocks, the same with as many as it holds.
     """
-    rules = (*family.rules, *HARDWARE_RULES)
 
     def kept(configs: Iterable[KernelConfig]) -> list[tuple[KernelConfig, float]]:
-        candidates = (Candidate(family, config, problem, limits, Guidelines()) for config in configs)
-        return [(one.config, float(expected_us(one))) for one in candidates if all(rule.keeps(one) for rule in rules)]
+        times = ((config, _time_us(family, config, problem, limits)) for config in configs)
+        return [(config, us) for config, us in times if us is not None]
 
     found = kept(configs)
     if found or ONE_WAVE not in family.rules:
         return found
     return kept(dict.fromkeys(in_one_wave(family, config, problem, limits) for config in configs))
+
+
+@lru_cache(maxsize=1024)  # of several neighbours the same is made
+def _time_us(family: Family[Any], config: KernelConfig, problem: Problem, limits: DeviceLimits) -> float | None:
+    """The model's time; None where the family's rules or the hardware's drop the configuration."""
+    candidate = Candidate(family, config, problem, limits, Guidelines())
+    if all(rule.keeps(candidate) for rule in (*family.rules, *HARDWARE_RULES)):
+        return float(expected_us(candidate))
+    return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +16,7 @@ from tsm2_tune.generator.tunables import TunableValue, declared
 
 C = TypeVar("C", bound=KernelConfig)
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 Option = tuple[TunableValue, ...]  # values of the tunables of an axis
 
 
@@ -33,14 +34,18 @@ class Grid(Generic[C]):
         `where`: conditions, by the tunables that each looks at.
         """
         self._config_type, self._where = config_type, where
+        self._numbered: dict[tuple[int, tuple[int, ...]], Ints] = {}
         self._names = [names.split() for names in axes]
         self._options: list[Sequence[Option]] = [
             tuple(options) if len(names) > 1 else tuple((option,) for option in options)
             for names, options in zip(self._names, axes.values(), strict=True)
         ]
-        given = list(chain.from_iterable(self._names))
+        given = {name: (axis, index) for axis, names in enumerate(self._names) for index, name in enumerate(names)}
         fields = [one.name for one in declared(config_type)][: len(given)]  # those behind have their defaults
-        self._order = itemgetter(*(given.index(name) for name in fields))
+        self._values = [  # of each field: an axis, and the values of its options
+            (axis, np.array([option[index] for option in self._options[axis]], object))
+            for axis, index in (given[name] for name in fields)
+        ]
 
     def __iter__(self) -> Iterator[C]:
         return self.chosen(self.every)
@@ -57,37 +62,47 @@ class Grid(Generic[C]):
         """Whether the configuration is one of the grid's, whatever its late tunables."""
         return (
             type(config) is self._config_type
-            and all(
-                tuple(getattr(config, name) for name in names) in options
-                for names, options in zip(self._names, self._options, strict=True)
-            )
+            and all(values(config) in options for values, options in self._sets)
             and all(condition(config) for condition in self._where.values())
         )
 
+    @cached_property
+    def _sets(self) -> list[tuple[attrgetter[Any], frozenset[Any]]]:
+        """Of each axis: what reads its values off a configuration, and all that these may be."""
+        return [
+            (attrgetter(*names), frozenset(options if len(names) > 1 else chain.from_iterable(options)))
+            for names, options in zip(self._names, self._options, strict=True)
+        ]
+
     def chosen(self, those: Bools) -> Iterator[C]:
         """The configurations at the places where `those` is true, which is as `every`."""
-        for places in np.argwhere(those).tolist():
-            yield self._config([options[place] for options, place in zip(self._options, places, strict=True)])
+        return self._at(np.argwhere(those))
 
     def answers(self, of: Collection[str], ask: Callable[[C], bool], those: Bools) -> Bools:
         """What `ask`, which looks at the tunables `of` alone, says where `those` is true; false elsewhere.
 
         The array has sides of 1 along axes that have none of these tunables.
         """
-        looked_at = [[index for index, name in enumerate(names) if name in of] for names in self._names]
+        looked_at = [tuple(index for index, name in enumerate(names) if name in of) for names in self._names]
         others = tuple(axis for axis, indices in enumerate(looked_at) if not indices)
         answers: Bools = np.asarray(those.any(axis=others, keepdims=True))
-        said: dict[Option, bool] = {}
-        for places in np.argwhere(answers).tolist():
-            options = [options[place] for options, place in zip(self._options, places, strict=True)]
-            values = tuple(
-                [option[index] for option, indices in zip(options, looked_at, strict=True) for index in indices]
-            )
-            if values not in said:
-                said[values] = ask(self._config(options))
-            if not said[values]:
-                answers[tuple(places)] = False
+        places = np.argwhere(answers)
+        alike = np.zeros(len(places), np.int64)  # a number for each combination of the values that are looked at
+        for axis, indices in enumerate(looked_at):
+            if indices:
+                alike = alike * len(self._options[axis]) + self._numbers(axis, indices)[places[:, axis]]
+        _, first, which = np.unique(alike, return_index=True, return_inverse=True)
+        answers[answers] = np.array([ask(config) for config in self._at(places[first])], bool)[which]
         return answers
 
-    def _config(self, options: Iterable[Option]) -> C:
-        return self._config_type(*self._order(tuple(chain.from_iterable(options))))
+    def _numbers(self, axis: int, indices: tuple[int, ...]) -> Ints:
+        """Of each option of the axis: a number for its values at these indices, below the number of options."""
+        if (axis, indices) not in self._numbered:
+            known: dict[Option, int] = {}
+            values = (tuple(option[index] for index in indices) for option in self._options[axis])
+            self._numbered[axis, indices] = np.array([known.setdefault(one, len(known)) for one in values], np.int64)
+        return self._numbered[axis, indices]
+
+    def _at(self, places: Ints) -> Iterator[C]:
+        """The configurations at these places, one a row."""
+        return map(self._config_type, *(values[places[:, axis]].tolist() for axis, values in self._values))

@@ -39,3 +39,7 @@ class DeviceLimits:
         for name in POSITIVE:
             if not getattr(self, name) > 0:
                 raise ValueError(f"limits of {self.name}: {name} = {getattr(self, name)} is not positive")
+
+    def __hash__(self) -> int:
+        """Of what tells most devices apart: caches ask for it hundreds of thousands of times in a search."""
+        return hash((self.name, self.sms))

@@ -119,17 +119,24 @@ def times_the_model(one: Measured, choice: Choice) -> float:
 
 def distance(problem: Problem, other: Problem) -> float:
     """Between problems, in what matters to the choice of a kernel."""
-    extents = zip((problem.m, problem.n, problem.k), (other.m, other.n, other.k), strict=True)
-    apart = [
-        abs(log(a / b)) * (PER_SMALL_EXTENT if min(a, b) <= SMALL_EXTENT else PER_LARGE_EXTENT) for a, b in extents
-    ]
     (mine, is_odd), (its, other_is_odd) = _lines(problem), _lines(other)
+    storage = 0.0
+    if mine != its:
+        storage = sum(far for a, b, far in zip(mine, its, OTHER_STORAGE, strict=True) if a != b)
     return hypot(
-        *apart,
-        sum(far for along, other_along, far in zip(mine, its, OTHER_STORAGE, strict=True) if along != other_along),
+        _apart(problem.m, other.m),
+        _apart(problem.n, other.n),
+        _apart(problem.k, other.k),
+        storage,
         OTHER_LINES * (is_odd != other_is_odd),
         OTHER_TYPE * (problem.dtype_name != other.dtype_name),
     )
+
+
+def _apart(one: int, other: int) -> float:
+    """How far one extent is away from the other."""
+    smaller = one if one < other else other
+    return abs(log(one / other)) * (PER_SMALL_EXTENT if smaller <= SMALL_EXTENT else PER_LARGE_EXTENT)
 
 
 @cache

@@ -235,6 +235,7 @@ def unmodelled(problem: Problem) -> str | None:
     return None if problem.op == "nn" else "it is of A B with all three matrices column-major, op nn"
 
 
+@lru_cache(maxsize=1024)  # a plan asks for what it tries first, and for what it says of the problem
 def choose(problem: Problem, limits: DeviceLimits) -> ModelChoice:
     """Algorithm 5, with the bound of line 9 read as t2 <= n (it prints k) and line 12 as m k n / t2.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -63,10 +62,10 @@ def occupancies(limits: DeviceLimits, *, threads: Ints, registers: Ints, smem_by
     by_registers = _table_by_registers(limits, int(warps.max(initial=1)))
     blocks = np.minimum.reduce(
         [
-            _of_each(threads, lambda count: _blocks_by_warps(limits, count, -(-count // limits.warp_threads))),
+            np.where(threads > limits.threads_per_block, 0, limits.threads_per_sm // limits.warp_threads // warps),
             np.full_like(threads, limits.blocks_per_sm),
             by_registers[np.minimum(registers, len(by_registers) - 1), warps - 1],
-            _of_each(smem_bytes, lambda count: _blocks_by_smem(limits, architecture, count)),
+            _many_by_smem(limits, architecture, smem_bytes),
         ]
     )
     return Occupancy(
@@ -89,12 +88,14 @@ def _table_by_registers(limits: DeviceLimits, most_warps: int) -> Ints:
     )
 
 
-def _of_each(counts: Ints, value: Callable[[int], int]) -> Ints:
-    """The value for each count, found once for those that are alike."""
-    values = np.zeros(int(counts.max(initial=0)) + 1, np.int64)
-    present = np.flatnonzero(np.bincount(counts, minlength=len(values)))
-    values[present] = [value(count) for count in present.tolist()]
-    return values[counts]
+def _many_by_smem(limits: DeviceLimits, architecture: Architecture, smem_bytes: Ints) -> Ints:
+    """`_blocks_by_smem` of each."""
+    reserved, unit = limits.smem_bytes_reserved_per_block, architecture.smem_unit_bytes
+    units = -(-(smem_bytes + reserved) // unit)
+    allocated = unit * np.arange(int(units.max(initial=0)) + 1)
+    blocks = np.where(allocated > 0, limits.smem_bytes_per_sm // np.maximum(allocated, 1), UNLIMITED)
+    blocks[allocated > max(limits.smem_bytes_per_block, limits.smem_bytes_per_block_optin) + reserved] = 0
+    return np.asarray(blocks[units])
 
 
 def rounded_up(count: int, unit: int) -> int:

@@ -202,7 +202,8 @@ WIDE_SPLIT_RULES = (
 
 def in_one_wave(family: Design, config: C, problem: Problem, limits: DeviceLimits) -> C:
     """The configuration with no more blocks than are resident from the start."""
-    options = (splits for splits in reversed(WIDE_SPLITS) if splits <= int(config.tunables["splits"]))
+    most = int(config.tunables["splits"])
+    options = (splits for splits in reversed(WIDE_SPLITS) if splits <= most)
     every = (replace(config, splits=splits) for splits in options)  # type: ignore[call-arg]
     return next(c for c in every if ONE_WAVE.keeps(Candidate(family, c, problem, limits, Guidelines())))
 

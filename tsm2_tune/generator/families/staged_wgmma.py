@@ -117,9 +117,11 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
                 or c.launch.tiles(c.problem.m, c.problem.n) * -(-c.problem.k // tunable(c, "block_k"))
                 >= tunable(c, "splits")
             ),
+            of=("block_m", "block_n", "block_k", "splits"),
         ),
         *WIDE_SPLIT_RULES,
     )
+    beside_resources = ("splits",)
     config_type = StagedWgmmaConfig
 
     def grids(self) -> Iterable[Grid[StagedWgmmaConfig]]:

@@ -80,6 +80,7 @@ WINNERS: dict[str, tuple[tuple[int, ...], ...]] = {
 # Threads of a multiprocessor and reuse that the fastest on an H200 have at least.
 LEAST = {"f32": (512, 4.0), "c64": (512, 16 / 3), "f64": (256, 4.0), "c128": (384, 4.0)}
 ENOUGH = 300  # variants, where the user sets no guidelines
+BLOCKS_AT_A_TIME = 4096  # of the space, whose variants are written out: most who ask look at the first ones
 LINE_BYTES = (32, 64, 128)  # a sector of memory, to a line of the L1
 THREADS_STEP = 128  # a warp for each partition of a multiprocessor
 
@@ -107,11 +108,12 @@ class Gemm(Family[GemmConfig]):
 
     def configurations(self) -> Iterator[GemmConfig]:
         """Those of column-major operands: of others the reading grids are turned."""
-        columns = with_reading_grids(np.arange(len(blocks())), Problem(1, 1, 1, "f32"))
-        for vector, read, load, buffers in product(VECTORS, READS, LOADS, BUFFERS):
-            for row in zip(*(column.tolist() for column in columns.values()), strict=True):
-                numbers: dict[str, Any] = dict(zip(columns, row, strict=True))
-                yield self.config_type(**numbers, vector=vector, read=read, load=load, buffers=buffers)
+        for way in product(VECTORS, READS, LOADS, BUFFERS):
+            for some in np.split(np.arange(len(blocks())), range(BLOCKS_AT_A_TIME, len(blocks()), BLOCKS_AT_A_TIME)):
+                columns = with_reading_grids(some, Problem(1, 1, 1, "f32")).values()
+                for row in zip(*(column.tolist() for column in columns), strict=True):
+                    values: tuple[Any, ...] = (*row, *way)
+                    yield self.config_type(*values)
 
     def has(self, config: GemmConfig, problem: Problem) -> bool:
         threads = config.m_dim * config.n_dim
@@ -168,15 +170,18 @@ class Gemm(Family[GemmConfig]):
 
         A block stands for every way of reading its stripes, until only the rules for these are left.
         """
-        config = candidate.config
+        every, config = blocks(), candidate.config
         assert isinstance(config, GemmConfig)
-        every, left = blocks(), np.ones(len(blocks()), bool)
+        rows, variants, left = np.arange(len(every)), every.variants, candidate
         for rule in rules:
-            if rule not in OF_GRIDS and left.any():
-                keeps = left & rule.keeps(candidate)  # of all alike, or of each
-                dropped[rule.name] += int(every.variants[left & ~keeps].sum())
-                left = keeps
-        columns = with_reading_grids(np.flatnonzero(left), candidate.problem)
+            keeps: Any = True if rule in OF_GRIDS or not len(rows) else rule.keeps(left)  # of all alike, or of each
+            if not np.all(keeps):
+                keeps, before = np.broadcast_to(keeps, rows.shape), int(variants.sum())
+                rows, variants = rows[keeps], variants[keeps]
+                dropped[rule.name] += before - int(variants.sum())
+                few = {name: column[rows] for name, column in every.columns.items()}
+                left = replace(candidate, config=replace(config, **few))
+        columns = with_reading_grids(rows, candidate.problem)
         for rule in OF_GRIDS:
             read = replace(candidate, config=replace(config, **columns))
             keeps = np.asarray(rule.keeps(read))

@@ -74,8 +74,8 @@ S = TypeVar("S", bound=StencilConfig)
 def _vectors_fit_threads(candidate: Candidate) -> bool:
     config = candidate.config
     assert isinstance(config, StencilConfig)
-    m_thr, n_thr = config.m_blk // config.m_dim, config.n_blk // config.n_dim
-    return (m_thr % config.vector == 0) & (n_thr % config.vector == 0)
+    m_vectors, n_vectors = config.m_dim * config.vector, config.n_dim * config.vector  # of all threads
+    return config.vector == 1 or (config.m_blk % m_vectors == 0) & (config.n_blk % n_vectors == 0)
 
 
 def _reads_lines(candidate: Candidate) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from math import lcm
 from typing import Annotated, Any, ClassVar
@@ -183,6 +184,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
             "shape",
             "a warp of one team reads the same, whichever products are its own",
             _reads_differ,
+            of=("threads", "block_m", "block_n", "rows", "columns", "together"),
         ),
         *WIDE_SPLIT_RULES,
     )
@@ -259,29 +261,28 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         """
         if max(problem.m, problem.n) > TILE[-1] or self._is_for_others(problem):
             return ()
-        tile = covering(TILE, problem.m), covering(TILE, problem.n)
+        along_a, along_b, _ = problem.contiguous
+        op = ("t" if along_a == "k" else "n") + ("n" if along_b == "k" else "t")
+        every = in_turns(self._by_ring(replace(problem, k=1, op=op)))
+        return tuple(replace(config, splits=self._splits(config, problem, limits)) for config in every)
+
+    @cache  # noqa: B019, for a family lives as long as the program
+    def _by_ring(self, alike: Problem) -> list[list[InnerFmaRingConfig]]:
+        """Those to try first of each ring, best first: the same whatever k is, and however C lies."""
+        tile = covering(TILE, alike.m), covering(TILE, alike.n)
         parts = [
-            part for part in self.parts_of(tile) if part[0] * part[1] * problem.dtype.registers <= MOST_SUM_REGISTERS
+            part for part in self.parts_of(tile) if part[0] * part[1] * alike.dtype.registers <= MOST_SUM_REGISTERS
         ]
 
         def clocks_of(config: InnerFmaRingConfig) -> float:
-            return clocks(config, problem)
+            return clocks(config, alike)
 
-        by_ring = [
-            sorted(
-                (
-                    min(
-                        (InnerFmaRingConfig(THREADS, *tile, *part, together, *ring, 1) for together in (0, 1)),
-                        key=clocks_of,
-                    )
-                    for part in parts
-                ),
-                key=clocks_of,
+        def least_busy(part: tuple[int, int], ring: tuple[int, int]) -> InnerFmaRingConfig:
+            return min(
+                (InnerFmaRingConfig(THREADS, *tile, *part, together, *ring, 1) for together in (0, 1)), key=clocks_of
             )
-            for ring in RINGS
-        ]
-        every = in_turns(configs[:PARTS_TRIED] for configs in by_ring)
-        return tuple(replace(config, splits=self._splits(config, problem, limits)) for config in every)
+
+        return [sorted((least_busy(part, ring) for part in parts), key=clocks_of)[:PARTS_TRIED] for ring in RINGS]
 
     @staticmethod
     def _is_for_others(problem: Problem) -> bool:

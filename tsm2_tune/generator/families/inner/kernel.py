@@ -17,7 +17,7 @@ from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.rules import RESOURCES, Rule
 from tsm2_tune.generator.split_k import (
     MOST_ADDERS,
     SMALL_K,
@@ -197,4 +197,6 @@ def _chunks_for_all(candidate: Candidate) -> bool:
     return splits == WIDE_SPLITS[0] or mostly_busy(splits, -(-candidate.problem.k // block_k))
 
 
-CHUNKS_FOR_ALL = Rule("chunks-for-all", "shape", "most blocks should have a chunk of k", _chunks_for_all)
+CHUNKS_FOR_ALL = Rule(
+    "chunks-for-all", "shape", "most blocks should have a chunk of k", _chunks_for_all, of=(RESOURCES, "splits")
+)

@@ -29,7 +29,7 @@ from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import REGISTERS_SPARED, VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n
+from tsm2_tune.generator.rules import REGISTERS_SPARED, RESOURCES, VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n
 from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
 from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.tunables import EvictFirst, PartsOfK, Tunable, declared
@@ -211,6 +211,7 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
     name = "row_lanes_shared_b"
     summary = "large row-major A times skinny B, lanes along the rows, k split over blocks"
     template = "row_lanes_shared_b.cu.jinja"
+    beside_resources = ("splits", "strips", "evict_first")
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
         VECTORS_FIT_ROWS,
@@ -237,13 +238,18 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
             of=tuple(one.name for one in declared(RowLanesSharedBConfig) if one.name != "strips"),
         ),
         Rule(
-            "few-waves", "shape", "a block should be long beside staging B, and the grid fill the device", _few_waves
+            "few-waves",
+            "shape",
+            "a block should be long beside staging B, and the grid fill the device",
+            _few_waves,
+            of=("lanes", "rows", "columns", "splits", "strips", "min_blocks"),
         ),
         Rule(
             "registers-in-bound",
             "shape",
             "a bound on registers that sums and loads do not fit in makes the compiler spill",
             _registers_in_bound,
+            of=(RESOURCES, "min_blocks"),
         ),
     )
     config_type = RowLanesSharedBConfig

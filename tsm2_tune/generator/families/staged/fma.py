@@ -61,6 +61,7 @@ class StagedFma(FullKernel[StagedFmaConfig]):
             "limit",
             "a thread reads 16 bytes of shared memory at a time, and its lines are aligned for no more",
             _reads_fit_vectors,
+            of=("step",),
         ),
     )
     config_type = StagedFmaConfig

@@ -11,7 +11,7 @@ from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Perio
 from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE, RESOURCES, Rule
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tunables import BlockM, BlockN, RingStages, Threads, Tunable
 
@@ -92,7 +92,13 @@ def _chunks_for_all(candidate: Candidate) -> bool:
 
 
 RING_RULES = (
-    Rule("chunks-for-all", "shape", "every ring should have a whole chunk of k", _chunks_for_all),
+    Rule(
+        "chunks-for-all",
+        "shape",
+        "every ring should have a whole chunk of k",
+        _chunks_for_all,
+        of=(RESOURCES, "splits"),
+    ),
     *WIDE_SPLIT_RULES,
     REGISTERS_REACHABLE,
 )
@@ -107,6 +113,7 @@ class StagedKernel(Family[C]):
     persistent: ClassVar[bool]  # whether `splits` blocks share all tiles
     least_bound: ClassVar[int]  # of `min_blocks`, from which on it is in the text
     odd_lines = ODD_STAGED_LINES
+    beside_resources = ("splits", "min_blocks")
 
     @abstractmethod
     def team(self, config: C) -> int:

@@ -25,7 +25,7 @@ from tsm2_tune.generator.families.stream_a.kernel import (
 )
 from tsm2_tune.generator.families.stream_a.tunables import StreamAComplexDmmaConfig, StreamADmmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.rules import RESOURCES, Rule
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
 
 REAL = Options(
@@ -53,6 +53,7 @@ REGISTERS_FOR_MMA = Rule(
     "limit",
     f"ptxas compiles an mma of 16 rows of doubles only where a thread may have {MMA_REGISTERS} registers",
     _registers_for_mma,
+    of=(RESOURCES, "min_blocks"),
 )
 
 
