@@ -213,10 +213,10 @@ class Database:
             raise StoreError(f"{self.path} {REMEDIES[sqlite3.SQLITE_CORRUPT]}") from error
 
     @repeated
-    def rows(self, query: Executable) -> Sequence[RowMapping]:
-        """What the query gives, in a transaction of its own; StoreError as `transaction`."""
+    def rows(self, query: Executable, values: Mapping[str, Any] | None = None) -> Sequence[RowMapping]:
+        """What the query gives with these values, in a transaction of its own; StoreError as `transaction`."""
         with self.transaction() as connection:
-            return fetched(connection, query)
+            return fetched(connection, query, values)
 
 
 def copy(path: Path, into: Path) -> None:
