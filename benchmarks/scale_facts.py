@@ -21,7 +21,7 @@ from sqlalchemy import and_, create_engine, insert, literal, select
 
 import tsm2_tune
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import adding, conditions, rows, schema
+from tsm2_tune.tuner import adding, rows, schema
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.store import Store
@@ -65,7 +65,9 @@ def crowd(database: Database, device: str, like: Problem, problems: Iterable[Pro
     trial, measured, new = schema.trial, schema.measurement, schema.trial.alias()
     facts = [column for column in trial.columns if column.name not in ("id", "problem_id")]
     times = [column for column in measured.columns if column.name not in ("id", "trial_id")]
-    is_like = conditions.of_problem(device, like)
+    with database.transaction() as connection:
+        is_of = trial.c.problem_id == adding.found(connection, schema.problem, rows.problem_key(like))
+    is_like = and_(trial.c.device_name == device, is_of)
     is_same = and_(*(new.c[name] == trial.c[name] for name in ("device_name", "config", "basis")))
     for problem in problems:
         with database.transaction(writes=True) as connection:

@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.quick_members import quick_members
-
 END_SECONDS = 60.0
 
 
@@ -104,10 +102,12 @@ async def serve(what: str, file: str) -> None:
     if what == "scheduler":
         server = await Scheduler(host="127.0.0.1", port=0, dashboard=False, scheduler_file=file)
     else:
+        from tests.quick_members import quick_members  # a scheduler does not wait for what runs are made of
+
+        quick_members(setattr)
         server = await Worker(scheduler_file=file, nthreads=1, dashboard=False, host="127.0.0.1")
     await server.finished()
 
 
 if __name__ == "__main__":
-    quick_members(setattr)
     asyncio.run(serve(*sys.argv[1:]))

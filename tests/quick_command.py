@@ -14,9 +14,10 @@ from pathlib import Path
 from sqlite3 import Connection, DatabaseError
 
 from tests.quick import quick_host_toolchain
+from tests.quick_worker import serve
 from tsm2_tune.__main__ import main
 from tsm2_tune.api import results, tuning
-from tsm2_tune.tuner import database, tune
+from tsm2_tune.tuner import database, tune, worker
 from tsm2_tune.tuner.full_calls import EMULATED
 from tsm2_tune.tuner.host import run, toolchain
 from tsm2_tune.tuner.measure import Effort
@@ -48,6 +49,7 @@ def make_quick(setattr: Callable[[object, str, object], None]) -> None:
 
     setattr(database, "connected", connected_quickly)
     setattr(tune, "EMULATED", CALLS)
+    setattr(worker, "serve", serve)
     compile_quickly(setattr)
     for module in (tuning, results):
         setattr(module, "Options", partial(tune.Options, effort=SAMPLES, final_effort=SAMPLES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -118,11 +119,15 @@ def test_a_script_needs_no_guard(path: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import tsm2_tune\n"
+        "from tests.quick_command import make_quick\n"
+        "make_quick(setattr)\n"
         f"result = tsm2_tune.tune('16x1x16', device='cpu', family='tsm2', max_trials=1, db={str(path)!r},\n"
         "    on_event=print)\n"
         "print(len(result.winners))\n"
     )
-    ended = subprocess.run([sys.executable, str(script)], cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(script)]
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
     assert [line.startswith("tuning 1 problem on cpu") for line in lines].count(True) == 1

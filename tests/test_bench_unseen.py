@@ -279,7 +279,7 @@ def test_a_pack_is_tuned_once_and_has_pairs(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(pack, "Options", partial(Options, effort=ONCE, max_trials=2))
     monkeypatch.setattr(pack, "FINAL", ONCE)
     monkeypatch.chdir(tmp_path)
-    asked = [*SMALL, "--regime", "R", "--pack-only", "--pack", "pack.py", "--budget", "4", "--verbose"]
+    asked = [*SMALL, "--regime", "R", "--pack-only", "--pack", "pack.py", "--budget", "60", "--verbose"]
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 0, done.output
     assert "pack 1/2 48x2x64:f32: " in done.output

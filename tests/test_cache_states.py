@@ -327,7 +327,7 @@ def test_another_word_is_no_state(path: Path) -> None:
 
 @on_host
 def test_on_the_host_a_state_has_no_effect_and_that_is_said(path: Path) -> None:
-    tune = ("--device", "cpu", "--shapes", "64x4x64", "--max-trials", "2", "--db", str(path))
+    tune = ("--device", "cpu", "--shapes", "64x4x64", "--family", "tsm2", "--max-trials", "2", "--db", str(path))
     said = run(*tune)
     assert said.exit_code == 0
     assert "--cache" not in said.output

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+QUICKLY = ("-m", "tests.quick_script")
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -24,7 +25,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.host
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_the_api_tunes_exports_and_multiplies() -> None:
-    ended = run("examples/api.py", "--device", "cpu", "--shapes", "128x4x64", "--trials", "1")
+    ended = run(*QUICKLY, "examples/api.py", "--device", "cpu", "--shapes", "128x4x64", "--trials", "1")
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
     assert "configurations are worth a trial" in lines[0]
@@ -39,7 +40,7 @@ def test_the_api_tunes_exports_and_multiplies() -> None:
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_shortest_paths_are_those_of_scipy() -> None:
     pytest.importorskip("scipy", reason="SciPy is not installed: pip install scipy")
-    ended = run("examples/shortest_paths.py", "--device", "cpu", "--nodes", "36", "--trials", "1")
+    ended = run(*QUICKLY, "examples/shortest_paths.py", "--device", "cpu", "--nodes", "36", "--trials", "1")
     assert ended.returncode == 0, ended.stderr
     assert "36 crossings" in ended.stdout
     assert ended.stdout.endswith("all distances are equal\n")

@@ -63,7 +63,7 @@ def loaded_modules(statement: str) -> set[str]:
     return set(answer.stdout.splitlines()[-1].split())
 
 
-def test_planning_loads_no_pycuda() -> None:
+def test_planning_loads_no_pycuda_and_a_file_nothing_of_servers(tmp_path: Path) -> None:
     commands = (
         ["space", "--device", "h200", "--shapes", "64x4x64"],
         ["model", "--device", "h200", "--shapes", "64x4x64"],
@@ -71,7 +71,11 @@ def test_planning_loads_no_pycuda() -> None:
         ["devices"],
     )
     run = f"from tsm2_tune.cli import main\nfor command in {commands!r}: main(command, standalone_mode=False)"
-    assert not any(name.startswith("pycuda") for name in loaded_modules(run))
+    opened = f"with Store.open({str(tmp_path / 'results.db')!r}, create=True): pass"
+    run += f"\nimport tsm2_tune.api.tuning\nfrom tsm2_tune.tuner.store import Store\n{opened}"
+    loaded = loaded_modules(run)
+    assert not any(name.startswith("pycuda") for name in loaded)
+    assert not loaded & {"sqlalchemy.dialects.postgresql", "tsm2_tune.tuner.server"}
 
 
 def test_commands_without_a_database_do_not_wait_for_what_reads_one() -> None:

@@ -42,7 +42,6 @@ from tsm2_tune.tuner.events import Event, FleetStarted, ProblemEnded
 from tsm2_tune.tuner.fleet import Fleet, Members, Merged
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.running import Run, awaited, winners
-from tsm2_tune.tuner.server import schema_at
 from tsm2_tune.tuner.stopping import interruptible
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.strategies import STRATEGIES, strategy_named
@@ -184,6 +183,8 @@ def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> 
     """
     place = place_of(run.db)
     if isinstance(place, Address):
+        from tsm2_tune.tuner.server import schema_at  # a file does not wait for what speaks to one
+
         schema_at(place)
     merged = Merged(run.problems)
     with members:

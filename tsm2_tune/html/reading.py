@@ -90,7 +90,7 @@ def _trials(store: Store) -> Iterator[TrialRow]:
         select(*(schema.trial.c[name] for name in SHOWN), *stored.PROBLEM_KEY, *times)
         .select_from(schema.trial)
         .join(schema.problem, schema.problem.c.id == schema.trial.c.problem_id)
-        .outerjoin(schema.measurement, conditions.is_first())
+        .outerjoin(schema.measurement, conditions.IS_FIRST)
         .order_by(schema.trial.c.id)
     )
     known: dict[tuple[object, ...], Problem] = {}

@@ -18,6 +18,8 @@ from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, TuningRun,
 from tsm2_tune.tuner.vendor import storing
 
 _SAMPLE = insert(schema.sample)
+_LAST_ROUND = conditions.last_round(conditions.OF_PROBLEM)
+_FINALIST = select(schema.trial.c.id).where(conditions.TRIED, schema.trial.c.config == bindparam("config"))
 
 
 def found(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
@@ -132,15 +134,14 @@ def add_measurement(
 
 
 def add_final(
-    connection: Connection, place: str, run_id: int, run: TuningRun, final: Final, tried: ColumnElement[bool]
+    connection: Connection, place: str, run_id: int, run: TuningRun, final: Final, tried: Mapping[str, Any]
 ) -> int:
     """Add the final's measurements as rounds after those that there are; the last one's number.
 
-    `tried` are the trials among which those of its configurations are. StoreError, with the place, where there is
-    none, or a round that is no number.
+    `tried` tells the trials among which those of its configurations are, as conditions.TRIED asks for it. StoreError,
+    with the place, where there is none, or a round that is no number.
     """
-    of_problem = conditions.of_problem(run.identity.name, final.problem)
-    previous = connection.execute(conditions.last_round(of_problem)).scalar_one()
+    previous = connection.execute(_LAST_ROUND, conditions.values(run.identity.name, final.problem)).scalar_one()
     if previous is not None and not (isinstance(previous, int) and COUNT(previous)):
         raise StoreError(f"{place} has a final of the round {shown(previous)}: restore a copy of it")
     round_ = 1 if previous is None else 1 + previous
@@ -148,8 +149,7 @@ def add_final(
     states = dict.fromkeys(measured.cache for _, measured in final.measurements)
     rounds = {state: round_ + at for at, state in enumerate(states)}
     for config, measured in final.measurements:
-        query = select(schema.trial.c.id).where(tried, schema.trial.c.config == config.text)
-        trial_id = connection.execute(query).scalar()
+        trial_id = connection.execute(_FINALIST, {**tried, "config": config.text}).scalar()
         if trial_id is None:
             raise StoreError(f"{place} has no trial of {config.text} for {final.problem.text}: run this again")
         number = rounds[measured.cache]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Column, Float, Integer, MetaData, Subquery, Table, Text, TextClause, bindparam, text
 
@@ -130,29 +131,38 @@ class Among:
     is_alike: bool = False
 
     @property
-    def condition(self) -> TextClause:
-        """Whether a row of `trial` is one of them."""
-        return self._bound(self._text)
-
-    def winners(self) -> Subquery:
-        """What the view has of them, without a look at other trials."""
-        return self._selected(_FIRST)
-
-    def ties(self) -> Subquery:
-        """The same, and what ties with each winner: the one with the least median among them."""
-        return self._selected("place >= 1")
-
-    @property
-    def _text(self) -> str:
-        return _AMONG.format(problems=_ALIKE if self.is_alike else _AT)
-
-    def _bound(self, query: str) -> TextClause:
+    def values(self) -> dict[str, Any]:
+        """What the queries of `winners`, `ties` and `condition` ask about."""
         one = self.problem
-        values: dict[str, str | int] = {"op": one.op, "dtype": one.dtype_name}
-        if not self.is_alike:
-            values |= {"m": one.m, "n": one.n, "k": one.k}
-        return text(query).bindparams(bindparam("devices", self.devices, expanding=True), **values)
+        shape = {} if self.is_alike else {"m": one.m, "n": one.n, "k": one.k}
+        return {"devices": list(self.devices), "op": one.op, "dtype": one.dtype_name, **shape}
 
-    def _selected(self, which: str) -> Subquery:
-        query = self._bound(_WINNERS.format(among=f" AND {self._text}", which=which))
-        return query.columns(*(Column(one.name, one.type) for one in best.columns)).subquery(best.name)
+
+def condition(is_alike: bool) -> TextClause:
+    """Whether a row of `trial` is one of such."""
+    return _bound(_among(is_alike), is_alike)
+
+
+def winners(is_alike: bool) -> Subquery:
+    """What the view has of such, without a look at other trials."""
+    return _selected(is_alike, _FIRST)
+
+
+def ties(is_alike: bool) -> Subquery:
+    """The same, and what ties with each winner: the one with the least median among them."""
+    return _selected(is_alike, "place >= 1")
+
+
+def _among(is_alike: bool) -> str:
+    return _AMONG.format(problems=_ALIKE if is_alike else _AT)
+
+
+def _bound(query: str, is_alike: bool) -> TextClause:
+    types = {"op": Text(), "dtype": Text()} | ({} if is_alike else {"m": Integer(), "n": Integer(), "k": Integer()})
+    given = (bindparam(name, type_=of) for name, of in types.items())
+    return text(query).bindparams(bindparam("devices", type_=Text(), expanding=True), *given)
+
+
+def _selected(is_alike: bool, which: str) -> Subquery:
+    query = _bound(_WINNERS.format(among=f" AND {_among(is_alike)}", which=which), is_alike)
+    return query.columns(*(Column(one.name, one.type) for one in best.columns)).subquery(best.name)

@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, Executable, RowMapping, create_engine, event
 from sqlalchemy.exc import DBAPIError
@@ -31,8 +31,10 @@ from tsm2_tune.tuner.addresses import Address
 from tsm2_tune.tuner.mounts import UNCHANGED, Unchanged, network_of, refusal
 from tsm2_tune.tuner.openable import refuse_unopenable
 from tsm2_tune.tuner.repeating import repeated
-from tsm2_tune.tuner.server import Server
 from tsm2_tune.tuner.stopping import held
+
+if TYPE_CHECKING:
+    from tsm2_tune.tuner.server import Server
 
 LEAST_FREE_BYTES = 1 << 20  # of a disk that is not full
 BUSY_TIMEOUT_SECONDS = 30.0  # how long to wait for another program's lock
@@ -91,6 +93,8 @@ class Database:
         `create`, which can only be read.
         """
         if isinstance(place, Address):
+            from tsm2_tune.tuner.server import Server  # a file does not wait for what speaks to one
+
             with Server.open(place, create=create) as server:
                 yield cls(place, server.engine, server=server)
             return
@@ -209,10 +213,10 @@ class Database:
             raise StoreError(f"{self.path} {REMEDIES[sqlite3.SQLITE_CORRUPT]}") from error
 
     @repeated
-    def rows(self, query: Executable) -> Sequence[RowMapping]:
-        """What the query gives, in a transaction of its own; StoreError as `transaction`."""
+    def rows(self, query: Executable, values: Mapping[str, Any] | None = None) -> Sequence[RowMapping]:
+        """What the query gives with these values, in a transaction of its own; StoreError as `transaction`."""
         with self.transaction() as connection:
-            return fetched(connection, query)
+            return fetched(connection, query, values)
 
 
 def copy(path: Path, into: Path) -> None:

@@ -3,15 +3,54 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, and_, cast, func, or_, select
+from sqlalchemy import Integer, Select, and_, cast, func, or_, select
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import brief, conditions, schema
 from tsm2_tune.tuner.brief import StoredTrial
+from tsm2_tune.tuner.conditions import IS_FIRST, TRIED
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.vendor import storing
+
+_TRIAL, _MEASURED = schema.trial.c, schema.measurement.c
+
+
+def _stored() -> Select[Any]:
+    newest = schema.measurement.alias()
+    finals = select(func.max(_MEASURED.id)).join(schema.trial).where(TRIED, _MEASURED.round > 0)
+    given = (
+        newest.c.median_us.label("newest_us"),
+        newest.c.high_us.label("newest_high_us"),
+        cast(_MEASURED.id > func.coalesce(finals.scalar_subquery(), 0), Integer).label("is_new"),
+    )
+    return (
+        select(schema.trial, _MEASURED.median_us, *given)
+        .outerjoin(schema.measurement, IS_FIRST)
+        .outerjoin(newest, conditions.is_newest(newest))
+        .where(TRIED)
+        .order_by(_TRIAL.id)
+    )
+
+
+def _older() -> Select[Any]:
+    families, configs = (select(column).where(TRIED) for column in (_TRIAL.family, _TRIAL.config))
+    is_older = or_(_TRIAL.family.not_in(families), and_(_TRIAL.superseded == 1, _TRIAL.config.not_in(configs)))
+    return (
+        select(_TRIAL.id, _TRIAL.family, _TRIAL.config)
+        .join(schema.measurement, IS_FIRST)
+        .where(conditions.OF_PROBLEM, conditions.OF_FAMILIES)
+        .where(_TRIAL.outcome == Outcome.OK.value, _TRIAL.verdict_correct == 1, is_older)
+        .order_by(_MEASURED.median_us, _TRIAL.id)
+    )
+
+
+_IN_LAST_FINALS = and_(TRIED, _MEASURED.round == conditions.last_round(TRIED).scalar_subquery())
+_FINALS = select(_MEASURED.run_id, _MEASURED.round).join(schema.trial).where(_IN_LAST_FINALS)
+_FINALISTS = select(_TRIAL.id, _TRIAL.config).join(schema.measurement).where(_IN_LAST_FINALS, _MEASURED.round > 0)
+_STORED, _OLDER, _VENDOR = _stored(), _older(), storing.of_finals(_FINALS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,62 +64,26 @@ class History:
     basis: str  # of the trials; what others rest on is comparable with none of them
 
     @property
-    def _of_these(self) -> ColumnElement[bool]:
-        return conditions.tried(self.device_name, self.problem, self.families, self.basis)
+    def _values(self) -> dict[str, Any]:
+        return conditions.values_tried(self.device_name, self.problem, self.families, self.basis)
 
     def tried(self) -> tuple[StoredTrial, ...]:
         """The trials in the order they were stored, but for those that are superseded."""
-        tried, first, newest = self._of_these, schema.measurement, schema.measurement.alias()
-        finals = select(func.max(schema.measurement.c.id)).join(schema.trial).where(tried, first.c.round > 0)
-        is_new = first.c.id > func.coalesce(finals.scalar_subquery(), 0)
-        given = (
-            newest.c.median_us.label("newest_us"),
-            newest.c.high_us.label("newest_high_us"),
-            cast(is_new, Integer).label("is_new"),
-        )
-        query = (
-            select(schema.trial, first.c.median_us, *given)
-            .outerjoin(first, conditions.is_first())
-            .outerjoin(newest, conditions.is_newest(newest))
-            .where(tried)
-            .order_by(schema.trial.c.id)
-        )
-        return tuple(brief.stored_trial(row, self.problem) for row in self.database.rows(query))
+        return tuple(brief.stored_trial(row, self.problem) for row in self.database.rows(_STORED, self._values))
 
     def fastest_of_older(self) -> tuple[str, ...]:
         """Texts of configurations, fastest first: of each family the fastest right one whose kernel is made otherwise
         now; where nothing was tried of the family since, the fastest of any basis.
         """
-        trial = schema.trial.c
-        families, configs = (select(column).where(self._of_these) for column in (trial.family, trial.config))
-        is_older = or_(trial.family.not_in(families), and_(trial.superseded == 1, trial.config.not_in(configs)))
-        query = (
-            select(trial.id, trial.family, trial.config)
-            .join(schema.measurement, conditions.is_first())
-            .where(conditions.of_problem(self.device_name, self.problem), trial.family.in_(list(self.families)))
-            .where(trial.outcome == Outcome.OK.value, trial.verdict_correct == 1, is_older)
-            .order_by(schema.measurement.c.median_us, trial.id)
-        )
         fastest: dict[str, str] = {}
-        for row in self.database.rows(query):
+        for row in self.database.rows(_OLDER, self._values):
             fastest.setdefault(row["family"], brief.config_text(row))
         return tuple(fastest.values())
 
     def final_configs(self) -> frozenset[str]:
         """Texts of the configurations in the last finals of those tried; none before a final."""
-        tried = self._of_these
-        query = (
-            select(schema.trial.c.id, schema.trial.c.config)
-            .join(schema.measurement)
-            .where(tried, schema.measurement.c.round > 0)
-            .where(schema.measurement.c.round == conditions.last_round(tried).scalar_subquery())
-        )
-        return frozenset(map(brief.config_text, self.database.rows(query)))
+        return frozenset(map(brief.config_text, self.database.rows(_FINALISTS, self._values)))
 
     def vendor_of_last_final(self) -> frozenset[tuple[str, str, int]]:
         """Of the vendor's libraries in these finals: driver, library, version."""
-        tried, measured = self._of_these, schema.measurement.c
-        last = and_(tried, measured.round == conditions.last_round(tried).scalar_subquery())
-        finals = select(measured.run_id, measured.round).join(schema.trial).where(last)
-        of_finals = storing.of_finals(self.device_name, conditions.problem_id(self.problem), finals)
-        return storing.versions(self.database.rows(of_finals))
+        return storing.versions(self.database.rows(_VENDOR, self._values))

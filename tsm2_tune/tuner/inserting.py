@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, Executable, Table
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 
 def add_once(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
@@ -47,4 +47,8 @@ def _or_change(dialect_name: str, table: Table, key: tuple[str, ...], changed: t
 
 
 def _insert(dialect_name: str, table: Table) -> Any:
-    return (postgresql if dialect_name == "postgresql" else sqlite).insert(table)
+    if dialect_name != "postgresql":
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql  # a file does not wait for that
+
+    return postgresql.insert(table)

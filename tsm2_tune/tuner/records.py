@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, and_, bindparam, func, select
+from sqlalchemy import Connection, Select, Table, bindparam, select
 
-from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner import queries, schema, stored
 from tsm2_tune.tuner.best_view import Among
 from tsm2_tune.tuner.database import fetched
 from tsm2_tune.tuner.domains import Row
@@ -96,9 +96,8 @@ def as_known(connection: Connection, row: BestRow) -> BestRow:
 
 def refuse_marks(connection: Connection, among: Among | None) -> None:
     """StoreError where it cannot be told whether a trial is of a search: it would be passed over without a word."""
-    trial = schema.trial.c
-    query = select(func.min(trial.id)).where(trial.is_between.not_in((0, 1)), *([among.condition] if among else ()))
-    trial_id = connection.execute(query).scalar()
+    query = queries.ill_marked(None if among is None else among.is_alike)
+    trial_id = connection.execute(query, None if among is None else among.values).scalar()
     if trial_id is not None:
         with stored.reading(trial_id):
             raise ValueError("is_between is neither 0 nor 1")
@@ -106,12 +105,8 @@ def refuse_marks(connection: Connection, among: Among | None) -> None:
 
 def refuse_intervals(connection: Connection, among: Among | None) -> None:
     """StoreError where a median is not in its interval: the view would pass over the trial without a word."""
-    times = schema.measurement.c
-    inside = and_(times.low_us <= times.median_us, times.median_us <= times.high_us)
-    query = select(func.min(times.trial_id)).where(~inside)
-    if among is not None:
-        query = query.where(times.trial_id.in_(select(schema.trial.c.id).where(among.condition)))
-    trial_id = connection.execute(query).scalar()
+    query = queries.outside_interval(None if among is None else among.is_alike)
+    trial_id = connection.execute(query, None if among is None else among.values).scalar()
     if trial_id is not None:
         with stored.reading(trial_id):
             raise ValueError("a median is not in its interval")

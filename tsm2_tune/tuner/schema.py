@@ -139,12 +139,11 @@ trial = Table(
 
 # A winner is stale by the newest basis of its family on its device, which is found without a look at other trials. It
 # begins with what other queries do not name, so that SQLite takes it for none of these.
-_counts = trial.c.superseded == sqlalchemy.text("0")
+COUNTS = trial.c.superseded == sqlalchemy.text("0")
 newest_of_family = Index(
     "newest_of_family",
     *(trial.c[name] for name in ("cache", "device_name", "family", "ended_at", "id")),
-    sqlite_where=_counts,
-    postgresql_where=_counts,
+    sqlite_where=COUNTS,
 )
 
 measurement = Table(

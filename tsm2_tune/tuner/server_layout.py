@@ -40,6 +40,8 @@ RECEIPT = Table(
 )
 ENCODING = "UTF8"
 
+schema.newest_of_family.dialect_kwargs["postgresql_where"] = schema.COUNTS  # for which the dialect is imported
+
 
 def found_version(connection: Connection, place: str) -> int:
     """The schema of the tables; 0 where there are none. StoreError for another program's, newer or altered ones."""

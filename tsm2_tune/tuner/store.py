@@ -10,12 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import (
-    func,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import func, select, update
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
@@ -26,8 +21,8 @@ from tsm2_tune.tuner import (
     brief,
     conditions,
     forgetting,
-    newest,
     quarantine,
+    queries,
     records,
     rows,
     schema,
@@ -112,7 +107,7 @@ class Store:
         about = (run.identity.name, final.problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
             run_id = adding.found_or_added(connection, schema.run, rows.run_values(run))
-            tried = conditions.tried(run.identity.name, final.problem, families, basis)
+            tried = conditions.values_tried(run.identity.name, final.problem, families, basis)
             return adding.add_final(connection, str(self.path), run_id, run, final, tried)
 
     @repeated
@@ -140,20 +135,15 @@ class Store:
         """Store that the problem is searched in this state of the L2: what was tried before counts as of a search."""
         trial, about = schema.trial.c, (device_name, problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
-            row = update(schema.trial).where(conditions.of_problem(device_name, problem), trial.cache == cache.value)
-            connection.execute(row.where(trial.is_between == 1).values(is_between=0))
+            problem_id = adding.found(connection, schema.problem, rows.problem_key(problem))
+            row = update(schema.trial).where(trial.device_name == device_name, trial.problem_id == problem_id)
+            row = row.where(trial.cache == cache.value, trial.is_between == 1)
+            connection.execute(row.values(is_between=0))
 
     def searched(self, device_name: str, cache: Cache, alike: Problem) -> frozenset[Problem]:
         """The problems of this one's element type and op that a search tried anything of, in this state of the L2."""
-        trial = schema.trial.c
-        query = (
-            select(func.min(trial.id).label("id"), *stored.PROBLEM_KEY)
-            .join(schema.problem, schema.problem.c.id == trial.problem_id)
-            .where(trial.device_name == device_name, trial.cache == cache.value, trial.is_between == 0)
-            .where(schema.problem.c.dtype == alike.dtype_name, schema.problem.c.op == alike.op)
-            .group_by(schema.problem.c.id)
-        )
-        return frozenset(map(brief.problem_of, self._database.rows(query)))
+        values = conditions.values(device_name, alike) | {"cache": cache.value}
+        return frozenset(map(brief.problem_of, self._database.rows(queries.SEARCHED, values)))
 
     def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> str | None:
         """What the full verification tried of the winner's kernel, also where it won another problem.
@@ -161,16 +151,9 @@ class Store:
         Of the same configuration: others start the kernel otherwise. `bases` are those of every state of the L2: to
         be right the state does not matter. Without them it is the winner's own.
         """
-        trial, own = schema.trial.c, schema.trial.alias("own").c
-        same = trial.basis == select(own.basis).where(own.id == row.trial_id).scalar_subquery()
-        query = select(trial.id, trial.full_verdict).where(
-            trial.device_name == row.device,
-            trial.source_digest == row.source_digest,
-            trial.config == row.config,
-            or_(same, trial.basis.in_(list(bases))),
-            trial.full_verdict.is_not(None),
-        )
-        for found in self._database.rows(query.limit(1)):
+        values: dict[str, Any] = {name: getattr(row, name) for name in ("source_digest", "config", "trial_id")}
+        values |= {"device_name": row.device, "bases": list(bases)}
+        for found in self._database.rows(queries.FULL_VERDICT, values):
             with stored.reading(found["id"]):
                 return str(checked(found, [schema.trial.c.full_verdict])["full_verdict"])
         return None
@@ -235,17 +218,11 @@ class Store:
         if asked is not None:
             devices = self.devices_of_runs() if device is None else (device,)
             among = Among(devices, asked, is_alike=problem is None)
-        best = schema.best if among is None else among.winners()
-        view = best.c
-        query = select(best).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
-        if device is not None:
-            query = query.where(view.device == device)
-        if family is not None:
-            query = query.where(view.family == family)
-        if cache is not None:
-            query = query.where(view.cache == cache.value)
-        query = query.where(view.is_between == int(between))
-        found = [stored.best_row(row) for row in self._database.rows(query)]
+        values = {"device": device, "family": family, "cache": cache and cache.value, "is_between": int(between)}
+        given = {name: value for name, value in values.items() if value is not None}
+        query = queries.best(None if among is None else among.is_alike, tuple(given))
+        rows = self._database.rows(query, given if among is None else given | among.values)
+        found = [stored.best_row(row) for row in rows]
         if cache is None:
             found = preferred(found)
         with self._database.transaction() as connection:
@@ -259,7 +236,8 @@ class Store:
 
         In this state of the L2. None where no final has measured it. StoreError where a row is not as it was stored.
         """
-        rows = self._database.rows(storing.newest_right(device, conditions.problem_id(problem), cache))
+        values = conditions.values(device, problem) | {"cache": cache.value}
+        rows = self._database.rows(storing.NEWEST_RIGHT, values)
         return storing.median_us(rows[0]) if rows else None
 
     @repeated
@@ -268,7 +246,7 @@ class Store:
 
         It is verified in full also where that was done for another problem. StoreError as `best`.
         """
-        found = self._database.rows(newest.row_of(trial_id))
+        found = self._database.rows(queries.ROW_OF, {"trial_id": trial_id})
         if not found:
             raise StoreError(f"{self.path} has no right result of trial {trial_id}: run this again")
         row = stored.best_row(found[0])
@@ -318,7 +296,7 @@ class Store:
         query = (
             select(schema.trial, *stored.PROBLEM_KEY, schema.measurement.c.median_us)
             .join(schema.problem)
-            .outerjoin(schema.measurement, conditions.is_first())
+            .outerjoin(schema.measurement, conditions.IS_FIRST)
             .order_by(schema.trial.c.id)
         )
         rows = self._database.rows(query)
@@ -332,18 +310,10 @@ class Store:
 
         Only those of this problem where it is given, or of the element type and op of the one that is `alike`.
         """
-        query = (
-            select(schema.trial, *stored.PROBLEM_KEY, schema.measurement.c.median_us)
-            .join(schema.problem)
-            .outerjoin(schema.measurement, conditions.is_newest(schema.measurement))
-            .where(schema.trial.c.device_name == device, schema.trial.c.superseded == 0)
-            .order_by(schema.trial.c.id)
-        )
-        if problem is not None:
-            query = query.where(conditions.is_problem(schema.problem.c, problem))
-        if alike is not None:
-            query = query.where(schema.problem.c.dtype == alike.dtype_name, schema.problem.c.op == alike.op)
-        rows = self._database.rows(query)
+        asked = problem or alike
+        query = queries.current(None if asked is None else problem is None)
+        values = {"device_name": device} if asked is None else conditions.values(device, asked)
+        rows = self._database.rows(query, values)
         keys = [(row["problem_id"], row["family"], row["cache"]) for row in rows]
         in_time = sorted(zip(keys, rows, strict=True), key=lambda pair: str(pair[1]["ended_at"]))
         basis = {key: row["basis"] for key, row in in_time}  # the last one's

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Connection, and_, select, update
+from sqlalchemy import Connection, select, update
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
@@ -15,15 +15,18 @@ from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.domains import Row, checked
 
 OWN = ("basis", "source_digest", *schema.LAUNCH_OF_TRIAL, "ended_at")  # what tells superseded trials apart
+_LAUNCH = (schema.source.c[name].label(f"source_{name}") for name in stored.LAUNCH)
+_CURRENT = (
+    select(schema.trial, schema.source.c.kernel, *_LAUNCH)
+    .join(schema.source)
+    .where(conditions.OF_PROBLEM, conditions.OF_BASIS)
+)
 
 
 def changed(database: Database, device_name: str, problem: Problem, basis: str) -> Sequence[Row]:
     """Rows of the problem's trials of this basis whose kernel is made otherwise now, or not at all."""
-    trial, source = schema.trial.c, schema.source.c
-    current = and_(conditions.of_problem(device_name, problem), trial.basis == basis, trial.superseded == 0)
-    launch = (source[name].label(f"source_{name}") for name in stored.LAUNCH)
-    query = select(schema.trial, source.kernel, *launch).join(schema.source).where(current)
-    return [row for row in database.rows(query) if not is_made_so(row, problem)]
+    values = conditions.values(device_name, problem) | {"basis": basis}
+    return [row for row in database.rows(_CURRENT, values) if not is_made_so(row, problem)]
 
 
 def basis_of(row: Row) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import brief, schema, stored
-from tsm2_tune.tuner.best_view import Among
+from tsm2_tune.tuner.best_view import Among, ties
 from tsm2_tune.tuner.export.between import rows_between
 from tsm2_tune.tuner.export.known import trials_elsewhere
 from tsm2_tune.tuner.importing.parts import Reader
@@ -70,9 +70,10 @@ def _between_tuned(store: Store, winners: Sequence[BestRow]) -> Iterator[BestRow
 
 def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
     """Trials that tie with winners of this one's device, state of the L2, element type and op, these included."""
-    view = Among((kind.device,), kind.problem, is_alike=True).ties().c
+    view = ties(is_alike=True).c
     query = select(view.trial_id, *(view[column.name] for column in stored.PROBLEM_KEY))
-    for row in store.database.rows(query.where(view.cache == kind.cache)):
+    values = Among((kind.device,), kind.problem, is_alike=True).values
+    for row in store.database.rows(query.where(view.cache == kind.cache), values):
         yield row["trial_id"], brief.problem_of({**row, "id": row["trial_id"]})
 
 

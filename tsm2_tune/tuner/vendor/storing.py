@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, insert, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delete, exists, insert, select
 
-from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner import conditions, schema, stored
 from tsm2_tune.tuner.database import fetched
 from tsm2_tune.tuner.domains import MOST_DETAIL, Row, checked
 from tsm2_tune.tuner.stored import BestRow
@@ -17,6 +17,16 @@ from tsm2_tune.tuner.vendor.libraries import CUBLAS
 KIND = "vendor measurement"  # what a row is called in a message
 GEMM = "gemm"  # in the name of what PyTorch and CuPy start of cuBLAS; no syrk for X^T X, no gemv for n = 1
 VENDOR, SAMPLE = schema.vendor_measurement, schema.vendor_sample
+_OF_TRIAL = select(schema.trial.c.problem_id).where(schema.trial.c.id == bindparam("trial_id")).scalar_subquery()
+_OF_ROUND = (
+    select(VENDOR)
+    .where(
+        VENDOR.c.problem_id == _OF_TRIAL,
+        *(VENDOR.c[name] == bindparam(name) for name in ("run_id", "round", "cache")),
+    )
+    .order_by(VENDOR.c.id)
+)
+_SAMPLES = select(SAMPLE).where(SAMPLE.c.measurement_id == bindparam("measurement_id")).order_by(SAMPLE.c.ordinal)
 
 
 def add(
@@ -92,18 +102,10 @@ def _beside_cublas(winner: BestRow, own: VendorMeasurement) -> BestRow:
 
 
 def _of_round(connection: Connection, winner: BestRow, round_: int, cache: Cache) -> Iterator[VendorMeasurement]:
-    problem = schema.trial.c.problem_id
-    of_winner = select(problem).where(schema.trial.c.id == winner.trial_id).scalar_subquery()
-    query = select(VENDOR).where(
-        VENDOR.c.run_id == winner.run_id,
-        VENDOR.c.problem_id == of_winner,
-        VENDOR.c.round == round_,
-        VENDOR.c.cache == cache.value,
-    )
-    for row in fetched(connection, query.order_by(VENDOR.c.id)):
+    values = {"trial_id": winner.trial_id, "run_id": winner.run_id, "round": round_, "cache": cache.value}
+    for row in fetched(connection, _OF_ROUND, values):
         with stored.reading(row["id"], KIND):
-            samples = select(SAMPLE).where(SAMPLE.c.measurement_id == row["id"]).order_by(SAMPLE.c.ordinal)
-            yield vendor_measurement(row, fetched(connection, samples))
+            yield vendor_measurement(row, fetched(connection, _SAMPLES, {"measurement_id": row["id"]}))
 
 
 def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
@@ -115,7 +117,7 @@ def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
     return VendorMeasurement(values["library"], values["library_version"], values["routine"], verdict, times)
 
 
-def of_finals(device_name: str, problem_id: ColumnElement[int], finals: Select[tuple[int, int]]) -> Select[Row]:
+def of_finals(finals: Select[tuple[int, int]]) -> Select[Row]:
     """The query of `versions`: of the vendor in those rounds, run and number, of the problem's finals."""
     run = schema.run.c
     columns = (VENDOR.c.id, run.driver, VENDOR.c.library, VENDOR.c.library_version)
@@ -124,25 +126,24 @@ def of_finals(device_name: str, problem_id: ColumnElement[int], finals: Select[t
     return (
         select(*columns)
         .join(schema.run, run.id == VENDOR.c.run_id)
-        .where(VENDOR.c.problem_id == problem_id, run.device_name == device_name)
+        .where(VENDOR.c.problem_id == conditions.PROBLEM_ID, run.device_name == bindparam("device_name"))
         .where(exists().where(is_of_round))
     )
 
 
-def newest_right(device_name: str, problem_id: ColumnElement[int], cache: Cache) -> Select[Row]:
-    """The query of `median_us`: of the problem's newest final with a right routine in this state, the fastest one."""
-    is_right = and_(VENDOR.c.problem_id == problem_id, VENDOR.c.cache == cache.value, VENDOR.c.verdict_correct == 1)
-    return (
-        select(VENDOR.c.id, VENDOR.c.median_us)
-        .join(schema.run, schema.run.c.id == VENDOR.c.run_id)
-        .where(is_right, schema.run.c.device_name == device_name)
-        .order_by(VENDOR.c.round.desc(), VENDOR.c.median_us)
-        .limit(1)
-    )
+# The query of `median_us`: of the problem's newest final with a right routine in this state, the fastest one.
+NEWEST_RIGHT = (
+    select(VENDOR.c.id, VENDOR.c.median_us)
+    .join(schema.run, schema.run.c.id == VENDOR.c.run_id)
+    .where(VENDOR.c.problem_id == conditions.PROBLEM_ID, schema.run.c.device_name == bindparam("device_name"))
+    .where(VENDOR.c.cache == bindparam("cache"), VENDOR.c.verdict_correct == 1)
+    .order_by(VENDOR.c.round.desc(), VENDOR.c.median_us)
+    .limit(1)
+)
 
 
 def median_us(row: Row) -> float:
-    """Of a row of `newest_right`."""
+    """Of a row of NEWEST_RIGHT."""
     with stored.reading(row["id"], KIND):
         return float(checked(row, (VENDOR.c.median_us,))["median_us"])
 
