@@ -44,14 +44,15 @@ ABSURD = 20.0  # times as long as the shape's winner, by planning: that much tel
 
 
 Event = ProblemEvent | Crossed
+Kernels = dict[str, dict[Problem, KernelConfig]]  # a kernel's text, a shape: how it is started there
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """Tuned shapes of one element type and op, whose winners are made as this run makes kernels."""
 
-    won: dict[str, dict[Problem, KernelConfig]]  # a kernel's text, the shapes that it won, how it was started there
-    between: dict[str, dict[Problem, KernelConfig]]  # the same of others and the shapes that they are for
+    won: Kernels  # at the shapes that they won
+    between: Kernels  # others, at the shapes that they are for
     winners: dict[Problem, CurrentTrial]
     known: dict[Problem, dict[str, float]]  # at tuned shapes and those between the fastest times of kernels, by text
     unsettled: frozenset[Problem]  # whose winner was in no final, and not verified in full: its run was ended
@@ -103,6 +104,7 @@ class Crossing:
     families: Collection[str] = ()  # only kernels of these; none: of all
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     _tried_here: dict[tuple[Problem, str], bool] = field(default_factory=dict)  # each pair of this run: is it done
+    _plans: dict[tuple[Problem, ...], Kernels] = field(default_factory=dict)  # for shapes between these
 
     def events(self) -> Iterator[Event]:
         """Everything that happens, stored before it is told; nothing where no pair is missing."""
@@ -192,7 +194,7 @@ class Crossing:
         planned = self._planned(tuned)
         between_shapes = [] if self.tuner.target.is_host else unsearched_between(self.store, rows)
         counts = Comparable(tuner.basis)
-        won, winners, known = dict[str, dict[Problem, KernelConfig]](), dict[Problem, CurrentTrial](), {}
+        won, winners, known = Kernels(), dict[Problem, CurrentTrial](), {}
         for row in rows:
             problem = row.problem
             right = {one.id: one for one in self.store.current(row.device, problem) if counts(one)}
@@ -207,11 +209,14 @@ class Crossing:
         between = {kernel: at for kernel, at in planned.items() if kernel not in won}
         return Group(won, between, winners, known, frozenset(filter(unsettled.__contains__, winners)))
 
-    def _planned(self, problems: Collection[Problem]) -> dict[str, dict[Problem, KernelConfig]]:
+    def _planned(self, problems: Collection[Problem]) -> Kernels:
         """Kernels for shapes between; none where an export would take none: of few shapes, and of a host."""
         if self.tuner.target.is_host or len(problems) < MEASURED:
             return {}
-        return kernels_between(problems, self.tuner.target.limits)
+        key = tuple(problems)
+        if key not in self._plans:
+            self._plans[key] = kernels_between(problems, self.tuner.target.limits)
+        return self._plans[key]
 
     def _due(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
         """What is to be tried at each shape, the nearest ones of each kernel."""

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Column, RowMapping
@@ -125,16 +126,21 @@ def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
     SQLite stores anything in any column, so the file alone promises nothing.
     """
     values = {}
-    for column in columns:
-        value, kind = row[column.name], column.type.python_type
-        values[column.name] = value
-        if value is None and column.nullable:
-            continue
-        if not isinstance(value, (float, int) if kind is float else kind):
-            raise TypeError(f"{column.name} = {shown(value)} is no {kind.__name__}")
-        if not BY_NAME.get(column.name, BY_TYPE[kind])(value):
-            raise ValueError(f"{column.name} = {shown(value)} is none that is stored there")
+    for name, kind, kinds, is_stored in map(_of_column, columns):
+        value = values[name] = row[name]
+        if type(value) not in kinds and not isinstance(value, kinds):
+            raise TypeError(f"{name} = {shown(value)} is no {kind.__name__}")
+        if value is not None and not is_stored(value):
+            raise ValueError(f"{name} = {shown(value)} is none that is stored there")
     return values
+
+
+@cache
+def _of_column(column: Column[Any]) -> tuple[str, type, tuple[type, ...], Domain]:
+    """Its name, its type, all types of values that stand for that, and its domain."""
+    kind = column.type.python_type
+    kinds = (kind, *([int] if kind is float else ()), *([type(None)] if column.nullable else ()))
+    return column.name, kind, kinds, BY_NAME.get(column.name, BY_TYPE[kind])
 
 
 def tunables(text: str) -> dict[str, int | str]:
