@@ -23,6 +23,12 @@ CONTROLS = ("\x00", "\x1b[2J", "\x7f", "\x9b2J", "\u202e", "\ud800", "é")
 MARKS = ("\\", "??/", "*/", "/*", "//", '"', "#", "{", "}", "`", "$", "@", "!")
 
 
+@pytest.fixture(autouse=True)
+def _nothing_at_hand() -> None:
+    """No text that was made before takes the place of one that a test asks for."""
+    render.cache_clear()
+
+
 def test_every_value_of_every_family_op_and_dtype_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, set[str]] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -20,6 +20,7 @@ from tsm2_tune.generator.source import (
     REFERENCE_BLOCKS_PER_SM,
     SPARSE_TERMS,
     SUPPORT_THREADS,
+    TEXTS_AT_HAND,
     KernelSource,
     index_defines,
 )
@@ -53,6 +54,7 @@ def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -
     return environment().get_template(template).render(values)
 
 
+@lru_cache(maxsize=TEXTS_AT_HAND)
 def render(problem: Problem, config: KernelConfig) -> KernelSource:
     """The CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes."""
     family = family_named(config.family)
