@@ -108,9 +108,9 @@ class Trials:
         """How it ended, decided only by what it was compiled to, and by no failure of the machine that is over."""
         binary, request, files = ready.binary, ready.request, ready.files
         for _ in range(TRIES):
-            if isinstance(binary, CompileFailure) or request is None:
-                assert isinstance(binary, CompileFailure)
+            if isinstance(binary, CompileFailure):
                 return AttemptResult(binary.outcome, binary.detail), None
+            assert request is not None  # of what is compiled
             result = self._worker().attempt(request, meanwhile)
             if result.outcome in LASTING or self._compilers.are_whole(files, [(ready.source, None)]):
                 return result, binary
