@@ -203,7 +203,7 @@ def test_a_run_in_a_narrow_terminal(path: Path) -> None:
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip() for one in drawn for line in one.splitlines()]
     assert max(map(cell_len, lines)) <= 30
     assert {"0/2 problems", "1/2 problems"} <= {line.partition("  ")[0] for line in lines}
-    assert "16x1x16:f32  1/1" in " ".join(lines)
+    assert re.search(r"16x[12]x16:f32  1/1", " ".join(lines))  # a problem may end before its trial is drawn
     assert re.search(r"\(1 new trial; stopped by --max-trials, \d+ untried\)", written)
 
 

@@ -63,6 +63,7 @@ struct Thread {
     int line;  // where it waits
     unsigned mask, source;  // of the warp operation it waits in, and the lane that it reads there
     uint64_t value, result;  // what it offers to its warp and what it gets
+    unsigned exchanges;  // in which it has taken part
 };
 
 static Thread threads[most_threads];
@@ -70,12 +71,16 @@ static Fiber scheduler;
 static unsigned running;  // the thread whose fiber runs
 static bool in_kernel;
 static unsigned block_time, warp_time[most_threads / warp_threads];  // barriers and __syncwarp that were passed
+static unsigned missing_lane[most_threads / warp_threads];  // that a warp's operation was last found to wait for
 static Launch *launch;
 static void (*entry)(void **arguments);
 
+static Fiber &next_fiber();
+
 inline void give_way()
 {
-    switch_fiber(threads[running].fiber, scheduler);
+    Fiber &own = threads[running].fiber;
+    switch_fiber(own, next_fiber());
 }
 
 // Record a fault of the running thread, and leave the kernel for good.
@@ -85,7 +90,7 @@ inline void give_way()
     launch->fault.block = blockIdx.x;
     launch->fault.split = blockIdx.y;
     launch->fault.thread = running;
-    give_way();
+    switch_fiber(threads[running].fiber, scheduler);
     __builtin_unreachable();
 }
 
@@ -130,17 +135,29 @@ __attribute__((noinline)) static void wait_for_warp(unsigned mask, unsigned sour
     self.line = line;
     self.mask = mask;
     self.source = source;
-    for (unsigned other = 0; other < warp_threads; ++other)
+    unsigned &missing = missing_lane[running / warp_threads];
+    const unsigned missing_before = missing;
+    for (unsigned step = 0; step < warp_threads; ++step) {
+        const unsigned other = (missing_before + step) % warp_threads;  // most often the first is missing still
         if (group >> other & 1 && !same_operation(self, warp[other])) {
+            missing = other;
             give_way();  // the last to come fills in the result
             return;
         }
+    }
     for (unsigned other = 0; other < warp_threads; ++other)
         if (group >> other & 1) {
             warp[other].result = warp[warp[other].source].value;
             warp[other].state = ready;
         }
     warp_time[running / warp_threads] += orders;
+}
+
+// Which of two places the running thread's lanes leave their operands in: a lane may come to the next exchange while
+// another has yet to read those of this one, but not to the one after it.
+inline unsigned place_of_exchange()
+{
+    return threads[running].exchanges++ % 2;
 }
 
 // No thread can go on: find one that waits and another that it waits for. Threads that wait for their warp
@@ -189,8 +206,8 @@ static bool release_barrier()
 // permutation, forwards or backwards. Seed 0 is 0, 1, 2, ... In some blocks a warp goes on as far as it can before
 // another does: else the operations of warps, at which all threads are resumed in turn, hide that a barrier is missing.
 struct Order {
-    unsigned permutation[most_threads], count, random, first;
-    bool backwards, by_warps;
+    unsigned permutation[most_threads], sequence[most_threads], count, random;
+    unsigned groups, group_end[most_threads / warp_threads];  // of the threads that go on as far as they can
 
     unsigned next()
     {
@@ -204,40 +221,50 @@ struct Order {
         count = threads;
         random = seed * 2654435769u;  // odd, so only seed 0 gives 0; spreads small seeds over the word
         for (unsigned t = 0; t < count; ++t)
-            permutation[t] = t;
+            permutation[t] = sequence[t] = t;
         for (unsigned t = count; random && t > 1; --t) {
             const unsigned other = next() % t, thread = permutation[t - 1];
             permutation[t - 1] = permutation[other];
             permutation[other] = thread;
         }
+        groups = 1;
+        group_end[0] = count;
     }
 
     void turn()
     {
-        first = next() % count;
-        const unsigned bits = next();
-        backwards = bits & 1;
-        by_warps = bits & 2;
-    }
-
-    unsigned thread(unsigned step) const
-    {
-        const unsigned at = first + step < count ? first + step : first + step - count;
-        return permutation[backwards ? count - 1 - at : at];
+        if (random == 0)
+            return;
+        const unsigned first = next() % count, bits = next();
+        const bool backwards = bits & 1, by_warps = bits & 2;
+        const unsigned warps = (count + warp_threads - 1) / warp_threads;
+        unsigned place[most_threads / warp_threads] = {};  // of the next thread of a warp
+        groups = by_warps ? warps : 1;
+        group_end[0] = count;
+        const unsigned first_warp = permutation[backwards ? count - 1 - first : first] / warp_threads;
+        for (unsigned g = 0, begin = 0; by_warps && g < warps; begin = group_end[g++]) {
+            const unsigned warp = (first_warp + (backwards ? warps - g : g)) % warps;
+            place[warp] = begin;
+            group_end[g] = begin + (warp + 1 < warps ? warp_threads : count - warp * warp_threads);
+        }
+        for (unsigned step = 0; step < count; ++step) {
+            const unsigned at = first + step < count ? first + step : first + step - count;
+            const unsigned thread = permutation[backwards ? count - 1 - at : at];
+            sequence[by_warps ? place[thread / warp_threads]++ : step] = thread;
+        }
     }
 };
 static Order order;
-static unsigned step;                       // whose turn it is
-static unsigned first_thread, past_thread;  // those whose turn may come
+static unsigned step, past_step;  // whose turn it is, and where the turns of its group end
+
+inline bool may_go_on(State state)
+{
+    return state == fresh || state == ready;
+}
 
 inline void begin_turn()
 {
-    running = threadIdx.x = order.thread(step);
-}
-
-inline bool may_begin(unsigned thread)
-{
-    return thread >= first_thread && thread < past_thread && threads[thread].state == fresh;
+    running = threadIdx.x = order.sequence[step];
 }
 
 // What a fiber does: run the thread whose turn it is, and on the same stack those after it, until one has to
@@ -247,7 +274,7 @@ inline bool may_begin(unsigned thread)
     for (;;) {
         entry(launch->arguments);
         threads[running].state = ended;
-        if (step + 1 == order.count || !may_begin(order.thread(step + 1)))
+        if (step + 1 == past_step || threads[order.sequence[step + 1]].state != fresh)
             break;
         ++step;
         begin_turn();
@@ -265,40 +292,44 @@ inline void prepare_thread(unsigned thread)
     prepare(threads[thread].fiber, stack + launch->stack_guard_bytes, top, run_threads);
 }
 
-// Resume those of the threads from `first` to before `past` that can go on, once. False where there was none, or where
-// one failed.
+// That of the next thread which can go on, whose turn it is then; the scheduler's where the group has no more.
+__attribute__((noinline)) static Fiber &next_fiber()
+{
+    while (++step < past_step) {
+        Thread &thread = threads[order.sequence[step]];
+        if (!may_go_on(thread.state))
+            continue;
+        if (thread.state == fresh)
+            prepare_thread(order.sequence[step]);
+        begin_turn();
+        return thread.fiber;
+    }
+    return scheduler;
+}
+
+// Resume those of the threads from `first` to before `past` in the order that can go on, once. False where there was
+// none, or where one failed.
 static bool resume_threads(unsigned first, unsigned past)
 {
-    bool any = false;
-    first_thread = first;
-    past_thread = past;
-    for (step = 0; step < order.count; ++step) {
-        const unsigned thread = order.thread(step);
-        if (thread < first || thread >= past || (threads[thread].state != fresh && threads[thread].state != ready))
-            continue;
-        if (threads[thread].state == fresh)
-            prepare_thread(thread);
-        any = true;
-        begin_turn();
-        in_kernel = true;
-        switch_fiber(scheduler, threads[thread].fiber);
-        in_kernel = false;
-        if (launch->fault.kind != no_fault)
-            return false;
-    }
-    return any;
+    step = first - 1;
+    past_step = past;
+    Fiber &fiber = next_fiber();
+    if (&fiber == &scheduler)
+        return false;
+    in_kernel = true;
+    switch_fiber(scheduler, fiber);
+    in_kernel = false;
+    return launch->fault.kind == no_fault;
 }
 
 // The same of the whole block.
 static bool resume_block()
 {
-    if (!order.by_warps)
-        return resume_threads(0, launch->threads);
-    const unsigned warps = (launch->threads + warp_threads - 1) / warp_threads, first = order.thread(0) / warp_threads;
+    if (order.groups == 1)
+        return resume_threads(0, order.count);
     bool any = false;
-    for (unsigned w = 0; w < warps; ++w) {
-        const unsigned warp = (first + (order.backwards ? warps - w : w)) % warps;
-        while (resume_threads(warp * warp_threads, (warp + 1) * warp_threads))
+    for (unsigned g = 0, begin = 0; g < order.groups; begin = order.group_end[g++]) {
+        while (resume_threads(begin, order.group_end[g]))
             any = true;
         if (launch->fault.kind != no_fault)
             return false;
@@ -341,8 +372,10 @@ static void run_block(unsigned block, unsigned split)
     blockIdx.x = block;
     blockIdx.y = split;
     memset(shared_bytes, 0xFF, accessible_bytes);
-    for (unsigned t = 0; t < launch->threads; ++t)
+    for (unsigned t = 0; t < launch->threads; ++t) {
         threads[t].state = fresh;
+        threads[t].exchanges = 0;
+    }
     forget_copies();
     order.turn();
     ++block_time;

@@ -10,7 +10,8 @@ namespace tsm2_host {
 // Words of `count` matrices, of which each lane says where a row begins.
 template <bool transposed, int count> inline void load_matrices(unsigned (&to)[count], const void *row, int line)
 {
-    static const char *rows[most_threads];
+    static const char *lanes[2][most_threads];
+    const char **rows = lanes[place_of_exchange()];
     rows[threadIdx.x] = static_cast<const char *>(row);
     meet_lanes(line);
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane, g = lane / 4, t = lane % 4;
@@ -22,7 +23,6 @@ template <bool transposed, int count> inline void load_matrices(unsigned (&to)[c
         }
         to[w] = halves[0] | unsigned(halves[1]) << 16;
     }
-    meet_lanes(-line);
 }
 
 }  // namespace tsm2_host
@@ -54,12 +54,11 @@ inline void ldmatrix_trans(uint4 &to, const void *row, int line = __builtin_LINE
 
 inline unsigned movmatrix_trans(unsigned bits, int line = __builtin_LINE())
 {
-    static unsigned words[tsm2_host::most_threads];
+    static unsigned lanes[2][tsm2_host::most_threads];
+    unsigned *words = lanes[tsm2_host::place_of_exchange()];
     words[threadIdx.x] = bits;
     tsm2_host::meet_lanes(line);
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane + lane % 4 * 8 + lane / 8;
     const int half = lane / 4 % 2 * 16;
-    const unsigned transposed = (words[first] >> half & 0xFFFF) | (words[first + 4] >> half & 0xFFFF) << 16;
-    tsm2_host::meet_lanes(-line);
-    return transposed;
+    return (words[first] >> half & 0xFFFF) | (words[first + 4] >> half & 0xFFFF) << 16;
 }

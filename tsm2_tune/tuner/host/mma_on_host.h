@@ -6,6 +6,13 @@
 
 #include <math.h>
 
+// Of a loop of few turns whose number is known, at any level of optimisation.
+#ifdef __clang__
+#define TSM2_HOST_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define TSM2_HOST_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 namespace tsm2_host {
 
 // sum += a b: a lane holds `of_a` elements of the first and `of_b` of the second, every fourth along k, and of the sum
@@ -13,19 +20,23 @@ namespace tsm2_host {
 template <int of_a, int of_b, int rows>
 inline void multiply_lanes(double (&sum)[2 * rows], const double (&a)[of_a], const double (&b)[of_b], int line)
 {
-    static double lanes[most_threads][of_a + of_b];
-    memcpy(lanes[threadIdx.x], a, sizeof a);
-    memcpy(lanes[threadIdx.x] + of_a, b, sizeof b);
+    constexpr int width = of_a + of_b;
+    static double lanes[2][most_threads * width];
+    double *all = lanes[place_of_exchange()], *own = all + threadIdx.x * width;
+    memcpy(own, a, sizeof a);
+    memcpy(own + of_a, b, sizeof b);
     meet_lanes(line);
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
+    const double *of_rows = all + (first + lane / 4 * 4) * width;
+    const double *of_columns = all + (first + lane % 4 * 8) * width + of_a;
+    TSM2_HOST_UNROLL
     for (int e = 0; e < 2 * rows; ++e) {
-        const int column = lane % 4 * 2 + e % 2;
-        for (int l = 0; l < 4 * of_b; ++l) {
-            const double factor = lanes[first + lane / 4 * 4 + l % 4][e / 2 + l / 4 * rows];
-            sum[e] = fma(factor, lanes[first + column * 4 + l % 4][of_a + l / 4], sum[e]);
-        }
+        double total = sum[e];
+        TSM2_HOST_UNROLL
+        for (int l = 0; l < 4 * of_b; ++l)
+            total = fma(of_rows[l % 4 * width + e / 2 + l / 4 * rows], of_columns[(e % 2 * 4 + l % 4) * width + l / 4], total);
+        sum[e] = total;
     }
-    meet_lanes(-line);
 }
 
 // The same of floats, in the order in which a lane holds them: of the first `of_a` / 2 elements of row g, then as many
@@ -33,20 +44,25 @@ inline void multiply_lanes(double (&sum)[2 * rows], const double (&a)[of_a], con
 template <int of_a, int together>
 inline void multiply_lanes(float (&sum)[4], const float (&a)[of_a], const float (&b)[of_a / 2], int line)
 {
-    static float lanes[most_threads][of_a + of_a / 2];
-    memcpy(lanes[threadIdx.x], a, sizeof a);
-    memcpy(lanes[threadIdx.x] + of_a, b, sizeof b);
+    constexpr int of_b = of_a / 2, width = of_a + of_b;
+    static float lanes[2][most_threads * width];
+    float *all = lanes[place_of_exchange()], *own = all + threadIdx.x * width;
+    memcpy(own, a, sizeof a);
+    memcpy(own + of_a, b, sizeof b);
     meet_lanes(line);
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
+    const float *of_rows = all + (first + lane / 4 * 4) * width;
+    const float *of_columns = all + (first + lane % 4 * 8) * width + of_a;
+    TSM2_HOST_UNROLL
     for (int e = 0; e < 4; ++e) {
-        const int column = lane % 4 * 2 + e % 2;
-        for (int l = 0; l < 2 * of_a; ++l) {
+        float total = sum[e];
+        TSM2_HOST_UNROLL
+        for (int l = 0; l < 4 * of_b; ++l) {
             const int t = l / together % 4, at = l / (4 * together) * together + l % together;
-            const float factor = lanes[first + lane / 4 * 4 + t][e / 2 * (of_a / 2) + at];
-            sum[e] = fmaf(factor, lanes[first + column * 4 + t][of_a + at], sum[e]);
+            total = fmaf(of_rows[t * width + e / 2 * of_b + at], of_columns[(e % 2 * 4 + t) * width + at], total);
         }
+        sum[e] = total;
     }
-    meet_lanes(-line);
 }
 
 template <class T> inline float lower_half(unsigned bits)
