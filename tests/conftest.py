@@ -17,6 +17,7 @@ from tests import layers
 from tests.fabricated import tuning_run
 from tests.kept_objects import keep_objects
 from tests.library_calls import SPLIT, TYPES, InProcess, fabricated_library, recording_process, tried
+from tests.one_dialect import compile_once
 from tests.quick import FOLDER_VARIABLE, quick_host_toolchain, quick_toolchain
 from tests.quick_command import make_quick
 from tests.servers import TestServer, running
@@ -106,6 +107,7 @@ def quick_tuning(session_folder: Path, pytestconfig: pytest.Config) -> Iterator[
             with suppress(ToolMissing):
                 quick_toolchain(host_toolchain())
         make_quick(patch.setattr)
+        compile_once(patch.setattr)
         yield
 
 

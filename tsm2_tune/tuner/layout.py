@@ -24,7 +24,8 @@ class Layout:
 
     columns: frozenset[Facts]  # name, type, whether NOT NULL, place in the primary key, whether it is generated
     constraints: frozenset[Facts]  # unique ones and foreign keys
-    words: frozenset[str]  # of the statement that creates it, which alone tells of checks and collations
+    statement: str  # that creates it, of which all of this follows
+    words: frozenset[str]  # of the statement, which alone tells of checks and collations
 
 
 def refuse_others(connection: Connection, path: str, version: int) -> None:
@@ -37,7 +38,11 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
     indices = indices_made_here()
     others = [name for name in texts if name not in (*expected, *indices, VIEW)]
     lacking = [name for name in (*expected, *indices, VIEW) if is_current and name not in texts]
-    altered = [name for name in expected if name in texts and not _is_ours(connection, name, is_current=is_current)]
+    altered = [
+        name
+        for name, made in expected.items()
+        if texts.get(name, made.statement) != made.statement and not _is_ours(connection, name, is_current=is_current)
+    ]
     altered += [name for name in indices if name in texts and not _is_spelt(texts[name], indices[name])]
     if is_current and VIEW in texts and not _is_spelt(texts[VIEW], BEST_VIEW):
         altered.append(VIEW)
@@ -72,7 +77,8 @@ def made_here() -> dict[str, Layout]:
     """Each table with its layout in a new file."""
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
-        schema.metadata.create_all(connection)
+        for statement in migrations.statements(connection.dialect):
+            connection.exec_driver_sql(statement)
         found = {name: layout(connection, name) for name in schema.metadata.tables}
     engine.dispose()
     return found
@@ -104,8 +110,8 @@ def layout(connection: Connection, table: str) -> Layout:
     }
     foreign = {key[1:] for key in told("foreign_key_list", table)}
     query = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
-    text = connection.exec_driver_sql(query, (table,)).scalar()
-    return Layout(frozenset(columns), frozenset(unique | foreign), _words(str(text)))
+    text = str(connection.exec_driver_sql(query, (table,)).scalar())
+    return Layout(frozenset(columns), frozenset(unique | foreign), text, _words(text))
 
 
 def _is_ours(connection: Connection, table: str, *, is_current: bool) -> bool:

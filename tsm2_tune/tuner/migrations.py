@@ -6,8 +6,11 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Dialect
+from sqlalchemy.dialects import registry
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families import config_spelt
@@ -298,10 +301,26 @@ def upgrade(connection: Connection, found: int) -> None:
     connection.exec_driver_sql(f"PRAGMA user_version = {version()}")
 
 
+def statements(dialect: Dialect) -> tuple[str, ...]:
+    """What makes each table, and then its indices."""
+    return _statements(f"{dialect.name}.{dialect.driver}")
+
+
+@cache
+def _statements(name: str) -> tuple[str, ...]:
+    spoken = registry.load(name)()
+    made = list[str]()
+    for table in schema.metadata.sorted_tables:
+        made.append(str(CreateTable(table).compile(dialect=spoken)).strip())
+        made += sorted(str(CreateIndex(index).compile(dialect=spoken)) for index in table.indexes)
+    return tuple(made)
+
+
 def make(connection: Connection, found: int) -> None:
     """Make tables and view, or bring them from schema `found` to this program's."""
     if found == 0:
-        schema.metadata.create_all(connection)
+        for statement in statements(connection.dialect):
+            connection.exec_driver_sql(statement)
     else:
         for migrate in MIGRATIONS[found - 1 :]:
             migrate(connection)

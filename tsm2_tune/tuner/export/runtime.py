@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
+from functools import cache
 from importlib import resources
 
 PACKAGE = "tsm2_tune.runtime"
@@ -43,6 +45,11 @@ MODULES = (
 )
 
 
+# A module's docstring and its imports: parsing what follows would take long.
+_HEAD = re.compile(r'"""[^"]*"""\n(?:(?:import |from |[ )#]).*\n|\n)*')
+
+
+@cache
 def runtime_parts() -> tuple[str, str]:
     """The imports that the modules need, and their bodies, each below its docstring as a comment."""
     imports, bodies = defaultdict[str, set[str]](set, json=set()), []  # json: for the data
@@ -59,7 +66,8 @@ def runtime_parts() -> tuple[str, str]:
 
 def _without_imports(text: str, imports: dict[str, set[str]]) -> tuple[str, str]:
     """The docstring of a module and what follows its imports, which are added to `imports`."""
-    tree, end = ast.parse(text), 0
+    head = _HEAD.match(text)
+    tree, end = ast.parse(head[0] if head else text), 0
     for node in tree.body:
         if isinstance(node, ast.Import):
             for alias in node.names:
