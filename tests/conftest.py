@@ -16,6 +16,7 @@ import pytest
 from tests import layers
 from tests.fabricated import tuning_run
 from tests.kept_objects import keep_objects
+from tests.forked_workers import fork_workers
 from tests.library_calls import SPLIT, TYPES, InProcess, fabricated_library, recording_process, tried
 from tests.one_dialect import compile_once
 from tests.quick import FOLDER_VARIABLE, quick_host_toolchain, quick_toolchain
@@ -108,6 +109,7 @@ def quick_tuning(session_folder: Path, pytestconfig: pytest.Config) -> Iterator[
                 quick_toolchain(host_toolchain())
         make_quick(patch.setattr)
         compile_once(patch.setattr)
+        fork_workers(patch.setattr)
         yield
 
 
