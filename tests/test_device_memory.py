@@ -220,6 +220,7 @@ def test_a_system_that_starts_no_process_is_a_sentence(
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     with monkeypatch.context() as patch:
+        patch.setattr(workers, "multiprocessing", multiprocessing)  # as for users: nothing is forked
         patch.setattr(context, "Pipe", kept if refused == "a process" else refuse)
         patch.setattr(context.Process, "start", refuse)
         result = run(*TUNE, "--db", str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from tests.command import TUNE, run
 from tests.on_host import ON_HOST
+from tsm2_tune.tuner import worker as workers
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.stopping import Stopped, held, stoppable
 from tsm2_tune.tuner.trial import Outcome
@@ -110,6 +112,7 @@ class TestCommand:
             return AttemptResult(Outcome.CRASHED, "not reached")
 
         with monkeypatch.context() as patch:
+            patch.setattr(workers, "multiprocessing", multiprocessing)  # a forked one ends by itself, too soon
             patch.setattr(Worker, "attempt", stopped)
             patch.setattr(Worker, "close", disturbed)
             result = run(*TUNE, "--db", str(path))
