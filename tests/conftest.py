@@ -15,8 +15,8 @@ import pytest
 
 from tests import layers
 from tests.fabricated import tuning_run
-from tests.kept_objects import keep_objects
 from tests.forked_workers import fork_workers
+from tests.kept_objects import keep_objects
 from tests.library_calls import SPLIT, TYPES, InProcess, fabricated_library, recording_process, tried
 from tests.one_dialect import compile_once
 from tests.quick import FOLDER_VARIABLE, quick_host_toolchain, quick_toolchain
