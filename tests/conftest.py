@@ -73,6 +73,12 @@ def pytest_configure_node(node: Any) -> None:
     layers.tell_worker(node)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: many tests wait for processes that they have started."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
+
+
 def pytest_report_header(config: pytest.Config) -> list[str]:
     return layers.header(config)
 
