@@ -366,6 +366,7 @@ static void check_shared_memory()
 }
 
 static void forget_copies();
+static void free_copies();
 
 static void run_block(unsigned block, unsigned split)
 {

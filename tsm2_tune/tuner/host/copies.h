@@ -4,7 +4,7 @@
 
 #include "races.h"
 
-#include <vector>
+#include <stdlib.h>
 
 namespace tsm2_host {
 
@@ -14,35 +14,46 @@ struct Copy {
     unsigned bytes, given, group;  // of `bytes`, those that are not `given` become 0
 };
 
+// Those of a thread that wait. No std::vector: compiling one takes as long as compiling a small kernel.
 struct Copies {
-    std::vector<Copy> waiting;
-    unsigned closed = 0;  // groups
+    Copy *waiting;
+    unsigned count, room;  // so many, of as many as there is room for
+    unsigned closed;  // groups
 };
 
 static Copies copies[most_threads];
 
-inline void copy_later(void *to, const void *from, unsigned bytes, unsigned given)
+static void copy_later(void *to, const void *from, unsigned bytes, unsigned given)
 {
     if ((reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from)) % bytes != 0)
         __builtin_trap();  // a GPU faults too
     touch(to, bytes, true);  // from here on, until it is awaited
-    copies[running].waiting.push_back({to, from, bytes, given, copies[running].closed});
+    Copies &mine = copies[running];
+    if (mine.count == mine.room) {
+        mine.room = mine.room ? 2 * mine.room : 16;
+        mine.waiting = static_cast<Copy *>(realloc(mine.waiting, mine.room * sizeof(Copy)));
+        if (mine.waiting == nullptr)
+            abort();
+    }
+    mine.waiting[mine.count++] = {to, from, bytes, given, mine.closed};
 }
 
 inline void close_copies() { ++copies[running].closed; }
 
 // Until at most `left` of the closed groups are on their way.
-inline void await_copies(unsigned left)
+static void await_copies(unsigned left)
 {
     Copies &mine = copies[running];
-    size_t done = 0;
-    for (; done < mine.waiting.size() && mine.closed - mine.waiting[done].group > left; ++done) {
+    unsigned done = 0;
+    for (; done < mine.count && mine.closed - mine.waiting[done].group > left; ++done) {
         const Copy &copy = mine.waiting[done];
         touch(copy.to, copy.bytes, true);
         memcpy(copy.to, copy.from, copy.given);
         memset(static_cast<char *>(copy.to) + copy.given, 0, copy.bytes - copy.given);
     }
-    mine.waiting.erase(mine.waiting.begin(), mine.waiting.begin() + done);
+    mine.count -= done;
+    if (done > 0)
+        memmove(mine.waiting, mine.waiting + done, mine.count * sizeof(Copy));
 }
 
 inline void await_all_copies()
@@ -55,7 +66,16 @@ inline void await_all_copies()
 static void forget_copies()
 {
     for (unsigned t = 0; t < launch->threads; ++t)
-        copies[t].waiting.clear();
+        copies[t].count = 0;
+}
+
+// Of a launch that has ended.
+static void free_copies()
+{
+    for (unsigned t = 0; t < launch->threads; ++t) {
+        free(copies[t].waiting);
+        copies[t] = {};
+    }
 }
 
 }  // namespace tsm2_host

@@ -77,6 +77,7 @@ static void run(Launch *request, void (*invoke)(void **arguments))
     for (unsigned split = 0; split < request->splits; ++split)
         for (unsigned block = 0; block < request->blocks && request->fault.kind == no_fault; ++block)
             run_block(block, split);
+    free_copies();
 }
 
 // Calls a kernel of any signature with a pointer to each of its arguments, as cudaLaunchKernel does.
