@@ -267,7 +267,7 @@ def test_nothing_is_kept_of_a_call(compiled: ModuleType, torch: Any) -> None:
     after = [sys.getrefcount(one) for one in counted]
     changed = [now - then for then, now in zip(before, after, strict=True)]
     assert max(map(abs, changed)) < 50, changed
-    assert grown < 200, "blocks of memory, of 15,500 calls"
+    assert grown < 50, "blocks of memory, of 15,500 calls"
 
 
 def test_a_launcher_goes_with_what_it_holds(compiled: ModuleType) -> None:

@@ -14,7 +14,7 @@ struct Copy {
     unsigned bytes, given, group;  // of `bytes`, those that are not `given` become 0
 };
 
-// Those of a thread that wait. No std::vector: compiling one takes as long as compiling a small kernel.
+// Those of a thread that wait. No std::vector, which each kernel would compile anew.
 struct Copies {
     Copy *waiting;
     unsigned count, room;  // so many, of as many as there is room for

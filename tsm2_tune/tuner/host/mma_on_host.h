@@ -34,7 +34,8 @@ inline void multiply_lanes(double (&sum)[2 * rows], const double (&a)[of_a], con
         double total = sum[e];
         TSM2_HOST_UNROLL
         for (int l = 0; l < 4 * of_b; ++l)
-            total = fma(of_rows[l % 4 * width + e / 2 + l / 4 * rows], of_columns[(e % 2 * 4 + l % 4) * width + l / 4], total);
+            total = fma(of_rows[l % 4 * width + e / 2 + l / 4 * rows],
+                        of_columns[(e % 2 * 4 + l % 4) * width + l / 4], total);
         sum[e] = total;
     }
 }
