@@ -2,9 +2,8 @@
 // awaits too few of them reads what was there before.
 #pragma once
 
+#include "c_library.h"
 #include "races.h"
-
-#include <stdlib.h>
 
 namespace tsm2_host {
 

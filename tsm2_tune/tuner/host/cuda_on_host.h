@@ -7,9 +7,8 @@
 // A text that includes a standard header must do without the macro __noinline__, which those use too.
 #pragma once
 
-#include <math.h>
-
 #include "atomics_on_host.h"
+#include "c_library.h"
 #include "chains_on_host.h"
 #include "copies.h"
 #include "launch.h"

@@ -6,7 +6,6 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <utility>
 
 struct dim3 {
     unsigned x, y, z;
@@ -80,17 +79,21 @@ static void run(Launch *request, void (*invoke)(void **arguments))
     free_copies();
 }
 
+// Places<n> is Places<0, 0, 1, ... n - 1>: what std::make_index_sequence does, without its header.
+template <size_t left, size_t... p> struct Places : Places<left - 1, left - 1, p...> {};
+template <size_t... p> struct Places<0, p...> {};
+
 // Calls a kernel of any signature with a pointer to each of its arguments, as cudaLaunchKernel does.
 template <auto kernel> struct Entry;
 template <class... Parameters, void (*kernel)(Parameters...)> struct Entry<kernel> {
     static constexpr unsigned parameters = sizeof...(Parameters);
     static constexpr unsigned parameter_bytes[] = {sizeof(Parameters)..., 0};
 
-    template <size_t... p> static void call(void **arguments, std::index_sequence<p...>)
+    template <size_t... p> static void call(void **arguments, Places<0, p...>)
     {
         kernel(*static_cast<Parameters *>(arguments[p])...);
     }
-    static void invoke(void **arguments) { call(arguments, std::make_index_sequence<parameters>()); }
+    static void invoke(void **arguments) { call(arguments, Places<parameters>()); }
     static void run(Launch *request) { tsm2_host::run(request, invoke); }
 };
 

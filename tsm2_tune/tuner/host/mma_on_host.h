@@ -3,8 +3,7 @@
 #pragma once
 
 #include "block.h"
-
-#include <math.h>
+#include "c_library.h"
 
 // Of a loop of few turns whose number is known, at any level of optimisation.
 #ifdef __clang__
