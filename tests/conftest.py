@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import shutil
 import signal
@@ -46,6 +47,7 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+FOLDER = Path(__file__).parent
 ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
 
 
@@ -78,6 +80,19 @@ def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: many tests wait for processes that they have started."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores + 1
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Where all tests are collected by several processes, each begins with other files: what one compiles, the others
+    read.
+    """
+    number = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if number and FOLDER in map(Path.absolute, map(Path, session.config.args)):
+        files = sorted(one for one in FOLDER.rglob("test_*.py") if not layers.is_of_other_layers(one, session.config))
+        first = int(number) * len(files) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        for file in files[first:] + files[:first]:
+            with suppress(Exception, pytest.skip.Exception):  # told when the file is collected
+                importlib.import_module(".".join(file.relative_to(FOLDER.parent).with_suffix("").parts))
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -1,4 +1,4 @@
-"""Compilers for kernels that run once: compiling them takes longer than they run."""
+"""Compilers for kernels that run once: compiling them takes longer than they run. What runs them is made before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,27 @@ from tsm2_tune.tuner.compiler import Toolchain, cache_folder
 from tsm2_tune.tuner.host.toolchain import HEADERS, host_text, host_toolchain
 
 FOLDER_VARIABLE = "TSM2_TUNE_TEST_HEADERS"  # where compiled headers are kept, if not in the cache
+OBJECT = "emulation.o"
 GOLD = "-fuse-ld=gold"
+# The emulation is in an object, but where races are watched: that is of the text, too.
+HEADER = """#ifndef TSM2_HOST_RACES
+#define TSM2_HOST_LINKED
+#endif
+#include "{}/cuda_on_host.h"
+"""
+# What kernels need nothing of; so they are linked with no library of the C++ compiler.
+PLAIN = ("-fno-exceptions", "-fno-threadsafe-statics")
+C_ALONE = ("-nodefaultlibs", "-Wl,-z,defs", "-lm", "-lc", "-lgcc")
+
+
+@dataclass(frozen=True, slots=True)
+class Linking(Toolchain):
+    """A compiler that links an object, and whose binaries are the same wherever that is."""
+
+    @property
+    def digest(self) -> str:
+        facts = {one.name: getattr(self, one.name) for one in fields(Toolchain)}
+        return Toolchain(**facts | {"libraries": ()}).digest
 
 
 def quick_toolchain(toolchain: Toolchain, level: str = "-O1") -> Toolchain:
@@ -40,7 +60,7 @@ def quick_host_toolchain() -> Toolchain:
 
 def variants(toolchain: Toolchain, level: str) -> tuple[Toolchain, Toolchain]:
     """With a quick linker, and with the usual one."""
-    plain = replace(toolchain, flags=tuple(level if flag == "-O3" else flag for flag in toolchain.flags))
+    plain = replace(toolchain, flags=(*(level if flag == "-O3" else flag for flag in toolchain.flags), *PLAIN))
     return replace(plain, flags=(*plain.flags, GOLD)), plain
 
 
@@ -55,14 +75,16 @@ def links(toolchain: Toolchain) -> bool:
 
 def header_of(toolchain: Toolchain) -> Path:
     """The header that includes ours, beside what this compiler made of it."""
-    key = hashlib.sha256(f"{toolchain.digest} {HEADERS}".encode()).hexdigest()
+    key = hashlib.sha256(f"{toolchain.digest} {HEADER} {HEADERS}".encode()).hexdigest()
     named = os.environ.get(FOLDER_VARIABLE)
     return (Path(named) if named else cache_folder()) / f"header-{key}" / "header.h"
 
 
 def with_header(toolchain: Toolchain, header: Path) -> Toolchain:
     """The compiler, whose binaries are the same whichever header it is given."""
-    return replace(toolchain, wrap=partial(_after, str(header)))
+    given = {one.name: getattr(toolchain, one.name) for one in fields(toolchain)}
+    made = {"wrap": partial(_after, str(header)), "libraries": (str(header.with_name(OBJECT)), *C_ALONE)}
+    return Linking(**given | made)
 
 
 def _after(header: str, text: str) -> str:
@@ -71,15 +93,27 @@ def _after(header: str, text: str) -> str:
 
 
 def is_compiled(header: Path, toolchain: Toolchain) -> bool:
-    """Whether the header is there now: the compiler may make nothing of headers."""
+    """Whether the header is there now, and the object beside it: the compiler may make nothing of headers."""
     folder = header.parent
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=folder.parent))
     source = work / header.name
-    source.write_text(f'#include "{HEADERS}/cuda_on_host.h"\n')
-    command = [toolchain.compiler, *toolchain.flags, "-x", "c++-header", "-o", f"{source}.gch", str(source)]
+    source.write_text(HEADER.format(HEADERS))
+    flags = [flag for flag in toolchain.flags if flag not in ("-shared", GOLD)]
+    header_made = ["-x", "c++-header", "-o", f"{source}.gch", str(source)]
+    object_made = [
+        "-O2",
+        "-DTSM2_HOST_LINKED",
+        "-c",
+        "-x",
+        "c++",
+        "-o",
+        str(work / OBJECT),
+        str(HEADERS / "emulation.h"),
+    ]
+    commands = ([toolchain.compiler, *flags, *made] for made in (header_made, object_made))
     try:
-        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+        if all(subprocess.run(command, capture_output=True, check=False).returncode == 0 for command in commands):
             with suppress(OSError):  # another process was quicker
                 work.rename(folder)
     finally:

@@ -216,6 +216,6 @@ def code(text: str, subject: Subject, toolchain: Toolchain) -> bytes:
         Path(work, "kernel.cpp").write_text(toolchain.wrap(PRELUDE + text))
         definitions = [f"-D{define}" for define in subject.source.defines]
         flags = [*toolchain.flags, *definitions, "-s", "-Wl,--build-id=none"]
-        command = [toolchain.compiler, *flags, "-o", "kernel.so", "kernel.cpp"]
+        command = [toolchain.compiler, *flags, "-o", "kernel.so", "kernel.cpp", *toolchain.libraries]
         subprocess.run(command, cwd=work, capture_output=True, check=True)
         return Path(work, "kernel.so").read_bytes()

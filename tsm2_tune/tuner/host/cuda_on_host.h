@@ -1,5 +1,5 @@
 // CUDA C++ on the host: included before a kernel's text, it lets the system's C++ compiler take that text as
-// it stands. Here are the words of the language; fibers.h, block.h, copies.h and launch.h run it.
+// it stands. Here are the words of the language; emulation.h runs it.
 //
 // What it covers is what this project's kernels use: one-dimensional grids, barriers, warp shuffles, vector
 // types, cache hints, and dynamic shared memory declared as
@@ -12,6 +12,9 @@
 #include "chains_on_host.h"
 #include "copies.h"
 #include "launch.h"
+#ifndef TSM2_HOST_LINKED
+#include "emulation.h"
+#endif
 
 #define TSM2_HOST 1  // for text that must know
 

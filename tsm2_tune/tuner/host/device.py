@@ -177,7 +177,7 @@ class HostDevice:
     def run(self, entry: EntryPoint, arguments: Sequence[np.generic], **launch: int) -> None:
         """Run a launch that is checked, unless a kernel has faulted before."""
         if self._fault is None:
-            self._fault = entry.fault(arguments, **launch, seed=self._seed, known=self._stretches())
+            self._fault = entry.fault(arguments, **launch, seed=self._seed, known=self._stretches)
 
     def _stretches(self) -> list[Stretch]:
         return [Stretch("a buffer", b.address, b.size_bytes) for b in self._buffers if not b.freed]

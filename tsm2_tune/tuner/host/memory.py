@@ -78,6 +78,7 @@ class HostBuffer:
         self._mapping.deny(at_byte=GUARD_BYTES + pages, size_bytes=GUARD_BYTES)
         self._slack = self._mapping.bytes_at(at_byte=GUARD_BYTES, size_bytes=pages - size_bytes)
         self._slack.fill(POISON)
+        self._poisoned = self._slack.tobytes()
         self.address = self._mapping.address + GUARD_BYTES + pages - size_bytes
         self.size_bytes = size_bytes
         self.freed = False
@@ -89,13 +90,14 @@ class HostBuffer:
 
     def bytes_written_before(self) -> int:
         """How far before its start something was written, in bytes; 0 where nothing was."""
-        written = np.flatnonzero(self._slack != POISON)
-        return len(self._slack) - int(written[0]) if len(written) else 0
+        if self._slack.tobytes() == self._poisoned:
+            return 0
+        return len(self._slack) - int(np.flatnonzero(self._slack != POISON)[0])
 
     def free(self) -> None:
         if not self.freed:
             self.freed = True
-            self._slack = np.empty(0, np.uint8)
+            self._slack, self._poisoned = np.empty(0, np.uint8), b""
             self._mapping.free()
 
 
