@@ -2,8 +2,9 @@
 
     python -m benchmarks.trial_rate --output benchmarks/results/h100-trial-rate.json
 
-Each problem is searched four times, each time with an empty database: with every trial in full, and with trials that
-end early where they cannot win; of each first with an empty cache of kernels, then with what that has compiled.
+Each problem is searched with every trial in full, and with trials that end early where they cannot win: each first
+with an empty cache of kernels, then with what that has compiled, as often as asked for. Each search has an empty
+database. One that is faster than the one before comes to kernels that nobody has compiled.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CACHE = "XDG_CACHE_HOME"  # where kernels are kept
 
 def searched(problem: Problem, device: str, seconds: float, *, full: bool) -> dict[str, Any]:
     """What a search of so many seconds tried, where its time went, and what won."""
-    outcomes, texts = Counter[str](), set[str]()
+    outcomes, texts, compiled = Counter[str](), set[str](), set[str]()
     clocks: list[Phases] = []
 
     def told(event: Event) -> None:
@@ -41,6 +42,8 @@ def searched(problem: Problem, device: str, seconds: float, *, full: bool) -> di
         elif isinstance(event, TrialStored):
             outcomes[event.trial.outcome.value] += 1
             texts.add(event.trial.source.digest)
+            if event.trial.compile_seconds:
+                compiled.add(event.trial.source.digest)
 
     with tempfile.TemporaryDirectory() as folder:
         result = tsm2_tune.tune(
@@ -52,6 +55,7 @@ def searched(problem: Problem, device: str, seconds: float, *, full: bool) -> di
         "trials": outcomes.total(),
         "outcomes": dict(outcomes),
         "texts": len(texts),
+        "compiled": len(compiled),
         "per_second": outcomes.total() / seconds,
         "phases": clocks[0].taken(),
         "winner": winner.config,
@@ -59,18 +63,19 @@ def searched(problem: Problem, device: str, seconds: float, *, full: bool) -> di
     }
 
 
-def rows_of(text: str, device: str, seconds: float, *, in_full: bool) -> list[dict[str, Any]]:
-    """The four searches of one problem; the two with trials that end early where they are not `in_full` too."""
+def rows_of(text: str, device: str, seconds: float, *, in_full: bool, times: int) -> list[dict[str, Any]]:
+    """The searches of one problem; those with trials that end early alone where they are not `in_full` too."""
     rows = []
     for full in (True, False) if in_full else (False,):
         with tempfile.TemporaryDirectory() as cache:
             os.environ[CACHE] = cache
-            for kernels in ("none compiled", "compiled"):
+            for kernels in ("none compiled", *["compiled"] * (times - 1)):
                 row = searched(Problem.parse(text), device, seconds, full=full)
                 rows.append({"problem": text, "seconds": seconds, "in_full": full, "kernels": kernels} | row)
                 click.echo(
                     f"{text} {'in full' if full else 'ending early'}, {kernels}: {row['per_second']:.1f} a second,"
-                    f" {row['outcomes']}, {row['texts']} texts; {row['winner']} {row['median_us']:.1f} us"
+                    f" {row['outcomes']}, {row['texts']} texts, {row['compiled']} compiled;"
+                    f" {row['winner']} {row['median_us']:.1f} us"
                 )
     return rows
 
@@ -80,11 +85,14 @@ def rows_of(text: str, device: str, seconds: float, *, in_full: bool) -> list[di
 @click.option("--problems", default=",".join(PROBLEMS), show_default=True, help="Separated by commas.")
 @click.option("--seconds", type=float, default=20.0, show_default=True, help="For each search.")
 @click.option("--in-full/--no-in-full", default=True, show_default=True, help="Also with every trial in full.")
+@click.option("--times", type=click.IntRange(1), default=2, show_default=True, help="Searches by one cache.")
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
-def main(device: str, problems: str, seconds: float, in_full: bool, output: Path) -> None:
+def main(device: str, problems: str, seconds: float, in_full: bool, times: int, output: Path) -> None:
     """Count the configurations that searches try."""
     identity = find_target(device).identity
-    rows = [row for text in problems.split(",") for row in rows_of(text, device, seconds, in_full=in_full)]
+    rows = [
+        row for text in problems.split(",") for row in rows_of(text, device, seconds, in_full=in_full, times=times)
+    ]
     facts = {
         "command": "python -m benchmarks.trial_rate",
         "date": datetime.now(UTC).date().isoformat(),

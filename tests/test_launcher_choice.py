@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import astuple
 from functools import cache
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fabricated import GPU, Winners, exported, imported, trial, tuning_run, winners
+from tests.kept_objects import keep
 from tests.library_calls import H200, Call, random_calls, tried
 from tests.test_library_choice import arrays, everything
 from tsm2_tune.generator.problem import Problem
@@ -43,7 +45,13 @@ def modules_of_everything(folder: Path, seed: int) -> tuple[ModuleType, ModuleTy
 
 @cache
 def texts_of_everything(seed: int) -> tuple[str, str]:
-    return texts(*everything(seed))
+    """Made once a test run, by whichever process asks first."""
+    places = [Path(os.environ["XDG_CACHE_HOME"], f"everything-{seed}-{name}.py") for name in ("plain", "compiled")]
+    if not all(place.exists() for place in places):
+        for place, text in zip(places, texts(*everything(seed)), strict=True):
+            keep(place, text.encode())
+    plain, compiled = (place.read_text(encoding="utf-8") for place in places)
+    return plain, compiled
 
 
 def told(match: Any) -> tuple[Any, list[float]]:

@@ -51,12 +51,27 @@ SUITED_TO_OTHERS = {
 
 
 def problems(family: Any) -> Iterator[Problem]:
-    """Those of the shapes, in every type and op, that the family computes."""
-    for dtype, op, shape in product(family.dtypes, OPS, SHAPES):
-        with suppress(InputError):  # a Gram matrix is square, only complex numbers are conjugated
-            problem = Problem(*shape, dtype, op)
-            if family.supports(problem):
-                yield problem
+    """Those of the shapes, in every op and in one type each, that the family computes: each op and each shape has all
+    types in turn.
+    """
+    for (at_op, op), (at_shape, shape) in product(enumerate(OPS), enumerate(SHAPES)):
+        found = []
+        for dtype in family.dtypes:
+            with suppress(InputError):  # a Gram matrix is square, only complex numbers are conjugated
+                problem = Problem(*shape, dtype, op)
+                if family.supports(problem):
+                    found.append(problem)
+        if found:
+            yield found[(at_op + at_shape) % len(found)]
+
+
+def test_each_op_and_each_shape_has_all_types() -> None:
+    for name in ("stream_a_fma", "gemm", "staged_wgmma"):
+        family = family_named(name)
+        found = list(problems(family))
+        assert {one.dtype_name for one in found} == set(family.dtypes)
+        for op in {one.op for one in found} & {"nn", "tn"}:
+            assert {one.dtype_name for one in found if one.op == op} == set(family.dtypes)
 
 
 def one_by_one(space: SearchSpace, times_us: dict[str, float], seed: int) -> list[str]:

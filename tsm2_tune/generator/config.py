@@ -47,13 +47,19 @@ class _Spelt:
     _text: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class KernelConfig(_Spelt):
     """Every choice that a family's template needs. Each family extends it with one field a tunable, which says what
     the tunable is: tunables.py.
     """
 
     family: ClassVar[str]
+
+    def __lt__(self, other: object) -> bool:
+        """By their tunables, in order. Defined once: four methods of each class would take time at every start."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return tuple(self.tunables.values()) < tuple(other.tunables.values())
 
     @classmethod
     def launch_tunables(cls) -> tuple[str, ...]:

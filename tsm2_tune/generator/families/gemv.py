@@ -70,7 +70,7 @@ ALONG_COLUMNS: dict[Decomposition, tuple[Variant, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class GemvConfig(KernelConfig):
     """Every choice that the template needs."""
 

@@ -37,7 +37,7 @@ LARGEST_VECTOR = 4  # elements of VECTOR_BYTES, of f32
 OPS = ("nn", "ttt")  # all matrices column-major, or all row-major
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class LadderConfig(KernelConfig):
     """Every choice that the ladder's template needs. Rows and columns are those of C where it is row-major."""
 

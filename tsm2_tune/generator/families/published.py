@@ -47,7 +47,7 @@ Threads = Annotated[
 Columns = Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Tsm2Config(KernelConfig):
     """Every choice that the TSM2 template needs. The paper's symbol is in brackets."""
 
@@ -59,7 +59,7 @@ class Tsm2Config(KernelConfig):
     prefetch: Annotated[int, Tunable("elements of A that one thread loads at a time", symbol="t3", letter="p")]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Ism2Config(KernelConfig):
     """Every choice that the ISM2 template needs. The paper's symbol is in brackets."""
 

@@ -46,7 +46,7 @@ LEAST_BUSY = 0.7  # of the multiprocessors
 LARGE_CHUNK, LEAST_DEPTH = 64, 33  # products along k; of fewer other kernels write C as fast
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StagedWgmmaConfig(KernelConfig):
     """Every choice that the template needs."""
 

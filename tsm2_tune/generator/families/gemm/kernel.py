@@ -85,7 +85,7 @@ LINE_BYTES = (32, 64, 128)  # a sector of memory, to a line of the L1
 THREADS_STEP = 128  # a warp for each partition of a multiprocessor
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class GemmConfig(StencilConfig):
     """A configuration of the stencil."""
 

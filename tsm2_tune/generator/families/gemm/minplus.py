@@ -37,7 +37,7 @@ LEAST = {"minplus_f32": (512, 4.0), "minplus_f64": (384, 8 / 3)}
 PARTITIONS, REGISTERS_PER_PARTITION, REGISTER_UNIT = 4, 16384, 8
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class MinplusConfig(GemmConfig):
     """Every choice that the template needs: those of the stencil."""
 

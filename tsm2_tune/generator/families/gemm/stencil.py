@@ -25,7 +25,7 @@ OLDEST_WITH_COPIES = (8, 0)  # from global to shared memory that no thread waits
 FERMI = 2  # major compute capability
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StencilConfig(KernelConfig):
     """Every choice that the stencil needs, by the paper's names. An array for each number where it is a table."""
 

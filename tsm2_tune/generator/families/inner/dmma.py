@@ -30,7 +30,7 @@ COVERED = 32  # rows and columns that a complex tile should have where C has as 
 STRIP_ROWS, OCTET = 16, 8  # rows of the larger mma; rows of the smaller one, and columns of both
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class InnerDmmaConfig(InnerConfig):
     """Every choice that the template needs."""
 
@@ -58,7 +58,7 @@ class InnerDmmaConfig(InnerConfig):
         return self.strip_rows * self.strips, OCTET * self.octets
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class InnerComplexDmmaConfig(InnerDmmaConfig):
     """The same, of strips of 8 rows: their real and imaginary parts are the 16 rows of an mma."""
 

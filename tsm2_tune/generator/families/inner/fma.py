@@ -22,7 +22,7 @@ MIN_BLOCKS = (1, 2, 3)
 LARGEST_TEAM = 64  # threads that share a tile of C
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class InnerFmaConfig(InnerConfig):
     """Every choice that the template needs."""
 

@@ -47,7 +47,7 @@ WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int], ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class InnerFma16BitConfig(InnerConfig):
     """Every choice that the template needs."""
 

@@ -68,7 +68,7 @@ THIN, TILE_OF_OTHERS = 4, 16  # times as long as wide; the longer extent from wh
 PARTS_TRIED = 3  # of a tile, for a thread: at first
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class InnerFmaRingConfig(InnerConfig):
     """Every choice that the template needs."""
 

@@ -37,7 +37,7 @@ FLOATS, DOUBLES = {4: "float", 8: "float2", 16: "float4"}, {8: "double", 16: "do
 Splits = Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class InnerConfig(KernelConfig):
     """The first tunables of every configuration. Its last ones are `stages`, `splits` and what only some have."""
 

@@ -69,7 +69,7 @@ LEAST_COLUMNS = 5  # for fewer those families are better that hold all of C in e
 STRIP_ROWS, OCTET = 16, 8  # rows and columns of an mma
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class InnerMma16Config(InnerConfig):
     """Every choice that the template needs."""
 
@@ -90,7 +90,7 @@ class InnerMma16Config(InnerConfig):
         return STRIP_ROWS * self.strips, OCTET * self.octets
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class InnerTf32Config(InnerMma16Config):
     """The same for f32."""
 

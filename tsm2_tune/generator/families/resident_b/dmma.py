@@ -80,7 +80,7 @@ SHORT_WINNERS: dict[tuple[str, int], Choices] = {
 FEW = 8  # columns of C, and of A, for which fused multiply-adds do
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class ResidentBDmmaConfig(ResidentBConfig):
     """Every choice that the template needs."""
 

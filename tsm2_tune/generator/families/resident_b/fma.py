@@ -46,7 +46,7 @@ ACROSS = (2, 4, 8, 16, 32, 64)
 PACK = 16  # rows: whole vectors of every type
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class FmaConfig(ResidentBConfig):
     vector_bytes: Annotated[int, Tunable("bytes of one load of A and of one store of C", letter="b")]
 
@@ -98,7 +98,7 @@ class ThroughRegisters(ResidentB[F]):
         return replace(super().division(config, problem, resident), vector_bytes=config.vector_bytes)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class ResidentBFmaConfig(FmaConfig):
     """Every choice that the template of resident_b_fma needs."""
 
@@ -163,7 +163,7 @@ class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
         return super().context(config, problem) | {"about": about, "tile_depth": tile_depth(config)}
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class ResidentBFmaHeldConfig(FmaConfig):
     """Every choice that the template of resident_b_fma_held needs."""
 

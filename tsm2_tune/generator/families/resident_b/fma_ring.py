@@ -51,7 +51,7 @@ PROPOSED = 12
 MEMORY = ((128, 55, 4), (256, 112, 2), (128, 74, 3))
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class ResidentBFmaRingConfig(ResidentBConfig):
     """Every choice that the template needs."""
 

@@ -19,7 +19,7 @@ VECTOR_BYTES, WARP_THREADS = 16, 32
 LEAST_BUSY = 0.55  # of persistent blocks, that should have rows
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class ResidentBConfig(KernelConfig):
     threads: Threads
 

@@ -22,7 +22,7 @@ PACK_BYTES = 16
 VECTOR_BYTES = (16, 8, 4)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class RowLanesConfig(KernelConfig):
     threads: Annotated[int, Tunable("threads of a block", symbol="t1", letter="t")]
     vector_bytes: Annotated[int, Tunable("bytes of one load of A", letter="b")]

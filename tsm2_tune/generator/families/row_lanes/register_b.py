@@ -61,7 +61,7 @@ ODD_ROWS = 2.8  # of a Division: the geometric mean of 11 odd shapes on an H200,
 WIDE = 4  # columns of C for each of A's
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class RowLanesRegisterBConfig(RowLanesConfig):
     """Every choice that the template needs. Where vectors hold several rows, one lane has all of a row."""
 

@@ -77,7 +77,7 @@ NARROW = ((256, 32, 4, 2, 2, 2), (192, 32, 4, 2, 2, 2), (256, 8, 2, 2, 2, 2))  #
 FEW_ROWS = 128  # of A: as many as a C has whose inner dimension is what is long
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class RowLanesSharedBConfig(RowLanesConfig):
     """Every choice that the template needs."""
 

@@ -39,7 +39,7 @@ MOST_AHEAD_OF_COPIES = 8  # strips times octets: with more, the compiler spills 
 REGISTERS_OF_C128 = 4
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StagedComplexDmmaConfig(WarpTileConfig):
     """Every choice that the template needs."""
 

@@ -45,7 +45,7 @@ TALL_RINGS = (
 MORE_ROWS = (128, 256)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StagedDmmaConfig(WarpTileConfig):
     """Every choice that the template needs."""
 

@@ -41,7 +41,7 @@ WIDE_TILES = (((128, 128, 4, 4), 1), ((128, 128, 2, 8), 1), ((64, 128, 4, 4), 2)
 THREADS = 128  # of a block, or as many more as share a tile
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StagedF32DmmaConfig(WarpTileConfig):
     """Every choice that the template needs."""
 

@@ -34,7 +34,7 @@ MIN_BLOCKS = (1, 3)
 PHASE_BYTES = 128  # of shared memory, that a warp's threads read at the same time
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StagedFmaConfig(FullConfig):
     """Every choice that the template needs."""
 

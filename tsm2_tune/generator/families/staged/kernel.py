@@ -39,7 +39,7 @@ MinBlocks = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class FullConfig(KernelConfig):
     """The choices of the full schedule."""
 
@@ -59,7 +59,7 @@ class FullConfig(KernelConfig):
 RING = "threads ring_threads block_k stages copy"  # tunables of a block's ring, as `RINGS` have their values
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class SymmetricConfig(KernelConfig):
     """The choices of the symmetric schedule."""
 

@@ -52,7 +52,7 @@ FIRST: dict[int, tuple[tuple[int, int, int, int, int, int, int], ...]] = {
 WARPS = (1, 2)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StagedSymmetricDmmaConfig(SymmetricConfig):
     """Every choice that the template needs."""
 

@@ -42,7 +42,7 @@ FIRST: dict[int, tuple[tuple[int, int, int, int, int, int], ...]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StagedSymmetricFmaConfig(SymmetricConfig):
     """Every choice that the template needs."""
 

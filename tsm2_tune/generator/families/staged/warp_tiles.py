@@ -27,7 +27,7 @@ from tsm2_tune.generator.tunables import Tunable, WarpOctets, WarpStrips
 COLUMNS_OF_TALL = range(9, 65)  # that a C of many rows must have
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class WarpTileConfig(FullConfig):
     """The choices of every way to multiply on tensor cores."""
 

@@ -18,7 +18,7 @@ PrefetchOfWarp = Annotated[
 Stages = Annotated[int, Tunable("groups in which these are used and loaded anew", letter="s")]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StreamAFmaConfig(KernelConfig):
     """Of fused multiply-adds, which a thread computes alone."""
 
@@ -38,7 +38,7 @@ class StreamAFmaConfig(KernelConfig):
     evict_first: EvictFirst = 1
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StreamADmmaConfig(KernelConfig):
     """Of the f64 tensor cores."""
 
@@ -55,7 +55,7 @@ class StreamADmmaConfig(KernelConfig):
     evict_first: EvictFirst = 1
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StreamAComplexDmmaConfig(StreamADmmaConfig):
     """Of complex numbers on the f64 tensor cores."""
 
@@ -64,7 +64,7 @@ class StreamAComplexDmmaConfig(StreamADmmaConfig):
     strips: Annotated[int, Tunable("strips of 8 vectors of rows of A that one warp computes", letter="m")]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Mma16Config(KernelConfig):
     """Of the tensor cores for 16-bit floats and TF32."""
 
@@ -78,7 +78,7 @@ class Mma16Config(KernelConfig):
     min_blocks: MinBlocks
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StreamAMma16Config(Mma16Config):
     """Of 16-bit floats, A in registers."""
 
@@ -87,14 +87,14 @@ class StreamAMma16Config(Mma16Config):
     evict_first: EvictFirst = 1
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StreamATf32Config(StreamAMma16Config):
     """Of f32 through TF32, A in registers."""
 
     family: ClassVar[str] = "stream_a_tf32"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StreamAMma16RingConfig(Mma16Config):
     """Of 16-bit floats, A through a ring in shared memory: `prefetch` and `stages` are the ring's."""
 
@@ -105,7 +105,7 @@ class StreamAMma16RingConfig(Mma16Config):
     ]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class StreamATf32RingConfig(StreamAMma16RingConfig):
     """Of f32 through TF32, A through a ring in shared memory."""
 
