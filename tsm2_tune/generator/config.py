@@ -158,13 +158,16 @@ class KernelConfig(_Spelt):
         return cls(**values)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class OtherConfig(KernelConfig):
     """A configuration of another version, whose family or tunables this one lacks, as it is stored."""
 
     family: str  # type: ignore[misc]  # there is no class for each
     spelling: str
     values: str  # of its tunables, as JSON
+
+    def __lt__(self, other: object) -> bool:
+        return self.spelling < other.spelling if isinstance(other, OtherConfig) else NotImplemented
 
     @property
     def tunables(self) -> dict[str, TunableValue]:
