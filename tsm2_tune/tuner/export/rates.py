@@ -7,7 +7,6 @@ does once more; how much longer is the kernel's own, and shows where it was meas
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -37,7 +36,6 @@ USUAL = 0.1  # weight of the squared logarithm of each rate over its usual one, 
 FAR = 4.0  # times as long as the card's rates allow, from where on a time tells little of kernels worth a choice
 
 
-@lru_cache(maxsize=4096)  # a module, its launcher and a library ask for the same
 def fitted(winner: Winner, card: Card) -> Division:
     """The winner's division with the rates that explain its times best, and are not far from usual ones.
 
