@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import os
@@ -148,6 +149,17 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of this test run, which its processes share."""
     folder = tmp_path_factory.getbasetemp()
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(autouse=True)
+def hold_of_gpu(request: pytest.FixtureRequest, session_folder: Path) -> Iterator[None]:
+    """Of a run's processes one has the GPU to itself for a test that is marked alone; other tests share it."""
+    if request.node.get_closest_marker("gpu") is None:
+        yield
+        return
+    with (session_folder / "gpu").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH)
+        yield
 
 
 @pytest.fixture(scope="session")

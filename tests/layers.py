@@ -92,6 +92,7 @@ def choose(config: pytest.Config) -> None:
     """Where nothing is asked for, unit tests are."""
     for name, what in LAYERS.items():
         config.addinivalue_line("markers", f"{name}: {what}")
+    config.addinivalue_line("markers", "alone: what it measures or does to the GPU needs all of it")
     named = config.args_source is pytest.Config.ArgsSource.ARGS
     if hasattr(config, "workerinput"):  # of pytest-xdist, which passes on what was typed alone
         config.option.markexpr = config.workerinput["layers"]

@@ -19,7 +19,7 @@ from tsm2_tune.tuner.flush import stream
 from tsm2_tune.tuner.measure import Effort, measure
 from tsm2_tune.tuner.trial import Cache
 
-pytestmark = ON_GPU
+pytestmark = [*ON_GPU, pytest.mark.alone]
 
 
 def test_the_bundled_h200_is_what_the_driver_says(gpu: CudaDevice) -> None:

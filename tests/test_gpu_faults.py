@@ -31,7 +31,7 @@ from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.tune import Options
 
-pytestmark = ON_GPU
+pytestmark = [*ON_GPU, pytest.mark.alone]
 
 ROUNDS = 3  # of each fault
 LIMIT_SECONDS = 4.0  # of a stage: an endless kernel takes twice as much, once for its problem and once for small ones
