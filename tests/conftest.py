@@ -8,6 +8,7 @@ import importlib
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -105,6 +106,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     layers.put_in_layers(config, items)
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Of the processes of a run one has the GPU to itself for a test that is marked alone; other tests share it."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is None or item.get_closest_marker("gpu") is None:
+        yield
+        return
+    with Path(tempfile.gettempdir(), f"tsm2-tune-gpu-{run}").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def own_garbage() -> None:
     """A collection looks at what the file's own tests make: all that stays of others would take it long."""
@@ -149,17 +162,6 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of this test run, which its processes share."""
     folder = tmp_path_factory.getbasetemp()
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-
-
-@pytest.fixture(autouse=True)
-def hold_of_gpu(request: pytest.FixtureRequest, session_folder: Path) -> Iterator[None]:
-    """Of a run's processes one has the GPU to itself for a test that is marked alone; other tests share it."""
-    if request.node.get_closest_marker("gpu") is None:
-        yield
-        return
-    with (session_folder / "gpu").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH)
-        yield
 
 
 @pytest.fixture(scope="session")
