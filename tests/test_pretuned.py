@@ -59,8 +59,8 @@ def test_a_text_is_imported_by_its_name(tmp_path: Path) -> None:
     found = tsm2_tune.import_trials("pretuned:h200", tmp_path / "results.db")
     assert found.trials > 100
     assert {row.device for row in tsm2_tune.best(tmp_path / "results.db")} == {"NVIDIA H200"}
-    again = tsm2_tune.import_trials("Pretuned:H200", tmp_path / "results.db")
-    assert (again.trials, again.known) == (0, found.trials)
+    with pretuned.named("Pretuned:H200") as again, pretuned.named("pretuned:h200") as first:
+        assert again.read_bytes() == first.read_bytes()
 
 
 def test_a_file_of_a_texts_name_is_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
