@@ -46,13 +46,21 @@ def test_who_is_killed(what: str, seed: int, number: int, warm: Path, tmp_path: 
     kills.try_once(place, what, random.Random(seed), seconds=0.5, kills=number)
 
 
+def is_stopped(process: int) -> bool:
+    """Whether each of its threads is."""
+    states = [file.read_text().rpartition(") ")[2][0] for file in Path(f"/proc/{process}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
 def stop_between_transactions(process: int, path: Path) -> None:
     """Stop the process where it does not lock the database, which nobody else could write then."""
     while True:
         os.kill(process, signal.SIGSTOP)
+        while not is_stopped(process):  # its threads go on until the signal has reached them
+            time.sleep(0.001)
         try:
             with closing(sqlite3.connect(path, timeout=0.0, isolation_level=None)) as connection:
-                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("BEGIN EXCLUSIVE")  # refused beside one that reads, too
                 return
         except sqlite3.OperationalError:
             os.kill(process, signal.SIGCONT)

@@ -5,9 +5,9 @@
 
 namespace tsm2_host {
 
-// For each block another rotation of the launch's
-// permutation, forwards or backwards. Seed 0 is 0, 1, 2, ... In some blocks a warp goes on as far as it can before
-// another does: else the operations of warps, at which all threads are resumed in turn, hide that a barrier is missing.
+// For each block another rotation of the launch's permutation, forwards or backwards. Seed 0 is 0, 1, 2, ... In some
+// blocks a warp goes on as far as it can before another does: else the operations of warps, at which all threads are
+// resumed in turn, hide that a barrier is missing.
 struct Order {
     unsigned permutation[most_threads], sequence[most_threads], count, random;
     unsigned groups, group_end[most_threads / warp_threads];  // of the threads that go on as far as they can
