@@ -108,12 +108,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Of the processes of a run one has the GPU to itself for a test that is marked alone; other tests share it."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if run is None or item.get_closest_marker("gpu") is None:
+    """A test that is marked alone has the GPU to itself; others share it."""
+    if item.get_closest_marker("gpu") is None:
         yield
         return
-    with Path(tempfile.gettempdir(), f"tsm2-tune-gpu-{run}").open("a") as file:
+    with Path(tempfile.gettempdir(), f"tsm2-tune-gpu-tests-{os.getuid()}").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         yield
 

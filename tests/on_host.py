@@ -76,6 +76,12 @@ STUCK = """extern "C" __global__ void k(int kind) {
         __shfl_sync(0x3u, 1.0f, 0);
     if (kind == 5 && threadIdx.x < 3)
         __shfl_sync(0x7u, 1.0f, 5);
+    if (kind == 6 && threadIdx.x < 32)
+        __shfl_sync(threadIdx.x < 16 ? 0xFFFFFFFFu : 0xFFFF0001u, 1.0f, 0);
+    if (kind == 7 && threadIdx.x < 16)
+        __shfl_sync(0xFFFFFFFFu, 1.0f, 0);
+    else if (kind == 7 && threadIdx.x < 32)
+        __shfl_sync(0xFFFFFFFFu, 2.0f, 0);
 }"""
 
 

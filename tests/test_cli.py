@@ -67,6 +67,15 @@ def database(tmp_path: Path) -> str:
         (("model", "--device", "cpu"), "--shapes"),
         (("space", "--device", "k80", "--shapes", "8x8x8"), "unknown device 'k80'"),
         (("source", "tsm2-v9"), f"tsm2 has no configuration 'tsm2-v9': they are spelt like {V0}"),
+        (
+            ("source", "tsm2:version=v3,threads=128,columns=16,prefetchh=4"),
+            "tsm2 has no configuration 'tsm2:version=v3,threads=128,columns=16,prefetchh=4': 'prefetchh' is none of"
+            f" its tunables, did you mean prefetch; they are spelt like {V0}",
+        ),
+        (
+            ("source", "stream_a_dmma:threads=64,strips=1,columns=8,prefetch=64,stages=2"),
+            "stream_a_dmma has no kernel for f32 and op nn: choose another --dtype, --math or --op; it computes f64",
+        ),
         (("source", "tsm2:version=v3,threads=128,columns=16,prefetch=9"), "prefetch is one of 1, 2, 4, 6, 8"),
         (
             ("source", "resident_b_fma:threads=64,vector_bytes=16,columns=2,prefetch=4,evict_first=7"),

@@ -37,14 +37,62 @@ def test_shared_memory_is_nan_until_written_in_every_block(device: HostDevice) -
     {{
         {SHARED}
         float *staged = reinterpret_cast<float *>(shared_bytes);
-        if (threadIdx.x % 2)
+        if ((threadIdx.x + blockIdx.x) % 2)
             staged[threadIdx.x] = 1;
         to[blockIdx.x * blockDim.x + threadIdx.x] = staged[threadIdx.x];
     }}
     """
     target = device.allocate(4 * 128)
     launch_k(device, text, pointer(target), blocks=4, smem_bytes=128)
-    np.testing.assert_array_equal(floats(device, target), np.tile([np.nan, 1], 64))
+    written = [(thread + block) % 2 for block in range(4) for thread in range(32)]
+    np.testing.assert_array_equal(floats(device, target), np.where(written, 1, np.nan))
+
+
+def test_a_copy_that_nobody_awaits_is_not_done_in_the_next_block(device: HostDevice) -> None:
+    text = f"""
+    extern "C" __global__ void k(const float *from, float *to)
+    {{
+        {SHARED}
+        float *staged = reinterpret_cast<float *>(shared_bytes);
+        cp_async<4>(staged + blockIdx.x, from);
+        if (blockIdx.x == 0)
+            return;
+        cp_async_wait_all();
+        to[0] = staged[0];
+        to[1] = staged[1];
+    }}
+    """
+    source, target = filled(device, np.ones(1, np.float32)), device.allocate(8)
+    launch_k(device, text, pointer(source), pointer(target), blocks=2, threads=1, smem_bytes=8)
+    np.testing.assert_array_equal(floats(device, target), [np.nan, 1])
+
+
+def test_launches_of_a_kernel_have_the_shared_memory_that_each_asks_for(device: HostDevice) -> None:
+    text = f"""
+    extern "C" __global__ void k(int elements)
+    {{
+        {SHARED}
+        reinterpret_cast<float *>(shared_bytes)[elements] = 1;
+    }}
+    """
+    kernel = load(device, text)
+    for size in (128, 100_000, 256, 20_000):
+        kernel((np.int32(size // 4 - 1),), blocks=1, threads=1, smem_bytes=size)
+        device.synchronise()
+    kernel((np.int32(5000),), blocks=1, threads=1, smem_bytes=20_000)
+    with pytest.raises(KernelFault, match="20000 bytes"):
+        device.synchronise()
+
+
+def test_what_was_freed_is_near_no_shared_memory_of_no_bytes(device: HostDevice) -> None:
+    text = """extern "C" __global__ void k(float *to) { to[threadIdx.x] = 1; }"""
+    device.allocate(4096)
+    freed = device.allocate(12)
+    gone = pointer(freed)
+    freed.free()
+    with pytest.raises(KernelFault) as caught:
+        launch_k(device, text, gone)
+    assert "shared memory" not in str(caught.value)
 
 
 # One load or store by thread 17 of block 2, at an index that the argument gives.
@@ -133,6 +181,8 @@ def test_a_write_past_shared_memory_is_found(device: HostDevice, element: int, m
         (3, "mask 0xffffffff in line 11, which thread (40) will not reach: it waits at the barrier in line 12"),
         (4, "mask 0x00000003 in line 14 that involves lane"),
         (5, "mask 0x00000007 in line 16 that involves lane 5, which takes no part in it"),
+        (6, "waits at the warp operation with mask 0xffff0001 in line 18"),
+        (7, "waits at the warp operation with mask 0xffffffff in line 22"),
     ],
 )
 def test_threads_that_wait_for_one_that_never_comes_are_told_apart(

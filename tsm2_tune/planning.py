@@ -21,7 +21,7 @@ from tsm2_tune.command_options import (
     planning_device_option,
     shapes_options,
 )
-from tsm2_tune.errors import InputError, TuneError
+from tsm2_tune.errors import InputError, TuneError, nearest_name
 from tsm2_tune.generator.config import KernelConfig, family_spelt
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.family import Family
@@ -31,7 +31,7 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import data_sheet, modelled
 from tsm2_tune.generator.space import unfit
-from tsm2_tune.generator.spelling import value_spelt
+from tsm2_tune.generator.spelling import unknown_word, value_spelt, words_of
 from tsm2_tune.generator.tunables import declared
 from tsm2_tune.options import (
     LARGE,
@@ -227,10 +227,16 @@ def model(
 MOST_LOOKED_AT = 400_000  # configurations, for an error
 
 
-def _what_is_wrong(family: Family[Any], config: KernelConfig | None) -> str:
-    """How configurations are spelt, or which value of this one's tunables none has."""
+def _what_is_wrong(family: Family[Any], config: KernelConfig | None, spelling: str) -> str:
+    """How configurations are spelt, or which tunable, or value of one, none has."""
     if config is None:
-        return f"they are spelt like {next(iter(family.configurations())).text}"
+        spelt_like = f"they are spelt like {next(iter(family.configurations())).text}"
+        _, has_words, words = spelling.partition(":")
+        unknown = unknown_word(family.config_type, words) if has_words else ""
+        if not unknown:
+            return spelt_like
+        near = nearest_name(unknown, words_of(family.config_type))
+        return f"{unknown!r} is none of its tunables{f', did you mean {near}' if near else ''}; {spelt_like}"
     every = list(islice(family.configurations(), MOST_LOOKED_AT))
     if len(every) == MOST_LOOKED_AT:  # of a space of millions
         return "its values do not go together; tsm2-tune space --list names all"
@@ -269,10 +275,13 @@ def source(configuration: str, dtype: str, math: str, op: str, layout: str) -> N
     if problem is None:
         raise InputError(
             f"{family.name} has no kernel for {name} and op {op}: choose another --dtype, --math or --op"
+            + ("" if name in family.dtypes else f"; it computes {', '.join(family.dtypes)}")
         )
     config = family.config_type.parse(configuration)
     if config is None or not family.has(config, problem):
-        raise InputError(f"{family.name} has no configuration {configuration!r}: {_what_is_wrong(family, config)}")
+        raise InputError(
+            f"{family.name} has no configuration {configuration!r}: {_what_is_wrong(family, config, configuration)}"
+        )
     why_not = unfit(family, config, problem)
     if why_not is not None:
         raise InputError(

@@ -60,6 +60,7 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
     family = family_named(config.family)
     _refuse_others(config.text, OF_KERNELS, family.template)  # before the family computes with it
     values = {
+        "about": family.summary,
         **{name: value for name, value in config.tunables.items() if name not in config.launch_tunables()},
         **family.context(config, problem),
     }

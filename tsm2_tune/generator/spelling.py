@@ -44,6 +44,17 @@ def read(config_type: type[Any], text: str) -> dict[str, TunableValue] | None:
     return values if len(values) == len(found) else None
 
 
+def unknown_word(config_type: type[Any], text: str) -> str:
+    """The first word that is none of the configuration's, in a text of words and values; "" where all are."""
+    words = (item.partition("=")[0] for item in text.split(","))
+    return next((word for word in words if word not in _by_word(config_type)), "")
+
+
+def words_of(config_type: type[Any]) -> tuple[str, ...]:
+    """What a spelling calls the tunables."""
+    return tuple(_by_word(config_type))
+
+
 def read_letters(config_type: type[Any], later: Collection[str], text: str) -> dict[str, TunableValue] | None:
     """The values in a text of older versions, such as v3-t128-c8-p4, which may lack those of `later` tunables."""
     said = [one for one in declared(config_type) if one.tunable.letter is not None]

@@ -1,4 +1,6 @@
-"""What every kernel family provides. A family is one file beside this one and one template."""
+"""What every kernel family provides. A kernel is a file or a folder beside this one, which lists its families: one
+for each way to multiply, each with a template.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +144,7 @@ class Family(ABC, Generic[C]):
         )
 
     def supports(self, problem: Problem) -> bool:
-        """Whether the template can compute this problem at all."""
+        """Whether the template can compute this problem at all: by default column-major products alone."""
         return problem.op == "nn" and problem.dtype_name in self.dtypes
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
@@ -155,5 +157,5 @@ class Family(ABC, Generic[C]):
         return type(self).proposals is not Family.proposals
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
-        """Names the template sees besides the tunables."""
+        """Names the template sees besides the tunables, such as `about`, a line of its head in place of `summary`."""
         return {}

@@ -142,9 +142,9 @@ def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
     if fault.address == 0:
         # Where the CPU names no address, an aligned load or store of a vector got an odd one.
         return "used a null pointer, or a vector that is not aligned as its type asks"
-    known = [*buffers, Stretch("shared memory", launch.shared_memory, launch.smem_bytes)]
-    nearest = min(known, key=lambda stretch: stretch.gap_bytes(fault.address))
-    if nearest.gap_bytes(fault.address) > FAR_BYTES:
+    shared = [Stretch("shared memory", launch.shared_memory, launch.smem_bytes)] if launch.smem_bytes else []
+    nearest = min((*buffers, *shared), key=lambda stretch: stretch.gap_bytes(fault.address), default=None)
+    if nearest is None or nearest.gap_bytes(fault.address) > FAR_BYTES:
         return f"touched address {fault.address:#x}, which is near no buffer"
     return f"touched {_place_text(nearest, fault.address)}"
 
