@@ -51,9 +51,7 @@ SUITED_TO_OTHERS = {
 
 
 def problems(family: Any) -> Iterator[Problem]:
-    """Those of the shapes, in every op and in one type each, that the family computes: each op and each shape has all
-    types in turn.
-    """
+    """Those of the shapes, in every op, that the family computes, each in one type: types take turns."""
     for (at_op, op), (at_shape, shape) in product(enumerate(OPS), enumerate(SHAPES)):
         found = []
         for dtype in family.dtypes:
@@ -65,7 +63,7 @@ def problems(family: Any) -> Iterator[Problem]:
             yield found[(at_op + at_shape) % len(found)]
 
 
-def test_each_op_and_each_shape_has_all_types() -> None:
+def test_each_op_has_all_types() -> None:
     for name in ("stream_a_fma", "gemm", "staged_wgmma"):
         family = family_named(name)
         found = list(problems(family))
