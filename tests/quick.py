@@ -24,6 +24,7 @@ HEADER = """#ifndef TSM2_HOST_RACES
 #endif
 #include "{}/cuda_on_host.h"
 """
+AS_OBJECT = ("-O2", "-DTSM2_HOST_LINKED", "-c", "-x", "c++")
 # What kernels need nothing of; so they are linked with no library of the C++ compiler.
 PLAIN = ("-fno-exceptions", "-fno-threadsafe-statics")
 C_ALONE = ("-nodefaultlibs", "-Wl,-z,defs", "-lm", "-lc", "-lgcc")
@@ -101,16 +102,7 @@ def is_compiled(header: Path, toolchain: Toolchain) -> bool:
     source.write_text(HEADER.format(HEADERS))
     flags = [flag for flag in toolchain.flags if flag not in ("-shared", GOLD)]
     header_made = ["-x", "c++-header", "-o", f"{source}.gch", str(source)]
-    object_made = [
-        "-O2",
-        "-DTSM2_HOST_LINKED",
-        "-c",
-        "-x",
-        "c++",
-        "-o",
-        str(work / OBJECT),
-        str(HEADERS / "emulation.h"),
-    ]
+    object_made = [*AS_OBJECT, "-o", str(work / OBJECT), str(HEADERS / "emulation.h")]
     commands = ([toolchain.compiler, *flags, *made] for made in (header_made, object_made))
     try:
         if all(subprocess.run(command, capture_output=True, check=False).returncode == 0 for command in commands):
