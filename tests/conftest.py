@@ -77,11 +77,15 @@ def pytest_configure_node(node: Any) -> None:
     layers.tell_worker(node)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    layers.spread(config)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: many tests wait for processes that they have started."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + 1
+    return layers.cores() + 1
 
 
 def pytest_collection(session: pytest.Session) -> None:

@@ -1,6 +1,6 @@
 """The layers of the tests: which one a test is of, and which of them run.
 
-    pytest                        # unit alone, in seconds
+    pytest                        # unit alone, in seconds, by several processes
     pytest tests/test_space.py    # all tests of what is named, by a path, -m or -k
     make test                     # unit, host, and a third of planted: what is not slow, by -m "not slow"
     make test-all                 # everything
@@ -19,6 +19,7 @@ What is marked host in a file of SLOW has both marks.
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ SLOW_FILES = """
     exported_cupy exported_vendor imports compilers launcher_first launcher_choice pairs kills resume interrupted
     examples basis mutation ladder expecting leading api_on_host cache_states choice_on_host library_choice
     bench_measured report_in_browser db_kills db_on_server postgresql postgresql_writers
-    json_lines_on_host bench_regret fleet cluster kernel_pages
+    json_lines_on_host blas_threads bench_regret fleet cluster kernel_pages
 """
 SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}
 # All tests of these are of other layers than unit, too: a run of unit tests alone need not import them.
@@ -88,15 +89,33 @@ def add_options(parser: pytest.Parser) -> None:
     )
 
 
+def spread(config: pytest.Config) -> None:
+    """Where nothing is asked for, several processes run the unit tests, unless what was typed needs a single one."""
+    option = config.option
+    single = option.usepdb or option.capture == "no" or option.collectonly
+    decided = getattr(option, "numprocesses", 0) is not None  # by -n, or by pytest-xdist's absence
+    if not (hasattr(config, "workerinput") or _is_asked(config) or single or decided):
+        option.numprocesses, option.dist = min(cores(), 4), "worksteal"  # each imports all of the package
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _is_asked(config: pytest.Config) -> bool:
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    return bool(named or config.option.markexpr or config.option.keyword)
+
+
 def choose(config: pytest.Config) -> None:
     """Where nothing is asked for, unit tests are."""
     for name, what in LAYERS.items():
         config.addinivalue_line("markers", f"{name}: {what}")
     config.addinivalue_line("markers", "alone: what it measures or does to the GPU needs all of it")
-    named = config.args_source is pytest.Config.ArgsSource.ARGS
     if hasattr(config, "workerinput"):  # of pytest-xdist, which passes on what was typed alone
         config.option.markexpr = config.workerinput["layers"]
-    elif not (named or config.option.markexpr or config.option.keyword):
+    elif not _is_asked(config):
         config.option.markexpr = "unit"
 
 

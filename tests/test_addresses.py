@@ -46,7 +46,10 @@ def test_a_password_in_the_place_of_a_port_is_hidden(name: str) -> None:
     assert shown_name(name.replace("{}", "5432")) == name.replace("{}", "5432")
 
 
-@pytest.mark.parametrize("command", ["best", "show 1", "db check", "--device cpu --shapes 8x8x8", "import"])
+@pytest.mark.parametrize(
+    "command",
+    ["best", "show 1", "db check", pytest.param("--device cpu --shapes 8x8x8", marks=pytest.mark.host), "import"],
+)
 def test_no_command_shows_it(command: str) -> None:
     name = f"postgresql:/u:{SECRET}@h/d"
     said = run(command, name) if command == "import" else run(*command.split(), "--db", name)

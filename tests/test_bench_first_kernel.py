@@ -41,6 +41,7 @@ def test_a_command_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "status 3: no GPU today" in found.output
 
 
+@pytest.mark.slow
 def test_the_first_event_of_a_kind_counts_and_each_run_has_a_database_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,7 @@ def test_the_table_has_a_line_for_each_regime_and_kind() -> None:
         table({}, {})
 
 
+@pytest.mark.slow
 def test_the_picture_has_all_of_them(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     gains = gains_of([winner(100.0, 200.0)], [product(100.0, us) for us in (90.0, 200.0, 5e4)], CALLS)

@@ -26,6 +26,7 @@ from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.target import find_target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quick", [True, False])
 def test_every_cell_has_first_choices_once(quick: bool) -> None:
     cells = list(problems(quick=quick))

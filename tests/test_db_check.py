@@ -213,6 +213,7 @@ def test_what_is_no_database_of_ours_is_refused(tmp_path: Path, path: Path) -> N
         assert sentence in said.stderr
 
 
+@pytest.mark.slow
 def test_what_other_commands_refuse_is_no_ok(good: Path) -> None:
     """Whatever keeps the winners from being read is a problem of the check."""
     for what in FAULTS:

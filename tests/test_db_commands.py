@@ -63,6 +63,7 @@ def three(tmp_path: Path) -> list[Path]:
     return paths
 
 
+@pytest.mark.slow
 def test_several_are_merged_into_one_in_any_order(three: list[Path], tmp_path: Path) -> None:
     merged = list[Any]()
     for order in ((0, 1, 2), (2, 1, 0)):
@@ -143,6 +144,7 @@ def test_claims_of_runs_that_live_stay(path: Path) -> None:
         assert plain_sql(path, "SELECT owner FROM claim") == [(claims.owner,)]
 
 
+@pytest.mark.slow
 def test_a_run_that_stores_meanwhile_loses_nothing(path: Path) -> None:
     good_database(path)
     ended, stored = threading.Event(), list[int]()
@@ -170,6 +172,7 @@ def test_a_run_that_stores_meanwhile_loses_nothing(path: Path) -> None:
     assert run("db", "check", "--db", str(path)).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_file_that_takes_too_long_keeps_its_gaps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_waste(path)
     plain_sql(path, "INSERT INTO sample WITH RECURSIVE n(i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM n WHERE"
@@ -225,6 +228,7 @@ def test_a_copy_that_is_there_is_kept_and_no_other_file_is_overwritten(path: Pat
     assert set(path.parent.iterdir()) == {path, kept}
 
 
+@pytest.mark.slow
 def test_two_that_keep_a_copy_at_once_keep_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good_database(path)
     downgrade(path, 19)
@@ -298,6 +302,7 @@ def test_what_is_no_database_of_ours_is_refused(
 # Quarantine
 
 
+@pytest.mark.slow
 def test_what_is_quarantined_in_any_is_so_in_all(tmp_path: Path) -> None:
     paths, merged = [tmp_path / f"{name}.db" for name in "ab"], list[Any]()
     for at, path in enumerate(paths):

@@ -207,7 +207,9 @@ def test_a_prohibited_gpu_is_a_problem(smi: Callable[..., list[Finding]]) -> Non
     assert smi(modes="580.65, Enabled, Prohibited, Disabled")[0].state is State.PROBLEM
 
 
-@pytest.mark.parametrize("script", ["exit 9", "echo garbage", "kill -KILL $$", "sleep 600"])
+@pytest.mark.parametrize(
+    "script", ["exit 9", "echo garbage", "kill -KILL $$", pytest.param("sleep 600", marks=pytest.mark.slow)]
+)
 def test_an_nvidia_smi_that_fails_is_a_note(tool: Tool, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia_smi, "ANSWER_SECONDS", 1.0)
     tool("nvidia-smi", script)

@@ -13,6 +13,7 @@ from tsm2_tune.tuner.doctor.finding import Finding, Question, ok
 GPU = {"name": "Fake GPU", "bus_id": "0000:01:00.0", "compute_capability": [9, 0]}
 
 
+@pytest.mark.slow
 def test_no_probe_uses_the_gpu_while_its_processes_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     now, together = set[str](), dict[str, set[str]]()
 

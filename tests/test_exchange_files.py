@@ -104,6 +104,7 @@ def test_a_trial_that_contradicts_itself_is_refused_and_one_without_an_outcome_l
 # There and back
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [T4, CACHE])
 def test_trials_come_back_equal_and_twice_is_as_once(form: str, tuned: Path, tmp_path: Path) -> None:
     file, new = written(tuned, form), tmp_path / "new.db"
@@ -179,6 +180,7 @@ def test_a_file_is_refused_in_one_sentence_and_nothing_changes(form: str, what: 
     assert not missing.exists()
 
 
+@pytest.mark.slow
 def test_of_a_large_file_no_more_is_read_than_such_files_have(tuned: Path, tmp_path: Path) -> None:
     file = tmp_path / "large.json"
     with file.open("wb") as large:

@@ -157,6 +157,7 @@ def test_new_trials_near_the_winner_are_measured_beside_it(store: Store) -> None
     assert (winner.config, winner.round) == (D.text, 2)
 
 
+@pytest.mark.slow
 def test_rounds_end_also_where_every_one_is_slower_than_the_last(store: Store) -> None:
     tried(store, {config: 100 + i / 10 for i, config in enumerate(MANY)})
     rounds, winner = finals(store, change=1.1)

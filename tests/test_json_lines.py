@@ -143,6 +143,7 @@ def test_runs_that_share_problems_are_named(capsys: pytest.CaptureFixture[str]) 
     assert {line["run"] for line in found} == {"GPU 0", "GPU 1"}
 
 
+@pytest.mark.slow
 def test_a_long_silence_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(json_lines, "LONG_SECONDS", 0.1)
     found: list[Line] = []

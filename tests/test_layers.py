@@ -59,6 +59,41 @@ def test_a_test_is_of_the_first_layer_that_fits(test: Any, layer: str) -> None:
     assert layers.layer_of(test) == layer
 
 
+@pytest.mark.parametrize(
+    ("asked", "spreads"),
+    [
+        ({}, True),
+        ({"source": ARGS}, False),
+        ({"markexpr": "slow"}, False),
+        ({"keyword": "layers"}, False),
+        ({"usepdb": True}, False),
+        ({"capture": "no"}, False),
+        ({"collectonly": True}, False),
+        ({"numprocesses": 0}, False),
+    ],
+    ids=str,
+)
+def test_a_bare_pytest_has_several_processes(asked: dict[str, Any], spreads: bool) -> None:
+    nothing = {"usepdb": False, "capture": "fd", "collectonly": False, "numprocesses": None, "dist": "no"}
+    config = config_of(**({"source": TESTPATHS} | nothing | asked))
+    before = dict(vars(config.option))
+    layers.spread(config)
+    if spreads:
+        assert (1 <= config.option.numprocesses <= 4, config.option.dist) == (True, "worksteal")
+    else:
+        assert vars(config.option) == before
+    worker = config_of(TESTPATHS, **nothing)
+    worker.workerinput = {}
+    layers.spread(worker)
+    assert worker.option.numprocesses is None, "a process of pytest-xdist starts none of its own"
+
+
+def test_without_xdist_one_process_runs_them() -> None:
+    config = config_of(TESTPATHS, usepdb=False, capture="fd", collectonly=False)
+    layers.spread(config)
+    assert not hasattr(config.option, "numprocesses")
+
+
 def test_files_of_other_layers_are_not_read_where_unit_tests_alone_run() -> None:
     slow, unit = ROOT / min(layers.SLOW), ROOT / "tests/test_problem.py"
     assert layers.is_of_other_layers(slow, config_of(markexpr="unit"))

@@ -58,6 +58,7 @@ def told_until_it_ends(events: Iterator[ProblemEvent], at: int, fail: Callable[[
     return told, "no failure"
 
 
+@pytest.mark.slow
 def test_a_database_that_is_locked_for_long_ends_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_SECONDS", 0.05)
     one_at_a_time(monkeypatch)

@@ -29,6 +29,7 @@ def _nothing_at_hand() -> None:
     render.cache_clear()
 
 
+@pytest.mark.slow
 def test_every_value_of_every_family_op_and_dtype_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, set[str]] = {}
 

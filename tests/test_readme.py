@@ -17,6 +17,7 @@ from tsm2_tune.errors import InputError
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_the_pages_are_drawn_from_the_bench() -> None:
     parts = all_drawn()
     regions = set()
@@ -33,6 +34,7 @@ def test_the_pages_are_drawn_from_the_bench() -> None:
     assert all(found["verified"] for row in of_vectors for found in row["decompositions"].values())
 
 
+@pytest.mark.slow
 def test_the_csv_has_every_cell_of_the_result_file() -> None:
     rows = read(RESULT)["rows"]
     text = CELLS.read_text(encoding="utf-8")

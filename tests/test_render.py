@@ -90,6 +90,7 @@ def sources() -> list[KernelSource]:
     return every_source()
 
 
+@pytest.mark.slow
 def test_a_text_is_of_one_dtype_and_op(sources: list[KernelSource]) -> None:
     assert len({source.text for source in sources}) == len(sources)
 

@@ -212,6 +212,7 @@ def test_a_trial_says_why_it_does_not_compete(own: Contents) -> None:
     assert "device" in trials.heads([rows[0], {**rows[1], "device": "another"}])
 
 
+@pytest.mark.slow
 def test_every_specification_compiles(own: Contents) -> None:
     """By the Vega-Lite that draws them."""
     reason = "vl-convert-python is not installed: pip install 'tsm2-tune[report]'"

@@ -192,6 +192,7 @@ def test_what_cannot_be_reported_is_one_sentence(
     assert {one: one.read_bytes() for one in tmp_path.iterdir() if one.is_file()} == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_charts")
 def test_a_tampered_database_gives_a_page_or_a_sentence(tmp_path: Path) -> None:
     good = tmp_path / "good.db"

@@ -19,6 +19,7 @@ def test_a_kernel_is_right(try_kernel: TryKernel, subject: Subject) -> None:
     assert result.outcome is Outcome.OK, result.detail
 
 
+@pytest.mark.slow
 def test_no_line_of_a_family_in_one_of_its_types_is_untried() -> None:
     names = ", ".join(one.name for one in missing())
     assert not names, f"python -m tests.right_on_host adds to right_on_host.txt what has other lines: {names}"

@@ -117,6 +117,7 @@ def test_what_has_ended_is_nobodys_though_its_run_lives(runs: list[Claims]) -> N
     assert list(other) == [0, 1]  # of which it has joined the second
 
 
+@pytest.mark.slow
 def test_problems_are_spread_on_a_server_too(address: str) -> None:
     with Store.open(address, create=True) as store, store.claims(GPU) as one, store.claims(GPU) as other:
         first, second = iter(spread(one)), iter(spread(other))

@@ -101,7 +101,7 @@ def test_what_has_no_time_teaches_nothing() -> None:
     assert sorted(failed(candidates)) == sorted(one.config.text for one in candidates)
 
 
-@pytest.mark.parametrize("name", [*OWN, "optuna:tpe"])
+@pytest.mark.parametrize("name", [*OWN, pytest.param("optuna:tpe", marks=pytest.mark.slow)])
 def test_a_resumed_search_goes_on_and_tries_nothing_twice(name: str) -> None:
     whole = searched(Search(made(name)), most=60)
     told = tuple(Told(config, time_us(config), is_right=True) for config in whole[:30])
