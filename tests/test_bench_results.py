@@ -290,6 +290,7 @@ def test_the_plot_names_cells_by_few_letters() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_letters_of_the_picture_can_be_read(tmp_path: Path) -> None:
     """Where a page shows it 860 pixels wide, as wide as GitHub's column of text."""
     pytest.importorskip("matplotlib")

@@ -96,6 +96,7 @@ def test_the_memory_branch_never_loses_by_more_columns(name: str) -> None:
         assert all(later >= earlier * (1 - 1e-12) for earlier, later in itertools.pairwise(gains))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 31, 64, 100, 5000, 2**31 - 1])
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_choice_is_within_its_bounds(name: str, n: int) -> None:

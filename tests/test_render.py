@@ -95,6 +95,7 @@ def test_a_text_is_of_one_dtype_and_op(sources: list[KernelSource]) -> None:
     assert len({source.text for source in sources}) == len(sources)
 
 
+@pytest.mark.slow
 def test_no_line_is_longer_than_a_reader_likes(sources: list[KernelSource]) -> None:
     for source in sources:
         _, *lines = source.text.splitlines()  # the first spells the configuration

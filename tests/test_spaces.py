@@ -19,6 +19,7 @@ TARGET = cast(Target, SimpleNamespace(limits=H200))
 PROBLEMS = [Problem(4096, 16, 4096, "f32"), Problem(8, 8, 10**6, "f64", "tn"), Problem(10**6, 8, 8, "f32")]
 
 
+@pytest.mark.slow
 def test_each_space_is_enumerated_at_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     enumerated: list[Problem] = []
 

@@ -111,6 +111,7 @@ READING = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 18, migrations.version()])
 def test_what_cannot_be_written_can_be_read_also_of_an_older_schema(
     version: int, path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,7 +53,9 @@ def made(name: str, seed: int = 0) -> Strategy:
     return strategy_named(name)(SPACE, seed, ())
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name", [*OWN, *(pytest.param(name, marks=pytest.mark.slow) for name in STRATEGIES[len(OWN) :])]
+)
 def test_a_strategy_gives_every_candidate_once_and_the_same_for_the_same_seed(name: str) -> None:
     few = replace(SPACE, kept=SPACE.kept[::6])
     if name.startswith("optuna:"):

@@ -161,6 +161,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("simulated", RUNS, ids=str)
 def test_the_time_left_is_near_the_truth_and_never_jumps(simulated: Simulated) -> None:
     ratios = []

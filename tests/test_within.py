@@ -45,6 +45,7 @@ def by_trying_all(costs: Costs) -> tuple[int, float]:
     pytest.fail("a shape is served by none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.15, 0.3, 0.5])
 @pytest.mark.parametrize("seed", range(25))
 def test_no_fewer_kernels_serve_all_and_no_cheaper_ones_as_few(seed: int, share: float) -> None:
