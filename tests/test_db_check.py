@@ -90,6 +90,8 @@ FAULTS = {  # what is done to a good database, and the line that says so
         "final: round 1 of problem 1 on NVIDIA H200 is of two finals",
     "UPDATE measurement SET cache = 'warm' WHERE round = 1 AND trial_id = 1":
         "final: round 1 of problem 1 on NVIDIA H200 is of two finals",
+    "UPDATE vendor_measurement SET cache = 'warm'":
+        "final: vendor measurement 1 is in another state of the L2 than the kernels of its final. Remedy: restore",
     "DELETE FROM measurement WHERE trial_id = 6":
         "references: 3 rows of sample of a measurement that is not there. Remedy: restore a copy",
     "DELETE FROM source": "references: 12 rows of trial of a source that is not there",

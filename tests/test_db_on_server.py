@@ -43,11 +43,12 @@ def test_what_is_wrong_is_told(address: str, path: Path) -> None:
     said("merge", str(path), "--db", address)
     asked(address, "UPDATE trial SET outcome = 'interrupted' WHERE outcome = 'timed-out'")
     asked(address, "UPDATE measurement SET median_us = median_us + 1 WHERE round = 0 AND median_us = 300")
+    asked(address, "UPDATE vendor_measurement SET cache = 'warm' WHERE library = 'cuBLAS'")
     asked(address, "INSERT INTO problem (op, dtype, m, n, k, flops, least_bytes) VALUES ('nn', 'f32', 9, 9, 9, 1, 1)")
     found = run("db", "check", "--db", address)
     assert (found.exit_code, found.stderr) == (1, "")
     starts = [line.split(": ")[0] for line in found.stdout.splitlines()]
-    assert starts == ["problem  trial", "problem  row", "note     unused", "ok       database"]
+    assert starts == ["problem  trial", "problem  final", "problem  row", "note     unused", "ok       database"]
 
 
 def test_what_nothing_needs_is_removed(address: str, path: Path) -> None:

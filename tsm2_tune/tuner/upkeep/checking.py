@@ -26,7 +26,7 @@ MOST_INTEGRITY = 20  # that SQLite names
 
 HEX, HEX_DIGITS = "0123456789abcdef", 64  # of a SHA-256
 
-TRIAL, TIME, RUN = schema.trial.c, schema.measurement.c, schema.run.c
+TRIAL, TIME, RUN, VENDOR = schema.trial.c, schema.measurement.c, schema.run.c, schema.vendor_measurement.c
 _OWN_TIME = exists().where(TIME.trial_id == TRIAL.id, TIME.round == 0)
 _RIGHT = and_(TRIAL.verdict_correct == 1, _OWN_TIME)
 # What no trial is; its outcome itself is checked where the row is read.
@@ -169,6 +169,13 @@ def _contradictions(connection: Connection) -> Iterator[Finding]:
     for row in connection.execute(finals.group_by(*of_final).having(is_doubled).order_by(*of_final)):
         where = f"of problem {row.problem_id} on {in_a_line(row.device_name)}"
         yield problem("final", f"round {row.round} {where} is of two finals")
+    beside = exists().where(
+        TIME.trial_id == TRIAL.id, TRIAL.problem_id == VENDOR.problem_id, TIME.run_id == VENDOR.run_id,
+        TIME.round == VENDOR.round, TIME.cache != VENDOR.cache,
+    )  # fmt: skip
+    for number in connection.execute(select(VENDOR.id).where(beside).order_by(VENDOR.id)).scalars():
+        found = f"vendor measurement {number} is in another state of the L2 than the kernels of its final"
+        yield problem("final", found, remedy=RESTORE)
 
 
 def _in_part(device: str, asked: Problem, part: Part) -> Iterator[Finding]:
