@@ -54,8 +54,8 @@ SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}
 # All tests of these are of other layers than unit, too: a run of unit tests alone need not import them.
 WITHOUT_UNIT_FILES = """
     bench_contest bugs_by_class complex device_memory exported_dtypes gemm gemv general gpu gpu_arrays gpu_calls
-    gpu_device gpu_faults gpu_library gpu_standin gpu_torch gpu_vendor host host_faults host_races launcher
-    launcher_export library library_files minplus odd_calls planted_bugs planted_bugs_inner
+    gpu_cluster gpu_device gpu_faults gpu_library gpu_standin gpu_torch gpu_vendor host host_faults host_races
+    launcher launcher_export library library_files minplus odd_calls planted_bugs planted_bugs_inner
     planted_bugs_inner_fma_ring planted_bugs_inner_mma16 planted_bugs_resident_b_dmma
     planted_bugs_resident_b_fma_held planted_bugs_resident_b_fma_ring planted_bugs_row_lanes planted_bugs_staged
     planted_bugs_staged_complex_dmma planted_bugs_staged_f32_dmma planted_bugs_staged_runs
