@@ -53,7 +53,8 @@ class AtOnce(Tuner):
         self.phases, self.clock, self._ceilings = Phases(), RunningClock(), RUN.ceilings
         self._worker = cast(Any, SimpleNamespace(attempt=self._attempt, ask_ahead=lambda _: None))
         self._compilers = cast(Any, SimpleNamespace(
-            support=lambda: "", begin=_begin, finish=_binary, files=lambda *paths: paths
+            support=lambda *_: "", begin_support=lambda _: None, begin=_begin, finish=_binary,
+            files=lambda *paths: paths,
         ))  # fmt: skip
         self._answers = 0
         self.begun_seconds = 0.0  # of this process, at the first trial

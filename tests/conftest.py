@@ -276,19 +276,24 @@ def own_cache(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> 
     kernels alone.
     """
     folder = tmp_path_factory.mktemp("own") / "cache"
-    own = Path(compiled(support_source(), "", quick_host_toolchain()).path)
-    shard = folder / own.parent.relative_to(os.environ["XDG_CACHE_HOME"])
-    shard.mkdir(parents=True, mode=0o700)
-    for file in (own, own.with_suffix(".json")):
-        shutil.copy2(file, shard)
+    for own in own_kernels():
+        shard = folder / own.parent.relative_to(os.environ["XDG_CACHE_HOME"])
+        shard.mkdir(parents=True, mode=0o700, exist_ok=True)
+        for file in (own, own.with_suffix(".json")):
+            shutil.copy2(file, shard)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield
 
 
+def own_kernels() -> list[Path]:
+    """What a run in f32 compiles of the tuner's own kernels."""
+    return [Path(compiled(support_source(types), "", quick_host_toolchain()).path) for types in ((), ("f32",))]
+
+
 def copy_cache(folder: Path) -> None:
     """Whatever the cache holds by now, the tuner's own kernels among it; not what is being compiled."""
-    compiled(support_source(), "", quick_host_toolchain())
+    own_kernels()
     shutil.copytree(os.environ["XDG_CACHE_HOME"], folder, ignore=shutil.ignore_patterns("working"))
 
 

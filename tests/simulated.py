@@ -49,7 +49,12 @@ def _binary(source: KernelSource, *_: Any) -> Binary:
 COMPILES_NOTHING = cast(
     Compilers,
     SimpleNamespace(
-        support=lambda: __file__, begin=_binary, finish=_binary, files=lambda *paths: paths, close=lambda: None
+        support=lambda *_: __file__,
+        begin_support=lambda _: None,
+        begin=_binary,
+        finish=_binary,
+        files=lambda *paths: paths,
+        close=lambda: None,
     ),
 )
 

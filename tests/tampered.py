@@ -143,7 +143,11 @@ class Compiling(Tuner):
         self._compilers = cast(
             Compilers,
             SimpleNamespace(
-                support=lambda: __file__, begin=self._begun_text, finish=self._binary, files=lambda *paths: paths
+                support=lambda *_: __file__,
+                begin_support=lambda _: None,
+                begin=self._begun_text,
+                finish=self._binary,
+                files=lambda *paths: paths,
             ),
         )
         self._ceilings, self._problem = RUN.ceilings, problem

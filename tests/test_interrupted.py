@@ -23,11 +23,12 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
+from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.tuner import compiling, serving
 from tsm2_tune.tuner import tune as tuning
 from tsm2_tune.tuner import worker as workers
 from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.compiling import Compilers
 from tsm2_tune.tuner.cuda_kernel import FAULTS, fault_of, refusal_of
 from tsm2_tune.tuner.device import DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.host.device import HostDevice
@@ -177,7 +178,7 @@ def test_a_cache_that_is_emptied_fails_no_kernel(tuner: Tuner, monkeypatch: pyte
 
     def after_emptying(worker: Worker, request: Attempt, *meanwhile: Any) -> AttemptResult:
         if not emptied:
-            for file in (Path(request.entry.path), Path(tuner._compilers.support())):
+            for file in map(Path, (request.entry.path, request.support_path, tuner._compilers.support())):
                 emptied.append(file)
                 file.unlink()
         return attempt(worker, request, *meanwhile)
@@ -218,8 +219,34 @@ def test_a_cache_that_is_emptied_again_and_again_interrupts(tuner: Tuner, monkey
     assert trials[0].detail.startswith("its binary was changed or removed")
 
 
-def test_a_worker_starts_where_its_own_kernels_are_gone(tuner: Tuner) -> None:
-    Path(tuner._compilers.support()).unlink()
+def test_a_run_compiles_what_verifies_its_own_types(tuner: Tuner) -> None:
+    tuner.expect(PROBLEM)
+    assert list(tuner._compilers._support_paths) == ["", "f32"], "a host's compilers disturb no measurement"
+    tuner.expect(replace(PROBLEM, dtype_name="tf32"))
+    assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
+    assert list(tuner._compilers._support_paths) == ["", "f32"]
+
+
+def test_a_type_is_verified_by_what_was_begun_while_its_space_is_enumerated(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, compile_text = list[str](), Compilers.begin_text
+
+    def counted(self: Compilers, text: str, *more: Any) -> Any:
+        begun.append(text)
+        return compile_text(self, text, *more)
+
+    monkeypatch.setattr(Compilers, "begin_text", counted)
+    tuner._compilers.begin_support("f64")
+    tuner._compilers.begin_support("f64")
+    assert Path(tuner._compilers.support("f64")).exists()
+    tuner._compilers.begin_support("f64")
+    assert begun == [support_source(("f64",))]
+
+
+@pytest.mark.parametrize("dtype_name", ["", PROBLEM.dtype_name])
+def test_a_worker_starts_where_its_own_kernels_are_gone(tuner: Tuner, dtype_name: str) -> None:
+    Path(tuner._compilers.support(dtype_name)).unlink()
     assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
 
 

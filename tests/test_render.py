@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.goldens import DIGESTS, GOLDEN, Source, difference, golden_digests, p
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
-from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.problem import DTYPES, Dtype, Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner import compiler
@@ -52,6 +53,19 @@ def every_source() -> list[KernelSource]:
 def test_the_source_is_the_golden_one(source: Source) -> None:
     changes = difference(source, render(source[1], source[0]).text)
     assert not changes, f"if this is meant, run python -m tests.goldens\n{changes}"
+
+
+def kernels_of(text: str) -> set[str]:
+    return set(re.findall(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(', text))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_the_tuners_own_kernels_of_a_type_are_in_its_text(dtype: Dtype) -> None:
+    of_component = {f"{what}_{dtype.component.name}" for what in ("fill", "find_changes")}
+    of_reference = {f"{what}_{dtype.reference_name}" for what in ("find_parts", "add_parts", "compare")}
+    of_all = kernels_of(support_source(()))
+    assert {"find_counters", "keep_worst", "flush_read", "rate_f32"} <= of_all
+    assert kernels_of(support_source((dtype.name,))) == of_all | of_component | of_reference
 
 
 @pytest.mark.parametrize("is_readable", [True, False])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -88,10 +88,16 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
     )
 
 
-def support_source() -> str:
-    """The CUDA text of the tuner's own kernels, which fill, compare, flush and measure ceilings."""
+def support_source(dtype_names: Collection[str] = tuple(DTYPES)) -> str:
+    """The CUDA text of the tuner's own kernels, which flush, measure ceilings, and fill and compare matrices of these
+    types.
+    """
+    verified = [DTYPES[name] for name in dtype_names]
+    components, references = {one.component.name for one in verified}, {one.reference_name for one in verified}
     values = {
         "dtypes": tuple(DTYPES.values()),
+        "components": tuple(one for one in DTYPES.values() if one.name in components),
+        "references": tuple(one for one in DTYPES.values() if one.name in references),
         "threads": SUPPORT_THREADS,
         "reference_blocks_per_sm": REFERENCE_BLOCKS_PER_SM,
         "sparse_terms": SPARSE_TERMS,

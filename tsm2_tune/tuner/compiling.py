@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cache
 
 from tsm2_tune.errors import ToolMissing
+from tsm2_tune.generator.problem import dtype_named
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compiler import Toolchain, compile_text, kill_running, remove_leftovers
@@ -34,7 +36,8 @@ class Compilers:
         own = cores(sharing)
         compilers = own - own // CORES_A_SPARE
         self._pool = ThreadPoolExecutor(max_workers=compilers, thread_name_prefix="compile")
-        self._support_path = ""
+        self._support_paths: dict[str, str] = {}  # by the types that they verify
+        self._begun_support: dict[str, Compiled] = {}
         remove_leftovers()
 
     def close(self) -> None:
@@ -45,14 +48,22 @@ class Compilers:
                 kill_running()
                 wait(running, timeout=KILL_AGAIN_SECONDS)
 
-    def support(self) -> str:
-        """The path of the tuner's own kernels, compiled again where the cache has lost them.
+    def begin_support(self, dtype_name: str) -> None:
+        """Start to compile what `support` gives."""
+        name = _verified_with(dtype_name)
+        if name not in self._support_paths and name not in self._begun_support:
+            self._begun_support[name] = self.begin_text(_support_text(name), "", ())
+
+    def support(self, dtype_name: str = "") -> str:
+        """The path of the tuner's own kernels, compiled again where the cache has lost them: those that open a device
+        and measure its ceilings, and those that verify results of a type, where one is named.
 
         ToolMissing where the compiler does not compile them.
         """
-        if not os.path.exists(self._support_path):
-            self._support_path = self._compiled_support()
-        return self._support_path
+        name = _verified_with(dtype_name)
+        if not os.path.exists(self._support_paths.get(name, "")):
+            self._support_paths[name] = self._compiled_support(name)
+        return self._support_paths[name]
 
     def begin(self, source: KernelSource, toolchain: Toolchain | None = None) -> Compiled:
         """The binary to come: of equal texts that are asked for twice, one waits for no second compiler."""
@@ -87,30 +98,44 @@ class Compilers:
             binary = self.begin_text(source.text, source.kernel, source.defines, toolchain).result()
         return binary
 
-    def files(self, *paths: str) -> tuple[object, ...]:
-        """Which files these are, and that of the support kernels: others, or none, where the cache was touched."""
-        return tuple(map(_file, (self._support_path, *paths)))
+    def files(self, dtype_name: str, *paths: str) -> tuple[object, ...]:
+        """Which files these are, and those of the support kernels: others, or none, where the cache was touched."""
+        support = (self._support_paths.get(name, "") for name in ("", _verified_with(dtype_name)))
+        return tuple(map(_file, (*support, *paths)))
 
     def are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
         """Whether the cache holds what was compiled, in the files that were there before: else it does again now.
 
         If not, nothing that was computed with them says anything of the kernels.
         """
-        self._support_path = self._compiled_support()
+        dtype_name = texts[0][0].dtype_name
+        for name in ("", _verified_with(dtype_name)):
+            self._support_paths[name] = self._compiled_support(name)
         again = [self.finish(*text) for text in texts]
-        now = self.files(*(one.path for one in again if isinstance(one, Binary)))
+        now = self.files(dtype_name, *(one.path for one in again if isinstance(one, Binary)))
         return None not in before and before == now
 
-    def _compiled_support(self) -> str:
-        support = self.begin_text(support_source(), "", ()).result()
+    def _compiled_support(self, name: str) -> str:
+        begun = self._begun_support.pop(name, None)
+        support = (begun or self.begin_text(_support_text(name), "", ())).result()
         if isinstance(support, CompileFailure) and support.outcome is Outcome.INTERRUPTED:
-            support = self.begin_text(support_source(), "", ()).result()
+            support = self.begin_text(_support_text(name), "", ()).result()
         if isinstance(support, CompileFailure):
             remedy = REMEDIES.get(support.outcome, "mend it or name another compiler")
             raise ToolMissing(
                 f"{self._toolchain.compiler} does not compile the tuner's own kernels: {support.detail}; {remedy}"
             )
         return support.path
+
+
+def _verified_with(dtype_name: str) -> str:
+    """The type whose results the same kernels verify; "" for none."""
+    return dtype_named(dtype_name).reference_name if dtype_name else ""
+
+
+@cache
+def _support_text(name: str) -> str:
+    return support_source((name,) if name else ())
 
 
 def _file(path: str) -> tuple[int, int, int] | None:

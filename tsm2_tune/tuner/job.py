@@ -73,7 +73,9 @@ def run(
     key = search_key(tuner.basis, tuner.options, tuple(families), asked)
     with store.claims(tuner.target.identity.name) as claims:
         spread = Spread(claims, problems, key)
-        for space in (searched[place] for place in spread):
+        for place in spread:
+            tuner.expect(problems[place])
+            space = searched[place]
             names = tuple(name for name in counted(families, space) if family_named(name).supports(space.problem))
             yield from Turn(space, tuner, store, claims, names, started_at, cache).events(make)
     if spread.ended_elsewhere:

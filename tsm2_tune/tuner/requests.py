@@ -26,6 +26,7 @@ class Attempt:
     cache: Cache = Cache.CLEAN  # before each sample
     # Where each of a few first launches takes longer than this, the attempt ends there. None: whatever it takes.
     within_us: float | None = None
+    support_path: str = ""  # the tuner's own kernels of its type; "": those that the device was opened with
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Rematch:
     effort: Effort
     vendor: bool = False  # whether the vendor's routines are measured with them
     caches: tuple[Cache, ...] = (Cache.CLEAN,)  # the last one ranks, also the vendor's routines
+    support_path: str = ""  # as of an Attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class FullVerification:
     problem: Problem
     runs: tuple[Run, ...]
     seed: int
+    support_path: str = ""  # as of an Attempt
 
 
 @dataclass(frozen=True, slots=True)

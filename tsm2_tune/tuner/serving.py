@@ -14,7 +14,6 @@ from functools import partial
 from multiprocessing.connection import Connection
 
 from tsm2_tune.errors import DeviceError, TuneError
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.checks import checks_of, probe_checks
 from tsm2_tune.tuner.device import BinaryLost, Device, DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.full import verify_in_full
@@ -105,7 +104,7 @@ class _Bench:
         resources = verdict = None
         loaded: LoadedKernel | None = None
         try:
-            operands = self._operands_of(request.problem)
+            operands = self._operands_of(request)
         except (LaunchFailed, KernelFault) as error:  # the tuner's own kernels
             return AttemptResult(Outcome.INTERRUPTED, f"no operands: {error}")
         try:
@@ -178,7 +177,7 @@ class _Bench:
     def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
         kernels: list[LoadedKernel] = []
         try:
-            operands = self._operands_of(request.problem)
+            operands = self._operands_of(request)
             with self._vendor_beside(request, operands) as vendor:
                 self._stage("the final round")
                 prepare(operands, checks_of(request.problem)[-1], seed=request.seed)
@@ -211,7 +210,7 @@ class _Bench:
         self._stage("full verification")
         self._release()  # what it takes is large too
         try:
-            support = self._support_of(request.problem.dtype_name)
+            support = self._support_of(request)
             verdict = verify_in_full(self._device, support, request, self._stage)
         except (BinaryLost, DeviceLost) as error:
             return AttemptResult(Outcome.INTERRUPTED, str(error))
@@ -222,18 +221,20 @@ class _Bench:
         outcome = Outcome.OK if verdict.correct else Outcome.WRONG_RESULT
         return AttemptResult(outcome, "" if verdict.correct else verdict.detail, verdict=verdict)
 
-    def _operands_of(self, problem: Problem) -> Operands:
+    def _operands_of(self, request: Attempt | Rematch) -> Operands:
+        problem = request.problem
         if self._operands is None or self._operands.problem != problem:
             self._stage("operands")
             self._release()
-            support = self._support_of(problem.dtype_name)
+            support = self._support_of(request)
             self._operands = Operands(self._device, support, problem, index_bits=problem.index_bits)
         return self._operands
 
-    def _support_of(self, dtype_name: str) -> Support:
-        if dtype_name not in self._supports:
-            self._supports[dtype_name] = Support(self._device, self._support_path, dtype_name)
-        return self._supports[dtype_name]
+    def _support_of(self, request: Attempt | Rematch | FullVerification) -> Support:
+        name, path = request.problem.dtype_name, request.support_path or self._support_path
+        if name not in self._supports:
+            self._supports[name] = Support(self._device, path, name)
+        return self._supports[name]
 
     def _release(self) -> None:
         if self._operands is not None:

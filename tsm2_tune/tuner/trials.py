@@ -70,8 +70,9 @@ class Trials:
             effort=self._options.effort,
             cache=self._cache,
             within_us=None if reach is None or fastest_us is None else reach * fastest_us,
+            support_path=self._compilers.support(problem.dtype_name),
         )
-        return Ready(candidate, source, binary, request, self._compilers.files(binary.path))
+        return Ready(candidate, source, binary, request, self._files(source, binary))
 
     def ask_ahead(self, ready: Ready) -> None:
         """Ask the worker for what it is to do after what it does now."""
@@ -118,13 +119,17 @@ class Trials:
             binary = self._compilers.finish(ready.source)
             if isinstance(binary, Binary):
                 request = replace(request, entry=replace(request.entry, path=binary.path))
-                files = self._compilers.files(binary.path)
+                files = self._files(ready.source, binary)
         return AttemptResult(Outcome.INTERRUPTED, CHANGED), None
+
+    def _files(self, source: KernelSource, binary: Binary) -> tuple[object, ...]:
+        return self._compilers.files(source.dtype_name, binary.path)
 
     def _hangs(self, candidate: Candidate, source: KernelSource, binary: Binary) -> bool:
         """Whether the kernel, which timed out, does not end on small problems either, or faults there."""
         entry = Entry(binary.path, source.kernel, source.launch)
         request = small_problems(candidate.problem, candidate.config, entry, seed=self._options.seed)
+        request = replace(request, support_path=self._compilers.support(candidate.problem.dtype_name))
         return self._worker().verify_in_full(request).outcome in HAZARDS
 
 

@@ -195,6 +195,12 @@ class Tuner:
         source = render(candidate.problem, candidate.config)
         return source, self._compilers.begin(source)
 
+    def expect(self, problem: Problem) -> None:
+        """Compile what verifies results of its type: on a GPU while other work is done, on a host before that."""
+        self._compilers.begin_support(problem.dtype_name)
+        if self.target.is_host:  # where a compiler would disturb the ceilings
+            self._compilers.support(problem.dtype_name)
+
     def compile_ahead(self, candidates: Sequence[Candidate]) -> list[Compiled]:
         """Start compilers for the first candidates of a search to come; returns what can be waited for."""
         return [self._begun(candidate)[1] for candidate in candidates]
@@ -244,8 +250,11 @@ class Tuner:
             seed = trial_seed(self.options.seed, problem, "final")
             effort = self.options.final_effort
             caches = self.target.caches(self.options.cache, self.options.final_caches)
-            request = Rematch(problem, tuple(entries), seed, effort, vendor=vendor is not None, caches=caches)
-            before = self._compilers.files(*(entry.path for entry in entries))
+            request = Rematch(
+                problem, tuple(entries), seed, effort, vendor=vendor is not None, caches=caches,
+                support_path=self._compilers.support(problem.dtype_name),
+            )  # fmt: skip
+            before = self._compilers.files(problem.dtype_name, *(entry.path for entry in entries))
             answer = self.worker.rematch(request)
             if not isinstance(answer, AttemptResult):
                 if vendor is not None and not answer.vendor:
@@ -277,13 +286,14 @@ class Tuner:
                 if isinstance(binary, CompileFailure):
                     return AttemptResult(binary.outcome, f"with {name}: {binary.detail}")
                 entries.append(Entry(binary.path, source.kernel, source.launch))
-            before = self._compilers.files(*(entry.path for entry in entries))
+            support_path = self._compilers.support(problem.dtype_name)
+            before = self._compilers.files(problem.dtype_name, *(entry.path for entry in entries))
             widths, watched = entries[: len(INDEX_BITS)], entries[len(INDEX_BITS) :]
             by_bits = tuple(zip(INDEX_BITS, widths, strict=True))
             request = full_verification(
                 problem, config, by_bits, extent, seed=seed, watched=watched[0] if watched else None
             )
-            answer = self.worker.verify_in_full(request)
+            answer = self.worker.verify_in_full(replace(request, support_path=support_path))
             if self._are_whole(before, texts):
                 return answer
         return AttemptResult(Outcome.INTERRUPTED, CHANGED)
