@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from tests.command import run
 from tests.fabricated import trial, tuning_run
-from tests.servers import asked
+from tests.servers import TestServer, asked
 from tests.tampering import good_database
 from tests.test_importing import best, facts
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import migrations
 from tsm2_tune.tuner.addresses import place_of, shown_name
+from tsm2_tune.tuner.importing import merging
 from tsm2_tune.tuner.store import Store
 
 pytestmark = pytest.mark.usefixtures("session_cache")
@@ -36,6 +40,26 @@ def test_files_are_merged_into_a_server_and_back(address: str, tmp_path: Path) -
     assert facts(Path(back)) == facts(place_of(address))  # type: ignore[arg-type]
     assert best(Path(back)) == best(address)  # type: ignore[arg-type]
     assert said("check", "--db", address) == said("check", "--db", back)
+
+
+def test_an_import_goes_on_where_the_server_was_restarted(
+    server: TestServer, address: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good_database(path)
+    write, places = merging.write, list[Problem]()
+
+    def restarted(connection: Connection, device: str, problem: Problem, *more: Any) -> None:
+        places.append(problem)
+        if len(places) == 2:
+            server.restart()
+        write(connection, device, problem, *more)
+
+    monkeypatch.setattr(merging, "write", restarted)
+    assert "12 trials added" in said("merge", str(path), "--db", address)
+    assert places[1] == places[2], "what was lost is written again"
+    monkeypatch.setattr(merging, "write", write)
+    said("merge", str(path), "--db", str(tmp_path / "other.db"))
+    assert facts(tmp_path / "other.db") == facts(place_of(address))  # type: ignore[arg-type]
 
 
 def test_what_is_wrong_is_told(address: str, path: Path) -> None:

@@ -70,6 +70,25 @@ def test_where_there_is_no_room_for_a_copy_that_is_said_of_its_folder(
     assert said.stderr.endswith(f"{cache_folder()} is full: free some space there, then run this again\n")
 
 
+def test_where_the_database_has_no_room_its_own_folder_is_named(
+    two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = two
+    connect = sqlite3.connect
+
+    def small(name: object, *arguments: Any, **named: Any) -> sqlite3.Connection:
+        connection = connect(name, *arguments, **named)  # type: ignore[arg-type]
+        if str(ours) in str(name):
+            connection.execute("PRAGMA max_page_count = 1")  # no less than there are: none more
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", small)
+    said = run("import", str(theirs), "--db", str(ours))
+    assert (said.exit_code, said.stdout) == (2, "")
+    full = f"{ours} cannot grow, the disk of {ours.parent} is full: free some space there, then run this again"
+    assert said.stderr == f"Error: {full}\n"
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), StoreError])
 def test_where_no_copy_can_be_made_its_folder_is_named(
     error: OSError | type[StoreError], two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,9 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -20,9 +22,13 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import claims, database, job
 from tsm2_tune.tuner.events import ProblemEvent
+from tsm2_tune.tuner.repeating import Lost
+from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.stopping import Stopped
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.strategies import exhaustive
 from tsm2_tune.tuner.suggested import candidate_of
+from tsm2_tune.tuner.trial import Trial
 
 PROBLEM = SHAPES[0]
 TIMES = {(config.text, PROBLEM): 100.0 + 10 * place for place, config in enumerate(KERNELS)}
@@ -97,6 +103,27 @@ def assert_the_next_run_goes_on(path: Path) -> None:
     assert plain_sql(path, "SELECT owner FROM claim") == []
 
 
+def test_a_signal_ends_a_run_though_its_database_is_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a server may be: what it cannot be given is counted, and the signal ends the run, not the server."""
+    with Store.open(path, create=True) as store:
+
+        def interrupted(self: Simulated, search: Search, *more: Any) -> Iterator[Trial]:
+            yield from islice(tune(self, search, *more), 3)
+            raise Stopped
+
+        def away(*_: Any) -> NoReturn:
+            raise Lost("away")
+
+        tune = Simulated.tune
+        monkeypatch.setattr(Simulated, "tune", interrupted)
+        monkeypatch.setattr(job, "LATEST_SECONDS", 60.0)
+        monkeypatch.setattr(Store, "add_trials", away)
+        with pytest.raises(Stopped) as ended:
+            list(searching(store))
+    assert ended.value.unstored == 3
+    assert stored(path) == []
+
+
 def test_a_run_that_hangs_and_comes_back_late_doubles_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other run takes its configurations for anybody's, as it no longer beats; both have tried them then."""
     one_at_a_time(monkeypatch)
@@ -107,7 +134,7 @@ def test_a_run_that_hangs_and_comes_back_late_doubles_nothing(path: Path, monkey
         told_elsewhere = [one.trial_id for one in searching(other) if isinstance(one, job.TrialStored)]
         told += [one.trial_id for one in late if isinstance(one, job.TrialStored)]
     assert sorted(stored(path)) == sorted(WHOLE)
-    assert set(told) | set(told_elsewhere) == set(range(1, len(WHOLE) + 1))
+    assert sorted(told + told_elsewhere) == list(range(1, len(WHOLE) + 1)), "each is told once, by who stored it"
     assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]
     assert plain_sql(path, "SELECT count(*) FROM best") == [(1,)]
 

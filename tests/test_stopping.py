@@ -6,10 +6,11 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.command import TUNE, run
 from tests.on_host import ON_HOST
 from tsm2_tune.tuner import worker as workers
 from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.repeating import Lost, until_kept
 from tsm2_tune.tuner.stopping import Stopped, held, stoppable
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.worker import AttemptResult, Worker
@@ -62,6 +64,29 @@ def test_a_second_signal_does_not_disturb_the_end() -> None:
         send(signal.SIGTERM)
     assert ended == list(SIGNALS)
     assert caught.value.number == signal.SIGTERM
+
+
+def test_who_is_stopped_waits_for_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = list[float]()
+    monkeypatch.setattr(time, "sleep", waited.append)
+
+    def away() -> NoReturn:
+        raise Lost("away")
+
+    @contextmanager
+    def ended() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with pytest.raises(Lost):
+                until_kept(away)
+
+    with pytest.raises(Stopped), stoppable(), ended():
+        send(signal.SIGTERM)
+    assert waited == [0.1, 0.3, 1.0]
+    with pytest.raises(Lost):
+        until_kept(away)
+    assert sum(waited) > 60, "who is not stopped waits for a minute"
 
 
 def test_what_must_be_whole_is_ended_first() -> None:

@@ -80,7 +80,9 @@ def ended_by_signals(ctx: click.Context, database: str, *, stderr: bool = False)
     except KeyboardInterrupt as stop:
         name = shown_name(database)
         if is_address(database) or os.path.exists(database):
-            text = f"stopped; every trial that ended is in {name}: the same command goes on from there"
+            lost = getattr(stop, "unstored", 0)
+            but = f", but for the last {lost}, for which it is away" if lost else ""
+            text = f"stopped; every trial that ended is in {name}{but}: the same command goes on from there"
         else:
             text = f"stopped; no trial had ended, and {name} is not made yet: the same command starts again"
         from tsm2_tune.display import console, print_line  # completion in a shell waits for what is imported above

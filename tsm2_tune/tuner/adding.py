@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Executable, Table, bindparam, case, cast, insert, select, update
 
@@ -82,10 +82,17 @@ def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, An
     connection.execute(row.values({**values, **most, "total_seconds": seconds}))
 
 
+class Kept(NamedTuple):
+    """A trial that is stored: the one that was to be, or the one that another run has stored before."""
+
+    trial_id: int
+    is_new: bool
+
+
 def add_trials(
     connection: Connection, run_id: int, device_name: str, trials: Sequence[Trial], again: Again | None
-) -> list[int]:
-    """The ids of the trials, which are stored now, or of those in their places."""
+) -> list[Kept]:
+    """The trials, which are stored now, or those in their places."""
     problems = dict.fromkeys(trial.problem for trial in trials)
     ids = {one: found_or_added(connection, schema.problem, rows.problem_values(one)) for one in problems}
     return [
@@ -96,7 +103,7 @@ def add_trials(
 
 def _add_trial(
     connection: Connection, run_id: int, device_name: str, problem_id: int, trial: Trial, again: Again
-) -> int:
+) -> Kept:
     add_once(connection, schema.source, rows.source_values(trial.source))
     key = {
         "device_name": device_name,
@@ -113,10 +120,10 @@ def _add_trial(
         trial_id = present
         replace_trial(connection, present, values)
     else:
-        return present
+        return Kept(present, is_new=False)
     if trial.measurement is not None:
         add_measurement(connection, trial_id, trial.measurement, run_id=run_id, round_=0, floor_us=trial.floor_us)
-    return trial_id
+    return Kept(trial_id, is_new=True)
 
 
 def add_measurement(

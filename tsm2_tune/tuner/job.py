@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
@@ -31,9 +32,11 @@ from tsm2_tune.tuner.events import (
 )
 from tsm2_tune.tuner.nearby import nearby
 from tsm2_tune.tuner.past import Again, Claimed, Contender, Past
+from tsm2_tune.tuner.repeating import Lost
 from tsm2_tune.tuner.search import Claim, Search
 from tsm2_tune.tuner.spaces import Spaces
 from tsm2_tune.tuner.spreading import Spread, search_key
+from tsm2_tune.tuner.stopping import Stopped
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.strategies import Make, strategy_named
@@ -182,18 +185,27 @@ class Turn:
                 store(LATEST_SECONDS)
                 while told:
                     yield told.pop(0)
+        except Stopped as stopped:
+            with suppress(Lost):  # the signal is what ends the run
+                store(0.0)
+            stopped.unstored = len(ended)
+            ended.clear()
+            raise
         finally:
             store(0.0)
         yield from told
         self.claims.give_back()  # what was compiled ahead
 
     def _stored(self, ended: list[Trial], again: Again) -> list[TrialStored]:
-        """What tells of these trials, which are in the store now, and in the list no more."""
+        """What tells of these trials, which are in the store now, and in the list no more.
+
+        Of one that another run has stored before, as it had taken this run for dead, that run tells.
+        """
         if not ended:
             return []
         hazards = quarantine.hazards(ended, self.tuner.target)
-        ids = self.store.add_trials(tuning_run(self.tuner, self.started_at), ended, again, hazards)
-        events = [TrialStored(trial, trial_id) for trial, trial_id in zip(ended, ids, strict=True)]
+        kept = self.store.add_trials(tuning_run(self.tuner, self.started_at), ended, again, hazards)
+        events = [TrialStored(trial, one.trial_id) for trial, one in zip(ended, kept, strict=True) if one.is_new]
         ended.clear()
         return events
 

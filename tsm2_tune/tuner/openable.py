@@ -20,6 +20,8 @@ def refuse_unopenable(path: Path, *, create: bool) -> None:
         raise StoreError(f"{path} is a folder: name a file with --db")
     if not create and not os.path.exists(path):
         raise StoreError(f"no database {path}: tune first, or name another file with --db")
+    if os.path.exists(path) and not os.path.isfile(path):  # SQLite would wait for who writes into a FIFO
+        raise StoreError(f"{path} is no regular file: name another with --db")
     _refuse_companions(path)
 
 

@@ -9,8 +9,10 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner.stopping import is_stopping
 
 WAITS_SECONDS = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # a server is restarted within these
+A_MOMENT_SECONDS = 1.0
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -29,11 +31,16 @@ _REPEATING = _Repeating()
 
 
 def until_kept(work: Callable[[], T]) -> T:
-    """What the work gives, which is done again while its transaction is lost. Lost where the last try was so, too."""
+    """What the work gives, which is done again while its transaction is lost. Lost where the last try was so, too.
+
+    A run that a signal ends waits no longer than a moment.
+    """
     for seconds in WAITS_SECONDS:
         try:
             return work()
         except Lost:
+            if is_stopping() and seconds > A_MOMENT_SECONDS:
+                raise
             time.sleep(seconds)
     return work()
 

@@ -18,6 +18,7 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
+        self.unstored = 0  # trials that ended, and that a database which is away does not have
 
 
 @dataclass(slots=True)
@@ -46,6 +47,8 @@ def stoppable(signals: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if before:
+            _state.stopping = False
 
 
 @contextmanager
@@ -75,6 +78,11 @@ def held() -> Iterator[None]:
         if not _state.held and _state.waiting is not None:
             number, _state.waiting = _state.waiting, None
             raise Stopped(number)
+
+
+def is_stopping() -> bool:
+    """Whether a signal has come that ends the run."""
+    return _state.stopping
 
 
 def _stop(number: int, _: FrameType | None) -> None:

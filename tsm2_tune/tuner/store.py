@@ -29,6 +29,7 @@ from tsm2_tune.tuner import (
     stored,
     superseding,
 )
+from tsm2_tune.tuner.adding import Kept
 from tsm2_tune.tuner.addresses import Address, place_of
 from tsm2_tune.tuner.best_view import Among
 from tsm2_tune.tuner.brief import CurrentTrial, TrialLine
@@ -70,7 +71,7 @@ class Store:
 
     def add_trial(self, run: TuningRun, trial: Trial, again: Again | None = None) -> int:
         """Store one trial, as `add_trials` does; returns its id."""
-        return self.add_trials(run, [trial], again)[0]
+        return self.add_trials(run, [trial], again)[0].trial_id
 
     @repeated
     def add_trials(
@@ -79,11 +80,11 @@ class Store:
         trials: Sequence[Trial],
         again: Again | None = None,
         hazards: Iterable[Quarantined] = (),
-    ) -> list[int]:
-        """Store trials, each with its source, problem, run, measurement and samples; returns their ids.
+    ) -> list[Kept]:
+        """Store trials, each with its source, problem, run, measurement and samples; returns what is kept of each.
 
         The same configuration of the same device, problem and basis is stored once: the trial that was there
-        first stays, and its id is returned. But one that counts as untried by `again` gives its place to this one;
+        first stays, and is returned. But one that counts as untried by `again` gives its place to this one;
         without that, one that timed out under less. What timed out leaves the seconds that it took. Nobody has a
         claim to the configuration then. `hazards` are quarantined with that.
         """

@@ -11,6 +11,7 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import quarantine, stored
 from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.domains import Row
 from tsm2_tune.tuner.importing.parts import Reader, places, write
 from tsm2_tune.tuner.importing.union import Part, Tried, conflicts, union
 from tsm2_tune.tuner.quarantine import Quarantined
@@ -80,11 +81,17 @@ def _united(database: Database, theirs: Sequence[Quarantined]) -> int:
 @repeated
 def _merged(database: Database, other: Database, device_name: str, problem: Problem, new: Part) -> tuple[Part, Part]:
     """What the database had of the problem on the device, and what it has now: all of the other's, too."""
-    with _of(database), database.transaction(writes=True) as ours, other.transaction() as theirs:
-        old = Reader(ours).part(device_name, problem)
+
+    def source(digest: str) -> Row:
+        """In a transaction of its own: what fails there or here is told of the right database."""
+        with _of(other), other.transaction() as connection:
+            return Reader(connection).source(digest)
+
+    with _of(database), database.transaction(writes=True) as connection:
+        old = Reader(connection).part(device_name, problem)
         found = union(old, new, partial(_is_made_so, problem))
         if found is not old:
-            write(ours, device_name, problem, found, Reader(theirs).source)
+            write(connection, device_name, problem, found, source)
     return old, found
 
 
@@ -107,8 +114,12 @@ def _of(of: Database) -> Iterator[None]:
     """Whatever is wrong with a row is said of the file that has it."""
     try:
         yield
-    except Lost:
+    except (Lost, _Told):
         raise
     except StoreError as error:
         text = str(error)
-        raise StoreError(text if text.startswith(str(of.path)) else f"{of.path}: {text}") from error
+        raise _Told(text if text.startswith(str(of.path)) else f"{of.path}: {text}") from error
+
+
+class _Told(StoreError):
+    """Says of which database it is."""
