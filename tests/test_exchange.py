@@ -186,6 +186,13 @@ EDITS: dict[str, Callable[[Any], object]] = {
     "a text for a number": lambda d: d[NAME]["trials"][0].update(compile_seconds="2"),
     "a vendor that is none": lambda d: d[NAME]["rounds"][0]["vendor"][0].update(library="MKL"),
     "a vendor's samples": lambda d: d[NAME]["rounds"][0]["vendor"][0].update(samples_us=[1.0]),
+    "a vendor's time in another state": lambda d: d[NAME]["rounds"][0]["vendor"][0].update(cache="dirty"),
+    "a basis that is no digest": lambda d: d[NAME]["trials"][0].update(basis="=cmd|x"),
+    "its own time in another state": lambda d: d[NAME]["trials"][0]["first"].update(cache="dirty"),
+    "behind with a verdict": lambda d: d[NAME]["trials"][0].update(outcome="behind"),
+    "wrong with a right result": lambda d: d[NAME]["trials"][0].update(outcome="wrong-result"),
+    "a run that is a truth": lambda d: d[NAME]["trials"][0].update(run=False),
+    "a round that is a truth": lambda d: d[NAME]["rounds"][0].update(number=True),
     "half of a pair": lambda d: d[NAME]["trials"][0].update(detail="\ud800"),
     "a long detail": lambda d: d[NAME]["trials"][0].update(detail="x" * 2**20),
 }

@@ -7,6 +7,7 @@ a verdict, several times of one trial, or a time to the last digit.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +21,7 @@ from tsm2_tune.tuner.domains import checked
 from tsm2_tune.tuner.importing.parts import IDS
 from tsm2_tune.tuner.importing.reading import device_of, problem_spelt
 from tsm2_tune.tuner.importing.union import RUN, STARTED_AT, Part, Round, RunKey, Timed, TrialKey, Tried
-from tsm2_tune.tuner.trial import Cache, shown
+from tsm2_tune.tuner.trial import Cache, Outcome, shown
 from tsm2_tune.tuner.vendor import storing
 
 NAME, VERSION = "tsm2_tune", 1
@@ -118,18 +119,27 @@ def _tried(told: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache) -> Tri
     stored.config_of(values["family"], values["config"], values["tunables"])
     if values["superseded"] or values["cache"] != cache:
         raise ValueError(f"{values['config']} is superseded, or was timed in another state of the L2")
+    if not re.fullmatch("[0-9a-f]{64}", str(values["basis"])):
+        raise ValueError(f"the basis of {values['config']} is no digest")
+    if values["outcome"] == Outcome.BEHIND.value and {values["verdict_correct"], values["full_verdict"]} != {None}:
+        raise ValueError(f"{values['config']} was behind, which verifies nothing, and has a verdict")
+    if values["outcome"] == Outcome.WRONG_RESULT.value and values["verdict_correct"]:
+        raise ValueError(f"{values['config']} has a right result and is wrong")
     first, others = _member(told, "first"), _list(_member(told, "others"))
-    return Tried(
-        runs[_member(told, "run")],
+    tried = Tried(
+        _run_of(told, runs),
         values,
         None if first is None else _timed(_object(first), runs),
         tuple(_timed(_object(one), runs) for one in others),
     )
+    if any(one.values["cache"] != cache for one in (tried.first, *tried.others) if one is not None):
+        raise ValueError(f"{values['config']} has a time in another state of the L2")
+    return tried
 
 
 def _round(told: Mapping[str, Any], runs: Sequence[RunKey], keys: Sequence[TrialKey]) -> Round:
-    number, run = _member(told, "number"), runs[_member(told, "run")]
-    if not isinstance(number, int) or number < 1:
+    number, run = _member(told, "number"), _run_of(told, runs)
+    if type(number) is not int or number < 1:
         raise ValueError(f"{shown(number)} is no round of a final")
     timed, vendor = dict[TrialKey, Timed](), dict[str, Timed]()
     for one in map(_object, _list(_member(told, "timed"))):
@@ -137,16 +147,24 @@ def _round(told: Mapping[str, Any], runs: Sequence[RunKey], keys: Sequence[Trial
     for one in map(_object, _list(_member(told, "vendor"))):
         values, samples = _values(one, schema.vendor_measurement), _samples(one)
         storing.vendor_measurement({"id": 0, "run_id": 0, "problem_id": 0, "round": number, **values}, samples)
-        vendor[values["library"]] = Timed(runs[_member(one, "run")], values, tuple(_member(one, "samples_us")))
-    if {one.run for one in (*timed.values(), *vendor.values())} != {run}:
-        raise ValueError(f"round {number} has no times, or some of another run")
+        vendor[values["library"]] = Timed(_run_of(one, runs), values, tuple(_member(one, "samples_us")))
+    every = (*timed.values(), *vendor.values())
+    if {one.run for one in every} != {run} or len({one.values["cache"] for one in every}) > 1:
+        raise ValueError(f"round {number} has no times, or some of another run or in another state of the L2")
     return Round(run, number, timed, vendor)
 
 
 def _timed(told: Mapping[str, Any], runs: Sequence[RunKey]) -> Timed:
     values = _values(told, schema.measurement)
     stored.timed({"round": 0, **values}, _samples(told))
-    return Timed(runs[_member(told, "run")], values, tuple(_member(told, "samples_us")))
+    return Timed(_run_of(told, runs), values, tuple(_member(told, "samples_us")))
+
+
+def _run_of(told: Mapping[str, Any], runs: Sequence[RunKey]) -> RunKey:
+    number = _member(told, "run")
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{shown(number)} is no number of a run")
+    return runs[number]
 
 
 def _samples(told: Mapping[str, Any]) -> list[dict[str, Any]]:
