@@ -46,6 +46,14 @@ def test_a_password_in_the_place_of_a_port_is_hidden(name: str) -> None:
     assert shown_name(name.replace("{}", "5432")) == name.replace("{}", "5432")
 
 
+@pytest.mark.parametrize("command", ["best", "db check", "show 1"])
+def test_what_sqlalchemy_refuses_of_it_is_told(command: str) -> None:
+    pytest.importorskip("psycopg")
+    said = run(*command.split(), "--db", "postgresql+psycopg:///x?port=5432&host=/nonexist&port=2")
+    assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
+    assert "is no address (number of hosts and ports" in said.stderr
+
+
 @pytest.mark.parametrize(
     "command",
     ["best", "show 1", "db check", pytest.param("--device cpu --shapes 8x8x8", marks=pytest.mark.host), "import"],

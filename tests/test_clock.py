@@ -20,6 +20,8 @@ from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import clock
 from tsm2_tune.tuner.clock import MOST_TICKS, TICK_SECONDS, RunningClock, answers_in_time, is_stopped
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.repeating import Lost, until_kept
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.worker import Worker
 
@@ -33,6 +35,38 @@ def test_ticks_count_and_stops_do_not() -> None:
     assert running.seconds() == pytest.approx(8 * TICK_SECONDS)
     now[0] += 3600
     assert running.seconds() == pytest.approx((8 + MOST_TICKS) * TICK_SECONDS)
+
+
+def test_what_a_server_was_away_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, phases = [100.0], Phases()
+    running = RunningClock(lambda: now[0])
+    doing = list[str]()
+
+    def sleep(seconds: float) -> None:
+        doing.append(phases.now)
+        while seconds > 0:  # as the clock's thread looks
+            now[0] += min(seconds, TICK_SECONDS)
+            seconds -= TICK_SECONDS
+            running.seconds()
+
+    tries = iter([False, False, False, True])
+
+    def work() -> str:
+        if not next(tries):
+            raise Lost("away")
+        return "kept"
+
+    monkeypatch.setattr("tsm2_tune.tuner.repeating.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr("tsm2_tune.tuner.away.time", SimpleNamespace(monotonic=lambda: now[0]))
+    now[0] += 1.0
+    assert running.seconds() == pytest.approx(1.0)
+    assert until_kept(work) == "kept"
+    assert now[0] > 102
+    assert running.seconds() == pytest.approx(1.0)
+    assert doing == ["waiting for the database's server"] * 3
+    assert phases.now == "start"
+    now[0] += 0.5
+    assert running.seconds() == pytest.approx(1.5)
 
 
 def waited(monkeypatch: pytest.MonkeyPatch, *, late: dict[int, float], stopped: range, limit: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -149,10 +150,14 @@ def test_what_no_cluster_has_is_refused(path: Path, tmp_path: Path) -> None:
         tuned(path, none)
 
 
-def test_where_no_scheduler_answers_it_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "address", ["tcp://127.0.0.1:1", "tcp://127.0.0.1", "nowhere", "tls://127.0.0.1:1", "ucx://a:1"]
+)
+def test_where_no_scheduler_answers_it_says_so(path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setattr(clusters, "ANSWER_SECONDS", 0.5)
-    with pytest.raises(DeviceError, match=r"no Dask scheduler answers at tcp://127.0.0.1:1 "):
-        tsm2_tune.tune("64x2x64", cluster="tcp://127.0.0.1:1", device="cpu", db=path)
+    with pytest.raises(DeviceError, match=rf"no Dask scheduler answers at {address} "):
+        tsm2_tune.tune("64x2x64", cluster=address, device="cpu", db=path)
+    gc.collect()  # what was begun is no trouble as garbage
 
 
 def test_without_dask_it_says_what_to_install(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tests.fabricated import GPU, PROBLEM, tuning_run
 from tests.reported import DETAIL, OTHER, Page, data_of, page_of, read, tried
 from tsm2_tune.html import bounds, charts, comparing, convergence, gains, heat_maps, roofline, trials
 from tsm2_tune.html.page import page
-from tsm2_tune.html.reading import Contents
+from tsm2_tune.html.reading import Contents, TrialRow
 from tsm2_tune.html.tables import Table, columnar, fixed, rounded
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache, Outcome
@@ -139,6 +140,17 @@ def test_a_search_has_steps_where_its_best_changes(own: Contents) -> None:
         (7, 21.0, 436.0), (8, 24.0, 432.0), (8, 24.0, 432.0),
     ]  # fmt: skip
     assert convergence.lines(found)[0]["over"] == pytest.approx(496 / 432)
+
+
+def test_trials_that_a_search_did_not_ask_for_are_none_of_its_own(own: Contents) -> None:
+    """Where one says of which strategy it is, all of its search do; what says nothing was tried beside."""
+
+    def counted(rows: Sequence[TrialRow]) -> list[int]:
+        return sorted(one.trials for one in convergence.searches(rows)[0])
+
+    one, *others = own.trials
+    assert counted(own.trials) == [2, 8]
+    assert counted([replace(one, strategy="model"), *others]) == [1, 2]
 
 
 def test_imported_and_superseded_trials_are_of_no_search(own: Contents) -> None:

@@ -47,7 +47,14 @@ def searches(trials: Sequence[TrialRow]) -> tuple[list[Search], str]:
 
     Trials that were imported from a text have no seconds: they are of no search.
     """
-    own = [one for one in trials if not one.is_between and not one.is_superseded]
+    with_strategy = {(one.device, one.problem, one.cache) for one in trials if one.strategy}
+    own = [
+        one
+        for one in trials
+        if not (one.is_between or one.is_superseded)
+        # Where a search has said which trials are its own, others were made beside: at shapes of others' winners.
+        and (one.strategy or (one.device, one.problem, one.cache) not in with_strategy)
+    ]
     groups = grouped(own, lambda one: (one.device, one.problem, one.cache, one.basis))
     timed = [group for group in groups if sum(one.total_seconds for one in group) > 0]
     found = [search for group in timed for search in _search(group)]

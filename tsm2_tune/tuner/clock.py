@@ -1,4 +1,5 @@
-"""Time that counts for a limit: not that in which the machine, this process or the one it waits for was stopped.
+"""Time that counts for a limit: not that in which the machine, this process or the one it waits for was stopped, nor
+that in which a database's server was away.
 
 Ctrl-Z, a debugger, a frozen container, a laptop that sleeps: what did not run cannot have been too slow.
 """
@@ -11,16 +12,23 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from tsm2_tune.tuner import away
+
 TICK_SECONDS = 0.25
 MOST_TICKS = 4  # that a tick may last and count: a longer one is a stop, as a busy machine is not so late
 STOPPED_STATES = ("T", "t")  # of proc(5): by a signal, and by a debugger
 
 
 class RunningClock:
-    """Seconds in which this process ran: a thread of it ticks, and ticks that come late tell of a stop."""
+    """Seconds in which this process ran: a thread of it ticks, and ticks that come late tell of a stop.
+
+    Those in which the thread that made the clock waited for a server do not count.
+    """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now, self._last, self._counted = now, now(), 0.0
+        self._now, self._last, self._counted, self._told = now, now(), 0.0, 0.0
+        self._thread = threading.get_ident()
+        self._away = away.seconds(self._thread)  # before
         self._lock, self._ended = threading.Lock(), threading.Event()
 
     def start(self) -> None:
@@ -37,7 +45,8 @@ class RunningClock:
             now = self._now()
             self._counted += min(now - self._last, MOST_TICKS * TICK_SECONDS)
             self._last = now
-            return self._counted
+            self._told = max(self._told, self._counted - (away.seconds(self._thread) - self._away))
+            return self._told
 
     def _run(self) -> None:
         while not self._ended.wait(TICK_SECONDS):

@@ -27,6 +27,7 @@ from tsm2_tune.tuner.member import END_SECONDS, End, Member
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.running import Run, RunResult
 from tsm2_tune.tuner.target import HOST
+from tsm2_tune.tuner.trial import in_a_line
 
 ANSWER_SECONDS = 10.0  # for a scheduler to answer
 LOOK_SECONDS = 1.0  # between two looks at which workers there are, and of a worker at whether it is still wanted
@@ -80,12 +81,15 @@ class Cluster:
 
     def __enter__(self) -> Self:
         distributed = _distributed()
+        self._client = distributed.Client.__new__(distributed.Client)
         try:
-            self._client = distributed.Client(self._address, timeout=ANSWER_SECONDS, set_as_default=False)
-        except (OSError, ValueError) as error:
+            self._client.__init__(self._address, timeout=ANSWER_SECONDS, set_as_default=False)
+        except Exception as error:  # of Dask, or of a protocol that lacks something
+            self._client.status = "closed"  # else, as garbage, it would wait for a scheduler that closes it
             raise DeviceError(
-                f"no Dask scheduler answers at {self._address} ({error}): start one with `dask scheduler`, and"
-                " workers with `dask cuda worker` or `dask worker`"
+                f"no Dask scheduler answers at {in_a_line(self._address)} ({in_a_line(str(error))}): start one with"
+                " `dask scheduler`, and workers with `dask cuda worker` or `dask worker`; its address is as"
+                " tcp://host:8786"
             ) from None
         try:
             self._queue = distributed.Queue(f"tsm2-tune-{uuid.uuid4().hex}", client=self._client)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 
+from tsm2_tune.tuner import away
+
 
 class Phases:
     """A clock that is always in one phase: each begins where the one before ends."""
@@ -21,8 +23,8 @@ class Phases:
 
     @property
     def now(self) -> str:
-        """The phase that it is in."""
-        return self._phase
+        """The phase that it is in; that a server is waited for, where one is."""
+        return away.WAITING if away.is_waited_for() else self._phase
 
     def taken(self) -> dict[str, float]:
         """Seconds of each phase since this was last asked; the clock goes on in the same one."""

@@ -9,6 +9,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner import away
 from tsm2_tune.tuner.stopping import is_stopping
 
 WAITS_SECONDS = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # a server is restarted within these
@@ -35,14 +36,22 @@ def until_kept(work: Callable[[], T]) -> T:
 
     A run that a signal ends waits no longer than a moment.
     """
-    for seconds in WAITS_SECONDS:
-        try:
-            return work()
-        except Lost:
-            if is_stopping() and seconds > A_MOMENT_SECONDS:
-                raise
-            time.sleep(seconds)
-    return work()
+    began, is_away = time.monotonic(), False
+    try:
+        for seconds in WAITS_SECONDS:
+            try:
+                return work()
+            except Lost:
+                if is_stopping() and seconds > A_MOMENT_SECONDS:
+                    raise
+                if not is_away:
+                    away.begin(began)
+                is_away = True
+                time.sleep(seconds)
+        return work()
+    finally:
+        if is_away:
+            away.end()
 
 
 def repeated(work: Callable[P, T]) -> Callable[P, T]:

@@ -227,7 +227,10 @@ def _engine(address: Address) -> Engine:
         ) from None
     url = _url(address)
     connection = {name: value for name, value in CONNECTION.items() if name not in url.query}
-    engine = create_engine(url, pool_pre_ping=True, connect_args=connection, hide_parameters=True)
+    try:
+        engine = create_engine(url, pool_pre_ping=True, connect_args=connection, hide_parameters=True)
+    except ArgumentError as error:  # such as more ports than hosts
+        raise StoreError(f"{address} is no address ({error}): name the database as {EXAMPLE}") from None
 
     @event.listens_for(engine, "connect")
     def limit(opened: Any, _: object) -> None:

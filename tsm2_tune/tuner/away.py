@@ -1,0 +1,33 @@
+"""How long threads have waited for a server that is away: time that is none of a trial's, nor of a run's budget."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+
+WAITING = "waiting for the database's server"  # what a run is at meanwhile
+_seconds: defaultdict[int, float] = defaultdict(float)  # that each thread has waited
+_since: dict[int, float] = {}  # when those that wait began to
+
+
+def begin(since: float) -> None:
+    """This thread waits, and has since then, on the monotonic clock."""
+    _since.setdefault(threading.get_ident(), since)
+
+
+def end() -> None:
+    """This thread waits no more."""
+    thread, now = threading.get_ident(), time.monotonic()
+    _seconds[thread] += now - _since.pop(thread, now)
+
+
+def seconds(thread: int) -> float:
+    """That the thread of this number has waited until now."""
+    now = time.monotonic()
+    return _seconds[thread] + now - _since.get(thread, now)
+
+
+def is_waited_for() -> bool:
+    """Whether any thread waits."""
+    return bool(_since)
