@@ -17,6 +17,7 @@ from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, plai
 from tests.test_finals import RUN as FINALS_RUN
 from tests.test_finals import TARGET, Replay
 from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
@@ -98,6 +99,29 @@ def test_there_are_no_more_trials_than_asked_for(store: Store, ours: Claims, the
     assert take(ours, C256, **most) is Claimed.YES
     assert take(theirs, C512, **most) is Claimed.YES
     assert take(ours, configuration(1024).text, **most) is Claimed.ENOUGH
+
+
+def test_trials_of_other_families_are_none_of_those_asked_for(store: Store, ours: Claims) -> None:
+    most = {"families": ("tsm2",), "most": 1}
+    store.add_trial(RUN, trial(config=Ism2Config(1, 128, 4, 4, 2)))
+    assert take(ours, **most) is Claimed.YES
+    assert take(ours, C256, **most) is Claimed.ENOUGH
+
+
+def test_claims_that_are_taken_together_are_no_more_than_asked_for(ours: Claims) -> None:
+    most = {"families": ("tsm2",), "most": 2}
+    with ours.together():
+        answers = [take(ours, config, **most) for config in (C128, C256, C512)]
+    assert answers == [Claimed.YES, Claimed.YES, Claimed.ENOUGH]
+
+
+def test_what_another_run_claims_counts_to_what_is_taken_together_after_it(ours: Claims, theirs: Claims) -> None:
+    most = {"families": ("tsm2",), "most": 2}
+    with ours.together():
+        assert take(ours, **most) is Claimed.YES
+    assert take(theirs, C256, **most) is Claimed.YES
+    with ours.together():
+        assert take(ours, C512, **most) is Claimed.ENOUGH
 
 
 def test_claims_of_a_run_that_was_killed_meanwhile_are_no_trials(ours: Claims, theirs: Claims, path: Path) -> None:
@@ -262,6 +286,7 @@ def space_of(configurations: int) -> Any:
     return replace(space, kept=tuple(space.kept[number] for number in range(configurations)))
 
 
+@pytest.mark.slow
 def test_two_runs_that_take_turns_try_everything_once(
     store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +345,7 @@ def test_what_another_run_is_at_is_told(store: Store) -> None:
     assert (ended.new_trials, ended.untried, ended.elsewhere) == (2, 0, 1)
 
 
+@pytest.mark.slow
 def test_a_configuration_of_which_run_after_run_dies_is_given_up(
     store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +365,7 @@ def test_a_configuration_of_which_run_after_run_dies_is_given_up(
         assert ours.given_up(PROBLEM) == ()
 
 
+@pytest.mark.slow
 def test_what_a_run_survives_does_not_count(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "LOOK_SECONDS", 0.01)
     plain_sql(path, f"INSERT INTO claim VALUES ('{GPU}', '{PROBLEM.text}', '{C128}', '{BASIS}', 'dead', 0, 1)")

@@ -38,6 +38,17 @@ CONFIGS = [configuration(32 * threads, columns) for threads in range(1, 9) for c
 FIRST, SECOND = configuration(128), configuration(256)
 ROUNDS = "SELECT round, count(*) FROM measurement WHERE round > 0 GROUP BY round ORDER BY round"
 NOTHING = Again(None)
+# Of this database, those that wait for a lock.
+WAITING = """
+SELECT count(*) FROM pg_locks JOIN pg_database AS here ON here.oid = database
+WHERE locktype = 'advisory' AND NOT granted AND datname = current_database()
+"""
+# From now on a transaction that stores measurements takes its time to commit.
+SLOW_COMMIT = """
+CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END';
+CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON measurement DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION wait();
+"""
 # Takes on what is free, stores it, and is in finals; says what it took on and the numbers of its rounds.
 WRITER = """
 import json, sys
@@ -176,6 +187,56 @@ def test_the_answer_to_a_commit_is_lost(
     assert store.add_final(tuning_run(), final((FIRST, 400.0), (SECOND, 410.0)), FAMILIES, BASIS) == 1
     assert left == []
     assert asked(address, ROUNDS) == [(1, 2)]
+
+
+def test_whether_a_commit_that_still_goes_on_was_stored_is_asked_when_it_has_ended(
+    address: str, store: Store, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    """The connection breaks while the server commits."""
+    for config in (FIRST, SECOND):
+        store.add_trial(tuning_run(), trial(500.0, config))
+    asked(address, SLOW_COMMIT)
+    commit, left = Connection.commit, [1]
+
+    def broken(connection: Connection) -> None:
+        if left and connection.get_execution_options().get("isolation_level") == "READ COMMITTED":
+            left.pop()
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            driver.pgconn.send_query(b"COMMIT")
+            driver.close()
+            raise OperationalError("COMMIT", {}, gone(), connection_invalidated=True)
+        commit(connection)
+
+    monkeypatch.setattr(Connection, "commit", broken)
+    assert store.add_final(tuning_run(), final((FIRST, 400.0), (SECOND, 410.0)), FAMILIES, BASIS) == 1
+    assert left == []
+    assert asked(address, ROUNDS) == [(1, 2)]
+
+
+def test_who_writes_of_all_waits_for_who_writes_of_one_problem(address: str, store: Store) -> None:
+    """As `forget` for a run that stores a trial."""
+    one_is_at_it, one_may_end, order = threading.Event(), threading.Event(), list[str]()
+
+    def one() -> None:
+        with store.database.transaction(writes=True, about=(GPU, PROBLEM.text)):
+            one_is_at_it.set()
+            assert one_may_end.wait(60)
+            order.append("one")
+
+    def every() -> None:
+        with store.database.transaction(writes=True):
+            order.append("all")
+
+    threads = [threading.Thread(target=one), threading.Thread(target=every)]
+    threads[0].start()
+    assert one_is_at_it.wait(60)
+    threads[1].start()
+    wait_until(lambda: bool(order) or asked(address, WAITING) == [(1,)])
+    one_may_end.set()
+    for thread in threads:
+        thread.join(60)
+    assert order == ["one", "all"]
 
 
 def gone() -> Exception:

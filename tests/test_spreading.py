@@ -67,6 +67,17 @@ def test_each_takes_the_first_that_no_other_is_at(runs: list[Claims]) -> None:
     assert (one.ended_elsewhere, two.ended_elsewhere) == (1, 2)
 
 
+def test_runs_that_have_no_problem_left_join_different_ones(store: Store, runs: list[Claims]) -> None:
+    firsts = [iter(spread(claims, PROBLEMS[:2])) for claims in runs[:2]]
+    assert [next(first) for first in firsts] == [0, 1]
+    joined = set[int]()
+    for number in range(4):
+        late = Claims(store.database, GPU)
+        late.owner = f"run {number}"  # by which it chooses
+        joined.add(next(iter(spread(late, PROBLEMS[:2]))))
+    assert joined == {0, 1}
+
+
 def test_what_a_run_that_died_was_at_is_the_next(runs: list[Claims], path: Path) -> None:
     first, second = iter(spread(runs[0])), iter(spread(runs[1]))
     assert [next(first), next(second)] == [0, 1]
@@ -135,7 +146,7 @@ def test_another_search_of_a_problem_has_its_own_end(runs: list[Claims]) -> None
 
 def test_a_search_is_told_by_all_that_it_may_find() -> None:
     options = Options(max_trials=3, retried=frozenset({Outcome.CRASHED, Outcome.TIMED_OUT}))
-    again = replace(options, retried=frozenset({Outcome.TIMED_OUT, Outcome.CRASHED}), seed=1)
+    again = replace(options, retried=frozenset({Outcome.TIMED_OUT, Outcome.CRASHED}), seed=1, sharing=2)
     assert search_key("basis", options) == search_key("basis", again)
     others = (
         search_key("another", options),
