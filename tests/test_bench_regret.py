@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.recorded_spaces import limits_of, rows_of, space_of
+from benchmarks.recorded_spaces import FILE, limits_of, rows_in, rows_of, space_of
+from benchmarks.redraw import REGRET
 from benchmarks.regret import Ended, Row, drawn, fastest, gains, main, replayed, strategies, table
 from tests.fabricated import GPU, host_run, trial, tuning_run
 from tsm2_tune.errors import InputError
@@ -102,3 +104,9 @@ def test_tables() -> None:
         [*ended, *(Ended("model", "a", gain, 1.0, 0.0) for gain in (0.005, 0.02, 0.05))]
     )
     assert set(drawn({"rows": [], "ended": []})) == {"regret", "regret-by-space", "gain"}
+
+
+def test_the_tables_are_of_the_spaces_as_they_are_now() -> None:
+    """A rule that drops or keeps other configurations asks for the tables anew: python -m benchmarks.regret."""
+    drawn = {row["problem"]: row["trials"] for row in json.loads(REGRET.read_text(encoding="utf-8"))["rows"]}
+    assert drawn == {(of := space_of(row)).problem.text: of.trials for row in rows_in(FILE)}
