@@ -63,7 +63,9 @@ def database(question: Question) -> list[Finding]:
     try:
         place = place_of(question.database)
         if isinstance(place, Address):
-            return [_on_server(place)]
+            from tsm2_tune.tuner.doctor.rights import on_server  # a file does not wait for what speaks to a server
+
+            return [on_server(place)]
         path = Path(os.path.realpath(place))
     except (TuneError, ValueError) as error:
         return [problem(name, in_a_line(str(error)), means=means)]
@@ -90,13 +92,6 @@ def database(question: Question) -> list[Finding]:
         remedy = f"name a file on a local disk with --db, or a PostgreSQL database, {EXAMPLE}"
         return [problem(name, f"{found}, on a network's file system ({kind})", means=means, remedy=remedy)]
     return [_of_space(name, found, free_bytes)]
-
-
-def _on_server(address: Address) -> Finding:
-    """Whether it answers and is ours, or empty. TuneError where not."""
-    from tsm2_tune.tuner.server import schema_at
-
-    return ok("database", f"{address}, {'there' if schema_at(address) else 'not made yet'}")
 
 
 def _of_space(name: str, found: str, free_bytes: int) -> Finding:
