@@ -329,6 +329,7 @@ def test_the_hosts_compiler_compiles_a_line_that_runs() -> None:
     [
         ("echo 'error: no'; exit 1", "does not compile a line: error: no"),
         ("kill -KILL $$", "killed by SIGKILL"),
+        ("exit 7", "does not compile a line: exited 7, and no message"),
         ("exit 0", "does not run"),
     ],
 )

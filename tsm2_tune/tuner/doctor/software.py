@@ -13,7 +13,7 @@ import tsm2_tune
 from tsm2_tune.errors import TuneError
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.host.toolchain import host_toolchain
-from tsm2_tune.tuner.processes import run
+from tsm2_tune.tuner.processes import Ended, Ending, run
 from tsm2_tune.tuner.trial import in_a_line
 
 COMPILE_SECONDS = 25.0
@@ -67,7 +67,7 @@ def host_compiler(question: Question) -> list[Finding]:
         command = [toolchain.compiler, *toolchain.flags, "-o", str(binary), str(source)]
         ended = run(command, limit_seconds=COMPILE_SECONDS)
         if not ended.is_well:
-            found = f"{toolchain.compiler} does not compile a line: {first_line(ended.messages) or ended.how.value}"
+            found = f"{toolchain.compiler} does not compile a line: {ending_of(ended)}"
             return [problem(name, found, means=means, remedy="mend it, or name another in CXX")]
         try:
             answered = ctypes.CDLL(str(binary)).answer()
@@ -112,7 +112,11 @@ def _opened(drv: Any, ordinal: int) -> Finding:
     return ok("device", f"GPU {ordinal} opens, {free_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB are free")
 
 
-def first_line(messages: str) -> str:
-    """The line of a compiler's messages that tells most: the first error, else the first of all."""
-    lines = [in_a_line(line) for line in messages.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")[:300]
+def ending_of(ended: Ended) -> str:
+    """Why a compiler failed, in a line: its first error, or else its first message, or else how it ended."""
+    if ended.how is Ending.TIMED_OUT:
+        return f"no answer within {ended.seconds:.0f} s"
+    lines = [in_a_line(line) for line in ended.messages.splitlines() if line.strip()]
+    if lines:
+        return next((line for line in lines if "error" in line.lower()), lines[0])[:300]
+    return f"{ended.how.value} {ended.status}, and no message"

@@ -11,7 +11,7 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner import nvcc
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
-from tsm2_tune.tuner.doctor.software import COMPILE_SECONDS, first_line
+from tsm2_tune.tuner.doctor.software import COMPILE_SECONDS, ending_of
 from tsm2_tune.tuner.processes import run
 from tsm2_tune.tuner.trial import in_a_line
 from tsm2_tune.tuner.vendor import libraries
@@ -64,7 +64,7 @@ def _trouble(toolchain: Toolchain, *, has_architecture: bool) -> str:
         command = [toolchain.compiler, *flags, "-o", str(binary), str(source)]
         ended = run(command, limit_seconds=COMPILE_SECONDS)
         if not ended.is_well:
-            return first_line(ended.messages) or f"{ended.how.value} {ended.status}, and no message"
+            return ending_of(ended)
         if not (binary.is_file() and binary.read_bytes().startswith(ELF)):
             return "it ended well, but wrote no binary"
     return ""
