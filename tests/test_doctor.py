@@ -159,6 +159,38 @@ def test_an_nvcc_that_hangs_is_ended(
     assert is_gone(int((tmp_path / "process").read_text()))
 
 
+@pytest.mark.parametrize(
+    ("told", "variable", "remedy"),
+    [
+        ("", "CUDA_HOME", "mend that toolkit, set CUDA_HOME to another, or unset it"),
+        ("release 13.0", "CUDA_PATH", "mend that toolkit, set CUDA_PATH to another, or unset it"),
+        ("", "", "mend that toolkit, or set CUDA_HOME to another"),
+    ],
+)
+def test_an_nvcc_that_hangs_is_named(
+    tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, variable: str, remedy: str
+) -> None:
+    """From the beginning, or once it has told its version."""
+    monkeypatch.setattr(toolkit, "COMPILE_SECONDS", 0.6)
+    path = tool("nvcc", f'[ "$1 {told}" = "--version release 13.0" ] && echo {told} && exit; sleep 600')
+    if variable:
+        monkeypatch.setenv(variable, str(tmp_path / "home"))
+        (tmp_path / "home").mkdir()
+        path = path.parent.rename(tmp_path / "home" / "bin") / "nvcc"
+    found = only(toolkit.toolkit(QUESTION))
+    assert (found.state, found.remedy) == (State.PROBLEM, remedy)
+    assert str(path) in found.found
+    assert found.found.endswith(": no answer within 1 s")
+
+
+def test_a_compiler_that_hangs_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "COMPILE_SECONDS", 0.6)
+    path = tool("c++", "sleep 600")
+    found = only(software.host_compiler(Question("cpu", "results.db")))
+    assert (found.state, found.found) == (State.PROBLEM, f"{path} --version: no answer within 1 s")
+    assert found.remedy == "mend it, or name another in CXX"
+
+
 def test_a_quiet_gpu_is_well(smi: Callable[..., list[Finding]]) -> None:
     found = smi()
     assert [(one.name, one.state) for one in found] == [

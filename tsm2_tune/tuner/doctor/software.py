@@ -12,11 +12,11 @@ from typing import Any
 import tsm2_tune
 from tsm2_tune.errors import TuneError
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
-from tsm2_tune.tuner.host.toolchain import host_toolchain
+from tsm2_tune.tuner.host.toolchain import compiler_command, host_toolchain
 from tsm2_tune.tuner.processes import Ended, Ending, run
 from tsm2_tune.tuner.trial import in_a_line
 
-COMPILE_SECONDS = 25.0
+COMPILE_SECONDS = 25.0  # for a compiler to tell its version, and to compile a line
 ANSWER = 42
 LINE = f'extern "C" __attribute__((visibility("default"))) int answer() {{ return {ANSWER}; }}\n'
 # What it is good for -> the distributions that bring it, of which one is enough.
@@ -57,7 +57,12 @@ def host_compiler(question: Question) -> list[Finding]:
     """Compiles a line with the flags of kernels, and calls it."""
     name = "C++ compiler"
     means = "--device cpu cannot run"
+    remedy = "mend it, or name another in CXX"
     try:
+        compiler = compiler_command()[0]
+        told = run([compiler, "--version"], limit_seconds=COMPILE_SECONDS)
+        if told.how is Ending.TIMED_OUT:
+            return [problem(name, f"{compiler} --version: {ending_of(told)}", means=means, remedy=remedy)]
         toolchain = host_toolchain()
     except TuneError as error:
         return [problem(name, in_a_line(str(error)), means=means)]
@@ -65,10 +70,10 @@ def host_compiler(question: Question) -> list[Finding]:
         source, binary = Path(folder, "line.cpp"), Path(folder, "line.so")
         source.write_text(LINE)
         command = [toolchain.compiler, *toolchain.flags, "-o", str(binary), str(source)]
-        ended = run(command, limit_seconds=COMPILE_SECONDS)
+        ended = run(command, limit_seconds=COMPILE_SECONDS - told.seconds)
         if not ended.is_well:
             found = f"{toolchain.compiler} does not compile a line: {ending_of(ended)}"
-            return [problem(name, found, means=means, remedy="mend it, or name another in CXX")]
+            return [problem(name, found, means=means, remedy=remedy)]
         try:
             answered = ctypes.CDLL(str(binary)).answer()
         except (OSError, AttributeError) as error:
