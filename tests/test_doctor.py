@@ -183,6 +183,42 @@ def test_an_nvcc_that_hangs_is_named(
     assert found.found.endswith(": no answer within 1 s")
 
 
+@pytest.mark.parametrize(
+    ("compiles", "state"), [(WRITES, State.OK), ("exit 3", State.PROBLEM), ("echo text > $2", State.PROBLEM)]
+)
+@pytest.mark.parametrize("made", ["", "bin", "bin/nvcc"])
+def test_a_cuda_home_without_nvcc_is_told(
+    nvcc: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compiles: str,
+    state: State,
+    made: str,
+) -> None:
+    path, home = nvcc(compiles), tmp_path / "home"
+    (home / made).mkdir(parents=True)  # a folder is no compiler
+    monkeypatch.setenv("CUDA_HOME", str(home))
+    monkeypatch.setenv("CUDA_PATH", "")
+    found = toolkit.toolkit(QUESTION)
+    assert [(one.name, one.state) for one in found] == [("CUDA toolkit", state), ("CUDA_HOME", State.NOTE)]
+    assert found[1].found == f"{home} has no bin/nvcc that can be run; {path} is used instead"
+    monkeypatch.setenv("CUDA_PATH", str(home))
+    assert [one.name for one in toolkit.toolkit(QUESTION)] == ["CUDA toolkit", "CUDA_HOME", "CUDA_PATH"]
+
+
+def test_only_variables_before_the_nvcc_are_told(
+    nvcc: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = nvcc(WRITES)
+    path.parent.rename(tmp_path / "bin")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setenv("CUDA_PATH", "/nowhere")
+    assert only(toolkit.toolkit(QUESTION)).state is State.OK
+    monkeypatch.setenv("CUDA_HOME", "/nowhere")
+    monkeypatch.setenv("CUDA_PATH", str(tmp_path))
+    assert [one.name for one in toolkit.toolkit(QUESTION)] == ["CUDA toolkit", "CUDA_HOME"]
+
+
 def test_a_compiler_that_hangs_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "COMPILE_SECONDS", 0.6)
     path = tool("c++", "sleep 600")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -36,18 +37,33 @@ def toolkit(question: Question) -> list[Finding]:
     """Compiles a line for the device, with the flags of kernels."""
     try:
         used = nvcc.find()
-        return [_compiled(question, used)]
     except ToolMissing as error:
         return [problem(NAME, in_a_line(str(error)), means=MEANS)]
+    return [_compiled(question, used), *_passed_over(used)]
+
+
+def _passed_over(used: nvcc.Nvcc) -> list[Finding]:
+    """Variables that name a folder from which no nvcc is taken."""
+    return [
+        note(
+            name,
+            f"{in_a_line(os.environ[name])} has no bin/nvcc that can be run; {used.path} is used instead",
+            remedy="set it to the toolkit's folder, or unset it",
+        )
+        for name in used.passed_over
+    ]
 
 
 def _compiled(question: Question, used: nvcc.Nvcc) -> Finding:
-    """Whether the nvcc that runs use does so. ToolMissing where it does not tell its version."""
+    """Whether the nvcc that runs use does so."""
     told = run([used.path, "--version"], limit_seconds=COMPILE_SECONDS)
     if told.how is Ending.TIMED_OUT:
         return problem(NAME, f"{used.path} --version: {ending_of(told)}", means=MEANS, remedy=_other_than(used))
     capability = question.compute_capability
-    toolchain = nvcc.cuda_toolchain(capability or ANY_ARCHITECTURE)
+    try:
+        toolchain = nvcc.cuda_toolchain(capability or ANY_ARCHITECTURE)
+    except ToolMissing as error:
+        return problem(NAME, in_a_line(str(error)), means=MEANS)
     release = re.search(r"release (\d+)\.(\d+)", toolchain.version)
     version = f"nvcc {release[1]}.{release[2]}" if release else toolchain.version
     found = f"{version} ({toolchain.compiler})"
