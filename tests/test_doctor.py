@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -414,7 +416,16 @@ def test_a_clock_that_is_not_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(software, "_version", lambda name: "1.0" if name in ("torch", "cupy-cuda12x") else None)
     assert only(software.extras(QUESTION)).state is State.NOTE
     found = only(software.extras(Question("cpu", "results.db")))
-    assert (found.state, found.found) == (State.OK, "torch 1.0, cupy 1.0, no jax, pynvml")
+    missing = "jax, pynvml, optuna, distributed, psycopg, vl_convert"
+    assert (found.state, found.found) == (State.OK, f"torch 1.0, cupy 1.0, no {missing}")
+
+
+def test_what_the_extras_bring_is_told() -> None:
+    """All that a user's extras need is looked for, by the name of its distribution; PyCUDA has a line of its own."""
+    extras = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = [one for name in ("cuda", "optuna", "dask", "postgresql", "report") for one in extras[name]]
+    looked_for = {name for names in software.EXTRAS.values() for name in names}
+    assert {re.split(r"[\[>=]", one)[0] for one in needed} - looked_for == {"pycuda"}
 
 
 # --- This machine ---

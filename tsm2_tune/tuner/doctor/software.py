@@ -19,12 +19,16 @@ from tsm2_tune.tuner.trial import in_a_line
 COMPILE_SECONDS = 25.0  # for a compiler to tell its version, and to compile a line
 ANSWER = 42
 LINE = f'extern "C" __attribute__((visibility("default"))) int answer() {{ return {ANSWER}; }}\n'
-# What it is good for -> the distributions that bring it, of which one is enough.
+# A package as it is imported -> the distributions that bring it, of which one is enough.
 EXTRAS = {
     "torch": ("torch",),
     "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x"),
     "jax": ("jax",),
     "pynvml": ("nvidia-ml-py",),
+    "optuna": ("optuna",),
+    "distributed": ("distributed",),
+    "psycopg": ("psycopg",),
+    "vl_convert": ("vl-convert-python",),
 }
 
 
@@ -35,7 +39,9 @@ def python(question: Question) -> list[Finding]:
 
 
 def extras(question: Question) -> list[Finding]:
-    """Packages that exports work with, and the one that reads a GPU's clock. None is imported."""
+    """Packages that exports work with, the one that reads a GPU's clock, and those of the other extras. None is
+    imported.
+    """
     found = {name: next(filter(None, map(_version, names)), None) for name, names in EXTRAS.items()}
     here = [f"{name} {text}" for name, text in found.items() if text]
     missing = [name for name, text in found.items() if not text]
