@@ -144,16 +144,22 @@ def test_python_parses() -> None:
             pytest.fail(f"{page}: {error}\n{body}")
 
 
-def command_lines() -> Iterator[tuple[str, str]]:
-    """Those of tsm2-tune in blocks, and in the prose those that leave nothing out."""
+def typed_lines() -> Iterator[tuple[str, str]]:
+    """Those of tsm2-tune in blocks."""
     for path in GUIDE:
-        page = written(path)
-        for language, body in FENCE.findall(page):
+        for language, body in FENCE.findall(written(path)):
             if language != "python":
                 for line in body.splitlines():
                     line = line.strip().removeprefix("$ ")
                     if line.startswith("tsm2-tune "):
                         yield name_of(path), line
+
+
+def command_lines() -> Iterator[tuple[str, str]]:
+    """Those in blocks, and in the prose those that leave nothing out."""
+    yield from typed_lines()
+    for path in GUIDE:
+        page = written(path)
         for inline in re.findall(r"(?<!`)`(tsm2-tune [^`]+)`(?!`)", FENCE.sub("", page)):
             line = " ".join(inline.split())
             if "..." not in line:
@@ -198,6 +204,12 @@ def test_command_lines_parse() -> None:
             check_command(line)
         except (click.UsageError, tsm2_tune.TuneError) as error:
             pytest.fail(f"{page}: {line}: {error}")
+
+
+def test_whoever_types_a_line_that_tunes_names_shapes() -> None:
+    tuning = [(page, line) for page, line in typed_lines() if line.startswith("tsm2-tune --")]
+    assert len(tuning) > 10
+    assert [(page, line) for page, line in tuning if " --shapes " not in line] == []
 
 
 @pytest.mark.parametrize(
