@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -228,6 +229,19 @@ def test_whoever_types_a_line_that_tunes_names_shapes() -> None:
 def test_a_wrong_command_line_is_found(line: str) -> None:
     with pytest.raises((click.UsageError, tsm2_tune.InputError)):
         check_command(line)
+
+
+def test_every_extra_is_named_with_what_it_brings() -> None:
+    page = (DOCS / "tuning.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Extras\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `([a-z]+)` \| ([^|]+) \|", section, re.MULTILINE))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    named = {name: {one.lower().replace(" ", "_") for one in packages.split(", ")} for name, packages in rows.items()}
+    assert named == {
+        name: {re.split(r"[\[>=]", one)[0] for one in packages}
+        for name, packages in extras.items()
+        if name not in ("test", "lint", "dist")
+    }
 
 
 # Size
