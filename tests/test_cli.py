@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
+import click
 import pytest
 from rich.console import Console
 
@@ -321,6 +322,15 @@ def test_a_usage_error_is_one_line(arguments: tuple[str, ...], sentence: str) ->
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
     assert result.output.startswith("Error: ")
     assert sentence in result.output
+
+
+GROUPS = [name for name, command in main.commands.items() if isinstance(command, click.Group)]
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_missing_subcommand_is_named(name: str) -> None:
+    result = run(name)
+    assert (result.exit_code, result.output) == (2, "Error: Missing command; --help says more\n")
 
 
 def test_every_command_is_in_the_readme() -> None:

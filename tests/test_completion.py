@@ -49,6 +49,10 @@ def test_families_are_completed_one_after_another(command: tuple[str, ...]) -> N
     assert completed("export", "--family", "ism") == ["ism2"]
 
 
+def test_strategies_are_completed() -> None:
+    assert completed("--strategy", "optuna:t") == ["optuna:tpe"]
+
+
 def test_configurations_are_completed_value_by_value() -> None:
     assert "ladder:" in completed("source", "")
     versions = completed("source", "tsm2")
@@ -70,6 +74,15 @@ def test_what_is_completed_leads_to_a_configuration(name: str, monkeypatch: pyte
         assert len(longer) > len(text)
         text, steps = longer, steps + 1
     assert steps > 0
+
+
+@pytest.mark.parametrize("command", [("import",), ("db", "merge"), ("db", "merge", "one.db")])
+def test_what_can_be_imported_is_completed(command: tuple[str, ...]) -> None:
+    assert completed(*command, "pretuned:") == ["pretuned:h100", "pretuned:h200"]
+    assert completed(*command, "pretuned:h2") == ["pretuned:h200"]
+    shell = ShellComplete(main, {}, "tsm2-tune", "_TSM2_TUNE_COMPLETE")
+    (found,) = shell.get_completions(list(command), "p")
+    assert (found.value, found.type) == ("p", "file")
 
 
 def test_every_command_is_there_under_its_name() -> None:

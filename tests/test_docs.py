@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,16 +145,22 @@ def test_python_parses() -> None:
             pytest.fail(f"{page}: {error}\n{body}")
 
 
-def command_lines() -> Iterator[tuple[str, str]]:
-    """Those of tsm2-tune in blocks, and in the prose those that leave nothing out."""
+def typed_lines() -> Iterator[tuple[str, str]]:
+    """Those of tsm2-tune in blocks."""
     for path in GUIDE:
-        page = written(path)
-        for language, body in FENCE.findall(page):
+        for language, body in FENCE.findall(written(path)):
             if language != "python":
                 for line in body.splitlines():
                     line = line.strip().removeprefix("$ ")
                     if line.startswith("tsm2-tune "):
                         yield name_of(path), line
+
+
+def command_lines() -> Iterator[tuple[str, str]]:
+    """Those in blocks, and in the prose those that leave nothing out."""
+    yield from typed_lines()
+    for path in GUIDE:
+        page = written(path)
         for inline in re.findall(r"(?<!`)`(tsm2-tune [^`]+)`(?!`)", FENCE.sub("", page)):
             line = " ".join(inline.split())
             if "..." not in line:
@@ -200,6 +207,12 @@ def test_command_lines_parse() -> None:
             pytest.fail(f"{page}: {line}: {error}")
 
 
+def test_whoever_types_a_line_that_tunes_names_shapes() -> None:
+    tuning = [(page, line) for page, line in typed_lines() if line.startswith("tsm2-tune --")]
+    assert len(tuning) > 10
+    assert [(page, line) for page, line in tuning if " --shapes " not in line] == []
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -216,6 +229,19 @@ def test_command_lines_parse() -> None:
 def test_a_wrong_command_line_is_found(line: str) -> None:
     with pytest.raises((click.UsageError, tsm2_tune.InputError)):
         check_command(line)
+
+
+def test_every_extra_is_named_with_what_it_brings() -> None:
+    page = (DOCS / "tuning.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Extras\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `([a-z]+)` \| ([^|]+) \|", section, re.MULTILINE))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    named = {name: {one.lower().replace(" ", "_") for one in packages.split(", ")} for name, packages in rows.items()}
+    assert named == {
+        name: {re.split(r"[\[>=]", one)[0] for one in packages}
+        for name, packages in extras.items()
+        if name not in ("test", "lint", "dist")
+    }
 
 
 # Size

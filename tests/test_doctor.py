@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,74 @@ def test_an_nvcc_that_hangs_is_ended(
     found = only(examination._examined("CUDA toolkit", QUESTION))
     assert (found.state, found.found) == (State.PROBLEM, "no answer within 5 s")
     assert is_gone(int((tmp_path / "process").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("told", "variable", "remedy"),
+    [
+        ("", "CUDA_HOME", "mend that toolkit, set CUDA_HOME to another, or unset it"),
+        ("release 13.0", "CUDA_PATH", "mend that toolkit, set CUDA_PATH to another, or unset it"),
+        ("", "", "mend that toolkit, or set CUDA_HOME to another"),
+    ],
+)
+def test_an_nvcc_that_hangs_is_named(
+    tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, variable: str, remedy: str
+) -> None:
+    """From the beginning, or once it has told its version."""
+    monkeypatch.setattr(toolkit, "COMPILE_SECONDS", 0.6)
+    path = tool("nvcc", f'[ "$1 {told}" = "--version release 13.0" ] && echo {told} && exit; sleep 600')
+    if variable:
+        monkeypatch.setenv(variable, str(tmp_path / "home"))
+        (tmp_path / "home").mkdir()
+        path = path.parent.rename(tmp_path / "home" / "bin") / "nvcc"
+    found = only(toolkit.toolkit(QUESTION))
+    assert (found.state, found.remedy) == (State.PROBLEM, remedy)
+    assert str(path) in found.found
+    assert found.found.endswith(": no answer within 1 s")
+
+
+@pytest.mark.parametrize(
+    ("compiles", "state"), [(WRITES, State.OK), ("exit 3", State.PROBLEM), ("echo text > $2", State.PROBLEM)]
+)
+@pytest.mark.parametrize("made", ["", "bin", "bin/nvcc"])
+def test_a_cuda_home_without_nvcc_is_told(
+    nvcc: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compiles: str,
+    state: State,
+    made: str,
+) -> None:
+    path, home = nvcc(compiles), tmp_path / "home"
+    (home / made).mkdir(parents=True)  # a folder is no compiler
+    monkeypatch.setenv("CUDA_HOME", str(home))
+    monkeypatch.setenv("CUDA_PATH", "")
+    found = toolkit.toolkit(QUESTION)
+    assert [(one.name, one.state) for one in found] == [("CUDA toolkit", state), ("CUDA_HOME", State.NOTE)]
+    assert found[1].found == f"{home} has no bin/nvcc that can be run; {path} is used instead"
+    monkeypatch.setenv("CUDA_PATH", str(home))
+    assert [one.name for one in toolkit.toolkit(QUESTION)] == ["CUDA toolkit", "CUDA_HOME", "CUDA_PATH"]
+
+
+def test_only_variables_before_the_nvcc_are_told(
+    nvcc: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = nvcc(WRITES)
+    path.parent.rename(tmp_path / "bin")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setenv("CUDA_PATH", "/nowhere")
+    assert only(toolkit.toolkit(QUESTION)).state is State.OK
+    monkeypatch.setenv("CUDA_HOME", "/nowhere")
+    monkeypatch.setenv("CUDA_PATH", str(tmp_path))
+    assert [one.name for one in toolkit.toolkit(QUESTION)] == ["CUDA toolkit", "CUDA_HOME"]
+
+
+def test_a_compiler_that_hangs_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "COMPILE_SECONDS", 0.6)
+    path = tool("c++", "sleep 600")
+    found = only(software.host_compiler(Question("cpu", "results.db")))
+    assert (found.state, found.found) == (State.PROBLEM, f"{path} --version: no answer within 1 s")
+    assert found.remedy == "mend it, or name another in CXX"
 
 
 def test_a_quiet_gpu_is_well(smi: Callable[..., list[Finding]]) -> None:
@@ -329,6 +399,7 @@ def test_the_hosts_compiler_compiles_a_line_that_runs() -> None:
     [
         ("echo 'error: no'; exit 1", "does not compile a line: error: no"),
         ("kill -KILL $$", "killed by SIGKILL"),
+        ("exit 7", "does not compile a line: exited 7, and no message"),
         ("exit 0", "does not run"),
     ],
 )
@@ -345,7 +416,16 @@ def test_a_clock_that_is_not_recorded_is_told(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(software, "_version", lambda name: "1.0" if name in ("torch", "cupy-cuda12x") else None)
     assert only(software.extras(QUESTION)).state is State.NOTE
     found = only(software.extras(Question("cpu", "results.db")))
-    assert (found.state, found.found) == (State.OK, "torch 1.0, cupy 1.0, no jax, pynvml")
+    missing = "jax, pynvml, optuna, distributed, psycopg, vl_convert"
+    assert (found.state, found.found) == (State.OK, f"torch 1.0, cupy 1.0, no {missing}")
+
+
+def test_what_the_extras_bring_is_told() -> None:
+    """All that a user's extras need is looked for, by the name of its distribution; PyCUDA has a line of its own."""
+    extras = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = [one for name in ("cuda", "optuna", "dask", "postgresql", "report") for one in extras[name]]
+    looked_for = {name for names in software.EXTRAS.values() for name in names}
+    assert {re.split(r"[\[>=]", one)[0] for one in needed} - looked_for == {"pycuda"}
 
 
 # --- This machine ---

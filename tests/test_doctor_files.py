@@ -55,6 +55,20 @@ def test_a_folder_that_cannot_be_made_is_a_problem(
     assert only(PROBES[probe].look(question)).state is State.PROBLEM
 
 
+@pytest.mark.parametrize(
+    ("name", "said", "remedy"),
+    [
+        ("/proc/x.db", "no file can be made in /proc", "name a file elsewhere with --db"),
+        ("missing/x.db", "no folder {here}/missing", "make it, or name a file elsewhere with --db"),
+        ("file/x.db", "{here}/file is no folder", "name a file elsewhere with --db"),
+    ],
+)
+def test_a_folder_that_takes_no_database_is_told_as_it_is(name: str, said: str, remedy: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = only(storage.database(Question("cpu", name)))
+    assert (found.state, found.found, found.remedy) == (State.PROBLEM, said.format(here=tmp_path), remedy)
+
+
 @pytest.mark.parametrize("probe", ["cache", "database"])
 def test_a_full_disk_is_a_problem(probe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(28, "No space left on device")

@@ -29,7 +29,7 @@ ALLOWED = {
     "reporting": {"tuner", "display", "command_options", "usage"},
     "importing": {"tuner", "display", "command_options", "usage"},
     "databases": {"importing", "tuner", "display", "command_options", "usage"},
-    "completion": {"generator", "tuner"},
+    "completion": {"generator", "pretuned", "tuner"},
     "command_options": {"completion", "errors", "generator", "tuner", "options"},
     "usage": {"errors", "tuner", "display"},
     "reports": {"errors", "generator", "tuner", "winners", "display"},

@@ -13,7 +13,7 @@ from tsm2_tune.tuner import cache as binaries
 from tsm2_tune.usage import Group
 
 
-@click.group(cls=Group, no_args_is_help=False)
+@click.group(cls=Group)
 def cache() -> None:
     """Show or clear the cache of compiled kernels."""
 

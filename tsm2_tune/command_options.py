@@ -179,7 +179,7 @@ cluster_option = click.option(
     "--cluster",
     metavar="ADDRESS",
     help="The Dask scheduler, such as tcp://host:8786, whose workers each tune on the first GPU that they see, or"
-    " with --device cpu on their host. They must all reach --db.",
+    " on their host where they see none or with --device cpu. They must all reach --db.",
 )
 stored_device_option = click.option(
     "--device",

@@ -1,4 +1,4 @@
-"""What a shell completes: devices, kernel families, and configurations as they are spelt."""
+"""What a shell completes: devices, kernel families, what can be imported, and configurations as they are spelt."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from click import Context, Parameter
+from click.shell_completion import CompletionItem
 
 from tsm2_tune.generator.config import family_spelt
 from tsm2_tune.generator.families import FAMILIES
@@ -61,6 +62,15 @@ def configurations(ctx: Context, param: Parameter, incomplete: str) -> list[str]
             return found
         at = len(found[0])
     return []
+
+
+def importable(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
+    """The package's own texts once their prefix is there; else files, which a shell lists by itself."""
+    from tsm2_tune.pretuned import PREFIX, pretuned
+
+    if not incomplete.startswith(PREFIX):
+        return [CompletionItem(incomplete, type="file")]
+    return [CompletionItem(name) for name in _beginning(incomplete, [PREFIX + one.name for one in pretuned()])]
 
 
 def _up_to_comma(text: str, at: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 import tsm2_tune
-from tsm2_tune import display
+from tsm2_tune import completion, display
 from tsm2_tune.command_options import database_option, json_option
 from tsm2_tune.importing import tell_imported
 from tsm2_tune.tuner.addresses import place_of, shown_name
@@ -50,7 +50,7 @@ def check(ctx: click.Context, database: str, as_json: bool) -> None:
 
 
 @db.command()
-@click.argument("sources", metavar="FILE...", nargs=-1, required=True)
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True, shell_complete=completion.importable)
 @database_option
 def merge(sources: tuple[str, ...], database: str) -> None:
     """Add all trials of FILEs, one after another, to the database, which is made where it is missing.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 import tsm2_tune
+from tsm2_tune import completion
 from tsm2_tune.command_options import database_option
 from tsm2_tune.display import printable, waiting
 from tsm2_tune.tuner.addresses import shown_name
@@ -14,7 +15,7 @@ MOST_TOLD = 20  # configurations of a kind
 
 
 @click.command("import", cls=Command)
-@click.argument("source", metavar="FILE")
+@click.argument("source", metavar="FILE", shell_complete=completion.importable)
 @database_option
 def import_(source: str, database: str) -> None:
     """Add the trials of FILE to the database: of another database, a text of trials, a T4 file or a cache of Kernel

@@ -38,7 +38,10 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """The same of commands with a name each."""
+    """The same of commands with a name each. Without one it says that it is missing; click would print all help."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **{"no_args_is_help": False, **named})
 
 
 @contextmanager

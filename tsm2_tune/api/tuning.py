@@ -97,7 +97,7 @@ def tune(
     - `device`: a CUDA ordinal, "cpu" for this host, or the target of an earlier result; None is GPU 0, or this host.
       Several, as a list or a text with commas, and "all" GPUs divide the work, each in a process of its own.
     - `cluster`: the address of a Dask scheduler. Each of its workers has a run, on the first GPU that it sees, or
-      where `device` is "cpu" on its host. `db` must be a database that all of them reach.
+      on its host where it sees none or `device` is "cpu". `db` must be a database that all of them reach.
     - `db`: the database, made where it is missing. The same call again goes on where the last one stopped.
     - `budget`, `max_trials`: seconds and configurations for each problem, those of earlier runs included; None is
       no limit, and so is a budget of 0.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
@@ -11,18 +12,36 @@ from tsm2_tune.generator.tensor_cores import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.tuner.compiler import Toolchain, answer
 from tsm2_tune.tuner.trial import in_a_line
 
+VARIABLES = ("CUDA_HOME", "CUDA_PATH")  # each may name a toolkit; the first counts
 
-def nvcc_path() -> str:
+
+@dataclass(frozen=True, slots=True)
+class Nvcc:
+    """Where the compiler is, and how it was found."""
+
+    path: str
+    named_by: str  # the variable that names its toolkit; "" for none
+    passed_over: tuple[str, ...]  # variables that name a folder without an nvcc that can be run
+
+
+def find() -> Nvcc:
     """The compiler; ToolMissing where it is neither under $CUDA_HOME nor on PATH."""
-    homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    for home in homes:
-        if shutil.which("nvcc", path=str(Path(home, "bin"))):
-            return str(Path(home, "bin", "nvcc"))
+    passed_over: list[str] = []
+    for name in filter(os.environ.get, VARIABLES):
+        folder = Path(os.environ[name], "bin")
+        if shutil.which("nvcc", path=str(folder)):
+            return Nvcc(str(folder / "nvcc"), name, tuple(passed_over))
+        passed_over.append(name)
     found = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if found is None:
         places = "$CUDA_HOME/bin, $CUDA_PATH/bin, PATH and /usr/local/cuda/bin"
         raise ToolMissing(f"nvcc not found: looked in {places}; set CUDA_HOME")
-    return found
+    return Nvcc(found, "", tuple(passed_over))
+
+
+def nvcc_path() -> str:
+    """As `find`."""
+    return find().path
 
 
 def architecture_flag(compute_capability: tuple[int, int]) -> str:

@@ -46,9 +46,9 @@ PROBES = {
     "CUDA driver": Probe(driver, "gpu", True, "see nvidia-smi and the system's log; restart"),
     "nvidia-smi": Probe(nvidia_smi, "running gpu", False, "see the system's log; restart the driver"),
     "PyCUDA": Probe(pycuda, "gpu", True, "pip install --force-reinstall --no-cache-dir --no-binary pycuda pycuda"),
-    "CUDA toolkit": Probe(toolkit, "gpu", True, "try nvcc --version; install the toolkit anew, or set CUDA_HOME"),
+    "CUDA toolkit": Probe(toolkit, "gpu", True, "see that the toolkit in CUDA_HOME, else in PATH, can be read"),
     "cuBLAS and cuBLASLt": Probe(vendor, "gpu", False, "install the CUDA toolkit, or tune with --no-vendor"),
-    "C++ compiler": Probe(host_compiler, "host", True, "try c++ --version; name another in CXX"),
+    "C++ compiler": Probe(host_compiler, "host", True, "see that the compiler in CXX, else in PATH, can be read"),
     "cache": Probe(cache, "any", True, "set XDG_CACHE_HOME to a folder on a local disk"),
     "database": Probe(database, "any", True, "name a file on a local disk with --db"),
 }

@@ -12,19 +12,23 @@ from typing import Any
 import tsm2_tune
 from tsm2_tune.errors import TuneError
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
-from tsm2_tune.tuner.host.toolchain import host_toolchain
-from tsm2_tune.tuner.processes import run
+from tsm2_tune.tuner.host.toolchain import compiler_command, host_toolchain
+from tsm2_tune.tuner.processes import Ended, Ending, run
 from tsm2_tune.tuner.trial import in_a_line
 
-COMPILE_SECONDS = 25.0
+COMPILE_SECONDS = 25.0  # for a compiler to tell its version, and to compile a line
 ANSWER = 42
 LINE = f'extern "C" __attribute__((visibility("default"))) int answer() {{ return {ANSWER}; }}\n'
-# What it is good for -> the distributions that bring it, of which one is enough.
+# A package as it is imported -> the distributions that bring it, of which one is enough.
 EXTRAS = {
     "torch": ("torch",),
     "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x"),
     "jax": ("jax",),
     "pynvml": ("nvidia-ml-py",),
+    "optuna": ("optuna",),
+    "distributed": ("distributed",),
+    "psycopg": ("psycopg",),
+    "vl_convert": ("vl-convert-python",),
 }
 
 
@@ -35,7 +39,9 @@ def python(question: Question) -> list[Finding]:
 
 
 def extras(question: Question) -> list[Finding]:
-    """Packages that exports work with, and the one that reads a GPU's clock. None is imported."""
+    """Packages that exports work with, the one that reads a GPU's clock, and those of the other extras. None is
+    imported.
+    """
     found = {name: next(filter(None, map(_version, names)), None) for name, names in EXTRAS.items()}
     here = [f"{name} {text}" for name, text in found.items() if text]
     missing = [name for name, text in found.items() if not text]
@@ -57,7 +63,12 @@ def host_compiler(question: Question) -> list[Finding]:
     """Compiles a line with the flags of kernels, and calls it."""
     name = "C++ compiler"
     means = "--device cpu cannot run"
+    remedy = "mend it, or name another in CXX"
     try:
+        compiler = compiler_command()[0]
+        told = run([compiler, "--version"], limit_seconds=COMPILE_SECONDS)
+        if told.how is Ending.TIMED_OUT:
+            return [problem(name, f"{compiler} --version: {ending_of(told)}", means=means, remedy=remedy)]
         toolchain = host_toolchain()
     except TuneError as error:
         return [problem(name, in_a_line(str(error)), means=means)]
@@ -65,10 +76,10 @@ def host_compiler(question: Question) -> list[Finding]:
         source, binary = Path(folder, "line.cpp"), Path(folder, "line.so")
         source.write_text(LINE)
         command = [toolchain.compiler, *toolchain.flags, "-o", str(binary), str(source)]
-        ended = run(command, limit_seconds=COMPILE_SECONDS)
+        ended = run(command, limit_seconds=COMPILE_SECONDS - told.seconds)
         if not ended.is_well:
-            found = f"{toolchain.compiler} does not compile a line: {first_line(ended.messages) or ended.how.value}"
-            return [problem(name, found, means=means, remedy="mend it, or name another in CXX")]
+            found = f"{toolchain.compiler} does not compile a line: {ending_of(ended)}"
+            return [problem(name, found, means=means, remedy=remedy)]
         try:
             answered = ctypes.CDLL(str(binary)).answer()
         except (OSError, AttributeError) as error:
@@ -112,7 +123,11 @@ def _opened(drv: Any, ordinal: int) -> Finding:
     return ok("device", f"GPU {ordinal} opens, {free_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB are free")
 
 
-def first_line(messages: str) -> str:
-    """The line of a compiler's messages that tells most: the first error, else the first of all."""
-    lines = [in_a_line(line) for line in messages.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")[:300]
+def ending_of(ended: Ended) -> str:
+    """Why a compiler failed, in a line: its first error, or else its first message, or else how it ended."""
+    if ended.how is Ending.TIMED_OUT:
+        return f"no answer within {ended.seconds:.0f} s"
+    lines = [in_a_line(line) for line in ended.messages.splitlines() if line.strip()]
+    if lines:
+        return next((line for line in lines if "error" in line.lower()), lines[0])[:300]
+    return f"{ended.how.value} {ended.status}, and no message"

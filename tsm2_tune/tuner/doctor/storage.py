@@ -21,6 +21,7 @@ from tsm2_tune.tuner.trial import in_a_line
 PROBE_BYTES = 2**16
 LITTLE_BYTES = 2**30  # of free space
 LOCK_SECONDS = 10.0
+ELSEWHERE = "name a file elsewhere with --db"
 # A second process, which must not get the lock that the first one has: SQLite's code for that is 5, busy.
 SECOND = """
 import sqlite3, sys
@@ -63,23 +64,25 @@ def database(question: Question) -> list[Finding]:
     try:
         place = place_of(question.database)
         if isinstance(place, Address):
-            return [_on_server(place)]
+            from tsm2_tune.tuner.doctor.rights import on_server  # a file does not wait for what speaks to a server
+
+            return [on_server(place)]
         path = Path(os.path.realpath(place))
     except (TuneError, ValueError) as error:
         return [problem(name, in_a_line(str(error)), means=means)]
     folder = path.parent
-    remedy = "make the folder writable, or name a file elsewhere with --db"
     trouble = _unreadable(path)
     if trouble:
         return [problem(name, trouble, means=means, remedy="restore a copy, or name another file with --db")]
     if path.exists() and not os.access(path, os.W_OK):
+        remedy = f"make it writable, or {ELSEWHERE}"
         return [problem(name, f"{path} cannot be written", means=means, remedy=remedy)]
     try:
         _write(folder)
         free_bytes, locks_hold = _free_bytes(folder), _locks_hold(folder)
     except (OSError, sqlite3.Error) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        return [problem(name, f"{folder} cannot be written ({why})", means=means, remedy=remedy)]
+        found, remedy = _unwritable(folder, error)
+        return [problem(name, found, means=means, remedy=remedy)]
     found = f"{path}, {'there' if path.exists() else 'not made yet'}"
     if not locks_hold:
         found += ", where SQLite's locks do not hold"
@@ -90,13 +93,6 @@ def database(question: Question) -> list[Finding]:
         remedy = f"name a file on a local disk with --db, or a PostgreSQL database, {EXAMPLE}"
         return [problem(name, f"{found}, on a network's file system ({kind})", means=means, remedy=remedy)]
     return [_of_space(name, found, free_bytes)]
-
-
-def _on_server(address: Address) -> Finding:
-    """Whether it answers and is ours, or empty. TuneError where not."""
-    from tsm2_tune.tuner.server import schema_at
-
-    return ok("database", f"{address}, {'there' if schema_at(address) else 'not made yet'}")
 
 
 def _of_space(name: str, found: str, free_bytes: int) -> Finding:
@@ -116,6 +112,18 @@ def _write(folder: Path) -> None:
         file.write(bytes(PROBE_BYTES))
         file.flush()
         os.fsync(file.fileno())
+
+
+def _unwritable(folder: Path, error: OSError | sqlite3.Error) -> tuple[str, str]:
+    """What the error means that writing there ended with, and what to do."""
+    if isinstance(error, FileNotFoundError) and folder.is_dir():  # of the kernel's own, such as /proc
+        return f"no file can be made in {folder}", ELSEWHERE
+    if isinstance(error, FileNotFoundError):
+        return f"no folder {folder}", f"make it, or {ELSEWHERE}"
+    if isinstance(error, NotADirectoryError):
+        return f"{folder} is no folder", ELSEWHERE
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    return f"{folder} cannot be written ({why})", f"make the folder writable, or {ELSEWHERE}"
 
 
 def _free_bytes(folder: Path) -> int:

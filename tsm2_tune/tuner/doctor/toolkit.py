@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -11,8 +12,8 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner import nvcc
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
-from tsm2_tune.tuner.doctor.software import COMPILE_SECONDS, first_line
-from tsm2_tune.tuner.processes import run
+from tsm2_tune.tuner.doctor.software import COMPILE_SECONDS, ending_of
+from tsm2_tune.tuner.processes import Ending, run
 from tsm2_tune.tuner.trial import in_a_line
 from tsm2_tune.tuner.vendor import libraries
 
@@ -34,37 +35,69 @@ ELF = b"\x7fELF"
 
 def toolkit(question: Question) -> list[Finding]:
     """Compiles a line for the device, with the flags of kernels."""
+    try:
+        used = nvcc.find()
+    except ToolMissing as error:
+        return [problem(NAME, in_a_line(str(error)), means=MEANS)]
+    return [_compiled(question, used), *_passed_over(used)]
+
+
+def _passed_over(used: nvcc.Nvcc) -> list[Finding]:
+    """Variables that name a folder from which no nvcc is taken."""
+    return [
+        note(
+            name,
+            f"{in_a_line(os.environ[name])} has no bin/nvcc that can be run; {used.path} is used instead",
+            remedy="set it to the toolkit's folder, or unset it",
+        )
+        for name in used.passed_over
+    ]
+
+
+def _compiled(question: Question, used: nvcc.Nvcc) -> Finding:
+    """Whether the nvcc that runs use does so."""
+    told = run([used.path, "--version"], limit_seconds=COMPILE_SECONDS)
+    if told.how is Ending.TIMED_OUT:
+        return problem(NAME, f"{used.path} --version: {ending_of(told)}", means=MEANS, remedy=_other_than(used))
     capability = question.compute_capability
     try:
         toolchain = nvcc.cuda_toolchain(capability or ANY_ARCHITECTURE)
     except ToolMissing as error:
-        return [problem(NAME, in_a_line(str(error)), means=MEANS)]
+        return problem(NAME, in_a_line(str(error)), means=MEANS)
     release = re.search(r"release (\d+)\.(\d+)", toolchain.version)
     version = f"nvcc {release[1]}.{release[2]}" if release else toolchain.version
     found = f"{version} ({toolchain.compiler})"
-    trouble = _trouble(toolchain, has_architecture=capability is not None)
+    limit_seconds = COMPILE_SECONDS - told.seconds
+    trouble = _trouble(toolchain, has_architecture=capability is not None, limit_seconds=limit_seconds)
     if trouble:
-        remedy = next((what for said, what in REMEDIES.items() if re.search(said, trouble)), "mend the toolkit")
-        return [problem(NAME, f"{found} does not compile a line: {trouble}", means=MEANS, remedy=remedy)]
+        remedy = next((what for said, what in REMEDIES.items() if re.search(said, trouble)), _other_than(used))
+        return problem(NAME, f"{found} does not compile a line: {trouble}", means=MEANS, remedy=remedy)
     supported = question.driver.get("version")
     if release and supported is not None and int(release[1]) > supported // 1000:
         text = f"{found} is newer than the driver, which has CUDA {supported // 1000}.{supported % 1000 // 10}"
         remedy = f"update the driver, or set CUDA_HOME to a toolkit of CUDA {supported // 1000}"
-        return [problem(NAME, text, means="the driver does not load what nvcc compiles", remedy=remedy)]
+        return problem(NAME, text, means="the driver does not load what nvcc compiles", remedy=remedy)
     architecture = "" if capability is None else f", compiles for {nvcc.architecture_flag(capability)}"
-    return [ok(NAME, f"{found}{architecture}")]
+    return ok(NAME, f"{found}{architecture}")
 
 
-def _trouble(toolchain: Toolchain, *, has_architecture: bool) -> str:
+def _other_than(used: nvcc.Nvcc) -> str:
+    """What to do about an nvcc that does not work."""
+    if used.named_by:
+        return f"mend that toolkit, set {used.named_by} to another, or unset it"
+    return "mend that toolkit, or set CUDA_HOME to another"
+
+
+def _trouble(toolchain: Toolchain, *, has_architecture: bool, limit_seconds: float) -> str:
     """What nvcc says against a line; "" where it compiles that."""
     flags = [flag for flag in toolchain.flags if has_architecture or not flag.startswith("-arch")]
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder, "line.cu"), Path(folder, "line.cubin")
         source.write_text(LINE)
         command = [toolchain.compiler, *flags, "-o", str(binary), str(source)]
-        ended = run(command, limit_seconds=COMPILE_SECONDS)
+        ended = run(command, limit_seconds=limit_seconds)
         if not ended.is_well:
-            return first_line(ended.messages) or f"{ended.how.value} {ended.status}, and no message"
+            return ending_of(ended)
         if not (binary.is_file() and binary.read_bytes().startswith(ELF)):
             return "it ended well, but wrote no binary"
     return ""

@@ -1,0 +1,85 @@
+"""What a user may do in a database of a PostgreSQL server. The server is asked; nothing is written."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, text
+
+from tsm2_tune.tuner import migrations, schema, server_layout
+from tsm2_tune.tuner.addresses import Address
+from tsm2_tune.tuner.doctor.finding import Finding, ok, problem
+from tsm2_tune.tuner.server import Server
+
+NAME, MEANS = "database", "no trial is stored"
+WRITTEN = [*schema.metadata.tables, server_layout.RECEIPT.name]
+ELSEWHERE = "or name another with --db"
+WHERE = text(
+    "SELECT pg_is_in_recovery(), quote_ident(current_schema()), quote_ident(current_user),"
+    " has_schema_privilege(current_schema(), 'CREATE')"
+)
+OURS = "pg_class.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
+OF_OTHERS = text(f"SELECT relname FROM pg_class WHERE {OURS} AND NOT pg_has_role(relowner, 'USAGE')")
+NOT_WRITTEN = text(
+    "SELECT DISTINCT privilege FROM pg_class, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege"
+    f" WHERE {OURS} AND relname = ANY(:tables) AND NOT has_table_privilege(pg_class.oid, privilege)"
+)
+VIEW = text(f"SELECT 1 FROM pg_class WHERE {OURS} AND relname = :view AND NOT has_table_privilege(oid, 'SELECT')")
+# Those that number the rows of a table.
+NOT_NUMBERED = text(
+    "SELECT DISTINCT 1 FROM pg_class JOIN pg_depend ON refobjid = pg_class.oid AND deptype = 'a'"
+    " AND classid = 'pg_class'::regclass AND refclassid = 'pg_class'::regclass"
+    " JOIN pg_class AS sequence ON sequence.oid = objid"
+    f" WHERE {OURS} AND pg_class.relname = ANY(:tables)"
+    " AND CASE sequence.relkind WHEN 'S' THEN NOT has_sequence_privilege(sequence.oid, 'USAGE, UPDATE') END"
+)
+
+
+class _AsItIs(Server):
+    """A database that is opened without making, migrating or removing anything."""
+
+    def _prepare(self, *, create: bool) -> None:
+        pass
+
+
+def on_server(address: Address) -> Finding:
+    """Whether it answers, is ours or empty, and may be written by this user. TuneError where it cannot be read."""
+    with _AsItIs.open(address, create=False) as server, server.transaction() as connection:
+        found = server_layout.found_version(connection, str(address))
+        return _finding(address, connection, found)
+
+
+def _finding(address: Address, connection: Connection, found: int) -> Finding:
+    is_standby, where, user, may_create = connection.execute(WHERE).one()
+    if is_standby:
+        remedy = "name the server that is written to with --db"
+        return problem(NAME, f"{address} can only be read, as it is a standby", means=MEANS, remedy=remedy)
+    if found < migrations.version():
+        if not may_create:
+            what = f"this user may not make tables in its schema {where}"
+            remedy = f"have its owner run GRANT CREATE ON SCHEMA {where} TO {user}, {ELSEWHERE}"
+            return problem(NAME, f"{address}, where {what}", means=MEANS, remedy=remedy)
+        if found and connection.execute(OF_OTHERS).first():
+            what = f"is of schema {found}, which only the owner of its tables can bring to {migrations.version()}"
+            remedy = f"have that user run tsm2-tune db migrate, {ELSEWHERE}"
+            return problem(NAME, f"{address} {what}", means=MEANS, remedy=remedy)
+        return ok(NAME, f"{address}, {'there' if found else 'not made yet'}")
+    lacking, grants = _lacking(connection, where, user)
+    if lacking:
+        remedy = f"have its owner run {'; '.join(grants)}; {ELSEWHERE}"
+        return problem(NAME, f"{address}, where this user may not {lacking}", means=MEANS, remedy=remedy)
+    return ok(NAME, f"{address}, there")
+
+
+def _lacking(connection: Connection, where: str, user: str) -> tuple[str, list[str]]:
+    """What the user may not do, "" for nothing, and the statements that grant it."""
+    missing = {*connection.execute(NOT_WRITTEN, {"tables": WRITTEN}).scalars()}
+    if connection.execute(VIEW, {"view": schema.best.name}).first():
+        missing.add("SELECT")
+    privileges = [one for one in ("SELECT", "INSERT", "UPDATE", "DELETE") if one in missing]
+    what, grants = [], []
+    if privileges:
+        what.append(f"{', '.join(privileges)} in all of its tables")
+        grants.append(f"GRANT {', '.join(privileges)} ON ALL TABLES IN SCHEMA {where} TO {user}")
+    if connection.execute(NOT_NUMBERED, {"tables": WRITTEN}).first():
+        what.append("use the sequences that number their rows")
+        grants.append(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {where} TO {user}")
+    return ", nor ".join(what), grants
