@@ -71,3 +71,10 @@ def test_no_command_shows_it(command: str) -> None:
 def test_a_file_whose_name_has_a_colon_or_an_at_is_a_file(name: str) -> None:
     assert place_of(name) == Path(name)
     assert shown_name(name) == name
+
+
+def test_an_import_into_what_is_no_address_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tsm2_tune.api.importing.opened", lambda *_: pytest.fail("it was read"))
+    said = run("import", "pretuned:h100", "--db", "postgresql+psycopg://h:port/x")
+    assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
+    assert "is no address: name the database as" in said.stderr

@@ -108,6 +108,13 @@ def test_trials_of_other_families_are_none_of_those_asked_for(store: Store, ours
     assert take(ours, C256, **most) is Claimed.ENOUGH
 
 
+def test_claims_of_other_families_are_none_of_those_asked_for(ours: Claims, theirs: Claims) -> None:
+    assert take(theirs, Ism2Config(1, 128, 4, 4, 2).text, families=("ism2",), most=1) is Claimed.YES
+    assert take(theirs, C512, basis="another", families=("tsm2",), most=1) is Claimed.YES
+    assert take(ours, C128, families=("tsm2",), most=1) is Claimed.YES
+    assert take(ours, C256, families=("tsm2",), most=1) is Claimed.ENOUGH
+
+
 def test_claims_that_are_taken_together_are_no_more_than_asked_for(ours: Claims) -> None:
     most = {"families": ("tsm2",), "most": 2}
     with ours.together():

@@ -13,6 +13,7 @@ from tsm2_tune.tuner.addresses import Address, is_address, place_of
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.importing.files import opened
 from tsm2_tune.tuner.importing.merging import Imported, merge
+from tsm2_tune.tuner.server import url_of
 
 
 def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT_DATABASE) -> Imported:
@@ -29,6 +30,8 @@ def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT
     cannot be used. Of a source that is refused nothing is added.
     """
     into = place_of(file_name("db", db))
+    if isinstance(into, Address):
+        url_of(into)  # refused before the source is read, which may take a minute
     name = file_name("source", source)
     named: AbstractContextManager[Path | Address]
     named = nullcontext(place_of(name)) if is_address(name) else pretuned.named(name)

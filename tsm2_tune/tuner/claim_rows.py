@@ -6,9 +6,10 @@ Each statement is made once: to make one takes longer than SQLite needs to execu
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, delete, func, or_, select
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import schema, stored
@@ -42,12 +43,19 @@ _TRIALS = (
 _IS_CLAIM = and_(*(column == bindparam(column.name) for column in schema.claim.primary_key.columns))
 _CLAIMED = select(_CLAIM.owner, _CLAIM.beat_at, _CLAIM.attempts).where(_IS_CLAIM)
 _SETTLED = delete(schema.claim).where(_IS_CLAIM)
-_OWNERS = (
-    select(_CLAIM.owner, func.max(_CLAIM.beat_at), func.count())
-    .where(_CLAIM.device_name == bindparam("device_name"), _CLAIM.problem == bindparam("problem"))
-    .where(_CLAIM.config.not_in(NO_CONFIGURATIONS))
-    .group_by(_CLAIM.owner)
-)
+
+
+@cache
+def _owners(families: tuple[str, ...]) -> Select[tuple[str, float, int]]:
+    """Of whoever has claimed configurations, how many are of these families and a basis."""
+    of_families = (_CLAIM.config.startswith(f"{name}:", autoescape=True) for name in families)
+    is_counted = and_(_CLAIM.basis == bindparam("basis"), or_(_CLAIM.config.in_(families), *of_families))
+    return (
+        select(_CLAIM.owner, func.max(_CLAIM.beat_at), func.sum(case((is_counted, 1), else_=0)))
+        .where(_CLAIM.device_name == bindparam("device_name"), _CLAIM.problem == bindparam("problem"))
+        .where(_CLAIM.config.not_in(NO_CONFIGURATIONS))
+        .group_by(_CLAIM.owner)
+    )
 
 
 def is_tried(
@@ -70,9 +78,14 @@ def trials(connection: Connection, device_name: str, problem: Problem, families:
     return int(connection.execute(_TRIALS, key).scalar_one())
 
 
-def owners(connection: Connection, device_name: str, problem: Problem) -> Sequence[Any]:
-    """Whoever has claimed configurations: the owner, when it said last that it lives, and how many."""
-    return connection.execute(_OWNERS, {"device_name": device_name, "problem": problem.text}).all()
+def owners(
+    connection: Connection, device_name: str, problem: Problem, families: Collection[str], basis: str
+) -> Sequence[Any]:
+    """Whoever has claimed configurations: the owner, when it said last that it lives, and how many of these families
+    and this basis.
+    """
+    key = {"device_name": device_name, "problem": problem.text, "basis": basis}
+    return connection.execute(_owners(tuple(families)), key).all()
 
 
 def claim_of(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> Any:

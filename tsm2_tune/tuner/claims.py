@@ -112,7 +112,7 @@ class Claims:
     ) -> Claimed:
         """Claim a configuration that nobody has tried, or has claimed and lives; what is given up only if `given_up`.
 
-        `most` is how many trials of these families and this basis there may be, with all claims.
+        `most` is how many trials of these families and this basis there may be, with all claims of them.
         """
         opened = self.written(problem) if self._open is None else nullcontext(self._open)
         with opened as connection:
@@ -213,7 +213,7 @@ class Claims:
         add_or_change(connection, schema.claim, key, values)
 
     def _count(self, connection: Connection, problem: Problem, families: Collection[str], basis: str) -> int:
-        """Trials of these families and this basis, and claims of runs that live.
+        """Trials of these families and this basis, and claims of them of runs that live.
 
         Of claims that are taken together they are counted once: each adds one.
         """
@@ -221,7 +221,7 @@ class Claims:
         if which in self._counted:
             return self._counted[which]
         tried = claim_rows.trials(connection, self.device_name, problem, families, basis)
-        owners = claim_rows.owners(connection, self.device_name, problem)
+        owners = claim_rows.owners(connection, self.device_name, problem, families, basis)
         now = self.database.now(connection)
         taken_on = (int(number) for owner, at, number in owners if owner == self.owner or lives(owner, at, now))
         found = tried + sum(taken_on)

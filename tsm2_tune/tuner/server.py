@@ -225,7 +225,7 @@ def _engine(address: Address) -> Engine:
         raise ToolMissing(
             f"{address} needs the package psycopg: install it with `pip install 'tsm2-tune[postgresql]'`"
         ) from None
-    url = _url(address)
+    url = url_of(address)
     connection = {name: value for name, value in CONNECTION.items() if name not in url.query}
     try:
         engine = create_engine(url, pool_pre_ping=True, connect_args=connection, hide_parameters=True)
@@ -242,8 +242,8 @@ def _engine(address: Address) -> Engine:
     return engine
 
 
-def _url(address: Address) -> URL:
-    """StoreError where the address is none."""
+def url_of(address: Address) -> URL:
+    """The address as SQLAlchemy knows it. StoreError where it is none."""
     try:
         url = make_url(address.url).set(drivername="postgresql+psycopg")
     except (ArgumentError, ValueError):
