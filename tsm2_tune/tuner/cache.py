@@ -28,6 +28,7 @@ KEPT_OF_LIMIT = 0.9  # that eviction leaves, so that the next run need not evict
 SPARED_SECONDS = 3600.0  # since its last use, in which no run evicts another's binary
 UNLOCKED_SECONDS = 60.0  # within which who has made a working folder locks it
 MOST_REPORT_BYTES = 2**16
+TRIES = 20  # to make a folder that somebody removes again and again
 WORKING = "working"
 STARTED = time.time()
 
@@ -49,11 +50,11 @@ def cache_folder() -> Path:
     InputError where it cannot be written, or where others than this user and root can change what is in it.
     """
     folder = Path(os.path.realpath(named_folder()))
-    for is_last in (False, False, True):
+    for left in reversed(range(TRIES)):
         try:
             _make_trusted(folder)
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and not is_last:  # another process removed it just now
+            if isinstance(error, FileNotFoundError) and left:  # another process removed it just now
                 continue
             raise InputError(
                 f"cache folder {folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to one that can"
