@@ -166,6 +166,21 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.01)
 
 
+def with_a_broken_commit(monkeypatch: pytest.MonkeyPatch, end: Callable[[Connection], object]) -> list[int]:
+    """The first commit of what is written ends so, and nobody hears its answer; empty once that has been."""
+    commit, left = Connection.commit, [1]
+
+    def broken(connection: Connection) -> None:
+        if left and connection.get_execution_options().get("isolation_level") == "READ COMMITTED":
+            left.pop()
+            end(connection)
+            raise OperationalError("COMMIT", {}, gone(), connection_invalidated=True)
+        commit(connection)
+
+    monkeypatch.setattr(Connection, "commit", broken)
+    return left
+
+
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_the_answer_to_a_commit_is_lost(
     address: str, store: Store, monkeypatch: pytest.MonkeyPatch, quick: None, is_stored: bool
@@ -173,17 +188,7 @@ def test_the_answer_to_a_commit_is_lost(
     """Whether the server had stored it or not, it is stored once."""
     for config in (FIRST, SECOND):
         store.add_trial(tuning_run(), trial(500.0, config))
-    commit, left = Connection.commit, [1]
-
-    def lost(connection: Connection) -> None:
-        if left and connection.get_execution_options().get("isolation_level") == "READ COMMITTED":
-            left.pop()
-            if is_stored:
-                commit(connection)
-            raise OperationalError("COMMIT", {}, gone(), connection_invalidated=True)
-        commit(connection)
-
-    monkeypatch.setattr(Connection, "commit", lost)
+    left = with_a_broken_commit(monkeypatch, Connection.commit if is_stored else lambda _: None)
     assert store.add_final(tuning_run(), final((FIRST, 400.0), (SECOND, 410.0)), FAMILIES, BASIS) == 1
     assert left == []
     assert asked(address, ROUNDS) == [(1, 2)]
@@ -196,19 +201,14 @@ def test_whether_a_commit_that_still_goes_on_was_stored_is_asked_when_it_has_end
     for config in (FIRST, SECOND):
         store.add_trial(tuning_run(), trial(500.0, config))
     asked(address, SLOW_COMMIT)
-    commit, left = Connection.commit, [1]
 
-    def broken(connection: Connection) -> None:
-        if left and connection.get_execution_options().get("isolation_level") == "READ COMMITTED":
-            left.pop()
-            driver = connection.connection.driver_connection
-            assert driver is not None
-            driver.pgconn.send_query(b"COMMIT")
-            driver.close()
-            raise OperationalError("COMMIT", {}, gone(), connection_invalidated=True)
-        commit(connection)
+    def breaks(connection: Connection) -> None:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        driver.pgconn.send_query(b"COMMIT")
+        driver.close()
 
-    monkeypatch.setattr(Connection, "commit", broken)
+    left = with_a_broken_commit(monkeypatch, breaks)
     assert store.add_final(tuning_run(), final((FIRST, 400.0), (SECOND, 410.0)), FAMILIES, BASIS) == 1
     assert left == []
     assert asked(address, ROUNDS) == [(1, 2)]

@@ -13,7 +13,6 @@ from tsm2_tune.tuner.addresses import Address, is_address, place_of
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.importing.files import opened
 from tsm2_tune.tuner.importing.merging import Imported, merge
-from tsm2_tune.tuner.server import url_of
 
 
 def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT_DATABASE) -> Imported:
@@ -31,6 +30,8 @@ def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT
     """
     into = place_of(file_name("db", db))
     if isinstance(into, Address):
+        from tsm2_tune.tuner.server import url_of  # a file does not wait for what speaks to one
+
         url_of(into)  # refused before the source is read, which may take a minute
     name = file_name("source", source)
     named: AbstractContextManager[Path | Address]

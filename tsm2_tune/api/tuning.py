@@ -117,10 +117,10 @@ def tune(
     - `wait`: whether to wait for another run on the device.
     - `on_event`: called with each event in this thread, once what it tells is stored. What it raises ends the run.
 
-    Ctrl-C ends it, too, by KeyboardInterrupt: every trial that ended is stored. InputError, before anything is tried,
-    for what cannot be asked for; DeviceError where the device does not answer or is in use; ToolMissing without its
-    compiler, or without Optuna where that is asked for; StoreError for a database that cannot be used; WorkerError
-    where the device fails.
+    Ctrl-C ends it, too, by KeyboardInterrupt: every trial that ended is stored, unless a server is away. InputError,
+    before anything is tried, for what cannot be asked for; DeviceError where the device does not answer or is in use;
+    ToolMissing without its compiler, or without Optuna where that is asked for; StoreError for a database that cannot
+    be used; WorkerError where the device fails.
     """
     name = file_name("db", db)
     check_callable("on_event", on_event)

@@ -188,14 +188,23 @@ class Server:
         self.engine.dispose()
 
 
-def schema_at(address: Address) -> int:
-    """The schema of the database at the address; 0 where it is empty. Errors as Server.open."""
+@contextmanager
+def as_it_is(address: Address) -> Iterator[Connection]:
+    """A transaction in the database at the address, of which nothing is made, migrated or removed. Errors as
+    Server.open.
+    """
     server = Server(address, _engine(address))
     try:
         with server.transaction() as connection:
-            return server_layout.found_version(connection, str(address))
+            yield connection
     finally:
         server.engine.dispose()
+
+
+def schema_at(address: Address) -> int:
+    """The schema of the database at the address; 0 where it is empty. Errors as Server.open."""
+    with as_it_is(address) as connection:
+        return server_layout.found_version(connection, str(address))
 
 
 def _locks(about: tuple[str, ...], durable: bool) -> str:

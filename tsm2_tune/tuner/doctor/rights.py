@@ -7,7 +7,7 @@ from sqlalchemy import Connection, text
 from tsm2_tune.tuner import migrations, schema, server_layout
 from tsm2_tune.tuner.addresses import Address
 from tsm2_tune.tuner.doctor.finding import Finding, ok, problem
-from tsm2_tune.tuner.server import Server
+from tsm2_tune.tuner.server import as_it_is
 
 NAME, MEANS = "database", "no trial is stored"
 WRITTEN = [*schema.metadata.tables, server_layout.RECEIPT.name]
@@ -33,16 +33,9 @@ NOT_NUMBERED = text(
 )
 
 
-class _AsItIs(Server):
-    """A database that is opened without making, migrating or removing anything."""
-
-    def _prepare(self, *, create: bool) -> None:
-        pass
-
-
 def on_server(address: Address) -> Finding:
     """Whether it answers, is ours or empty, and may be written by this user. TuneError where it cannot be read."""
-    with _AsItIs.open(address, create=False) as server, server.transaction() as connection:
+    with as_it_is(address) as connection:
         found = server_layout.found_version(connection, str(address))
         return _finding(address, connection, found)
 
