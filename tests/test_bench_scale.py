@@ -129,7 +129,7 @@ def test_a_new_file_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = json.loads(output.read_text())
     recorded = json.loads(scale.SQLITE.read_text())
     assert found.keys() == recorded.keys()
-    assert found["recorded"] == recorded["recorded"]
+    assert found["recorded"] == pytest.approx(recorded["recorded"])  # SQLite sums in another order from 3.43 on
     assert found["rows"][0]["trials_per_second"] > 0
     assert found["tables"]["sample"]["rows"] > found["tables"]["trial"]["rows"] >= 40
     assert found["asked"]["winners"] >= 1

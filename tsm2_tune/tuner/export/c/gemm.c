@@ -11,12 +11,12 @@
 
 enum { ARGUMENTS = 13 };
 
-/* A kernel's argument. */
+/* A kernel's argument. The first member is the longest: of {0} some compilers clear no more than that. */
 union argument {
+    unsigned char factor[16];
     int64_t wide;
     int32_t narrow;
     uint64_t address;
-    unsigned char factor[16];
 };
 
 /* Of a matrix in a storage order what a choice depends on: that it has none, or the widest vectors, of powers of two of
@@ -68,9 +68,10 @@ static union argument index_of(int64_t value, int width)
     return argument;
 }
 
-static union argument address_of(const void *address)
+static union argument address_of(uint64_t address)
 {
-    const union argument argument = {.address = (uintptr_t)address};
+    union argument argument = {0};
+    argument.address = address;
     return argument;
 }
 
@@ -102,15 +103,15 @@ static tsm2_status start(tsm2_handle handle, const struct call *call, const stru
         index_of(oriented->n, width),
         index_of(oriented->k, width),
         factor_of(call->alpha, sum_bytes(call->type)),
-        address_of(a->address),
+        address_of((uintptr_t)a->address),
         index_of(a->ld[winner->orders[0]], width),
-        address_of(b->address),
+        address_of((uintptr_t)b->address),
         index_of(b->ld[winner->orders[1]], width),
         factor_of(call->beta, sum_bytes(call->type)),
-        address_of(c->address),
+        address_of((uintptr_t)c->address),
         index_of(c->ld[winner->orders[2]], width),
-        {.address = workspace.partials},
-        {.address = workspace.counters},
+        address_of(workspace.partials),
+        address_of(workspace.counters),
     };
     void *parameters[ARGUMENTS];
     for (int i = 0; i < ARGUMENTS; ++i)
