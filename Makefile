@@ -10,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DB ?= results.db
 SEED ?= 0
+EXTRAS ?= test,lint,dist
 
 GPU_SHAPES := 20480x2/16x20480,1e7x8x8
 HOST_SHAPES := 2048x2/8x2048,100000x8x8
@@ -55,7 +56,7 @@ $(VENV)/installed: pyproject.toml
 	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "no C++ compiler found: install g++ or clang++, or name one with CXX="; exit 2; }
 	@$(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test,lint,dist]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'
 	@touch $@
 
 clean:

@@ -19,6 +19,7 @@ import click
 from benchmarks import (
     call_tables,
     claims,
+    doctor_answers,
     gains,
     gemv,
     general_tables,
@@ -54,10 +55,11 @@ PROGRAMS_PICTURE = ROOT / "benchmarks/results/programs.png"
 PROGRAMS_CARDS = ("H100", "H200")
 PROGRAMS_TUNED = ROOT / "benchmarks/results/h100-programs-tuned.json"
 GAINS = ROOT / "benchmarks/results/h100-gains.png"
+DOCTOR, DOCTOR_OF_HOST = (ROOT / f"benchmarks/results/{name}-doctor.json" for name in ("h100", "host"))
 REGRET = ROOT / "benchmarks/results/h100-regret.json"
 NAMES = (
     "results", "versus_cublas", "gemv", "general", "minplus", "unseen", "kernels-in-python", "programs", "regret",
-    "scale",
+    "scale", "tuning",
 )  # fmt: skip
 PAGES = (ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in NAMES))
 CODE = re.compile("`([^`]+)`")
@@ -88,6 +90,7 @@ def all_drawn() -> dict[str, str]:
     parts |= {"calls": call_tables.table(call_tables.read_calls(CALLS))}
     parts |= scale.drawn(scale.Campaign(10_000, 1_000, 5), scale.recorded())
     parts |= {"programs": program_tables.table(*of_programs(), PROGRAMS_CARDS)}
+    parts |= doctor_answers.drawn(DOCTOR, DOCTOR_OF_HOST)
     parts |= regret.drawn(json.loads(REGRET.read_text(encoding="utf-8")))
     return {name: CODE.sub(_respelt, text) for name, text in (parts | minplus_tables.tables(minplus)).items()}
 

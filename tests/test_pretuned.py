@@ -199,7 +199,10 @@ def test_what_is_not_verified_in_full_is_not_served(fakes: Path, texts: Path, to
 
 @pytest.mark.host
 @needs_compiler
-def test_without_a_compiler_or_a_gpu_the_program_runs_as_it_is(fakes: Path, texts: Path, tmp_path: Path) -> None:
+def test_without_a_compiler_or_a_gpu_the_program_runs_as_it_is(
+    fakes: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # where no other test has compiled anything
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("c++", "g++", "cc", "gcc", "as", "ld", "sh"):

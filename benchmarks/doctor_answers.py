@@ -1,0 +1,94 @@
+"""What `tsm2-tune doctor` says of this machine as it is, and with a toolkit that lacks its parts.
+
+    python -m benchmarks.doctor_answers --output benchmarks/results/host-doctor.json
+
+docs/tuning.md shows the answers of a machine without a GPU and of one with a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.nvcc import nvcc_path
+from tsm2_tune.usage import Command
+
+HOME = "/home/me"  # as docs spell the folder in which doctor is run
+LIMIT_SECONDS = 300.0
+WHOLE, BROKEN = "as it is", "with a toolkit of which nvcc alone was copied"
+
+
+def answer(home: Path, variables: Mapping[str, str]) -> dict[str, Any]:
+    """The exit status, and the lines that are printed."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TSM2_TUNE_")}
+    own = {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache"), "COLUMNS": "100", "NO_COLOR": "1"}
+    source = {"PYTHONPATH": os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))}
+    ended = subprocess.run(
+        [sys.executable, "-m", "tsm2_tune", "doctor"], cwd=home, env=kept | own | source | dict(variables),
+        capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False,
+    )  # fmt: skip
+    if ended.stderr:
+        raise InputError(f"doctor says on standard error: {ended.stderr}")
+    return {"exit_status": ended.returncode, "lines": ended.stdout.replace(str(home), HOME).splitlines()}
+
+
+def answers(nvcc: str) -> dict[str, dict[str, Any]]:
+    """By what the machine is like; `nvcc` is copied without the rest of its toolkit."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder).resolve()
+        whole = answer(home, {})
+        copied = home / "cuda" / "bin" / "nvcc"
+        copied.parent.mkdir(parents=True)
+        shutil.copy(nvcc, copied)
+        return {WHOLE: whole, BROKEN: answer(home, {"CUDA_HOME": str(home / "cuda")})}
+
+
+def drawn(gpu: Path, host: Path) -> dict[str, str]:
+    """Markdown by the name of its region, of the answers of a machine with a GPU and of one without."""
+    with_gpu, without = (json.loads(path.read_text(encoding="utf-8"))["answers"] for path in (gpu, host))
+    whole, broken = with_gpu[WHOLE]["lines"], with_gpu[BROKEN]["lines"]
+    others = [line for line in broken if line not in whole]
+    found = {"doctor": whole, "doctor-broken": others, "doctor-host": without[WHOLE]["lines"]}
+    return {region: _block(lines) for region, lines in found.items()}
+
+
+def _block(lines: Sequence[str]) -> str:
+    """The lines, folded as pages are."""
+    return "\n".join(["```", "$ tsm2-tune doctor", *(part for line in lines for part in _folded(line)), "```"])
+
+
+def _folded(line: str, width: int = 118, indent: str = " " * 9) -> list[str]:
+    """At most so many characters each; what goes on in the next one stands below what begins it."""
+    folded = [""]
+    for word in re.findall(r"\S+\s*", line):
+        if folded[-1].strip() and len(folded[-1]) + len(word.rstrip()) > width:
+            folded.append(indent)
+        folded[-1] += word
+    return [one.rstrip() for one in folded]
+
+
+@click.command(cls=Command)
+@click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
+def main(output: Path) -> None:
+    """Write down what doctor says."""
+    found = answers(os.path.realpath(nvcc_path()))
+    facts = {"command": "python -m benchmarks.doctor_answers", "date": datetime.now(UTC).date().isoformat()}
+    output.write_text(json.dumps({**facts, "answers": found}, indent=1) + "\n", encoding="utf-8")
+    for name, one in found.items():
+        click.echo("\n".join([f"{name}: exit status {one['exit_status']}", *one["lines"], ""]))
+
+
+if __name__ == "__main__":
+    main()
