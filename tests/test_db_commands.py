@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import threading
@@ -95,11 +96,74 @@ def test_every_row_of_trials_times_and_samples_is_there(three: list[Path], tmp_p
         assert plain_sql(tmp_path / "all.db", f"SELECT count(*) FROM {table}") == [(sum(map(int, map(str, counts))),)]
 
 
-def test_what_was_merged_before_a_refusal_stays(three: list[Path], tmp_path: Path) -> None:
-    into, missing = tmp_path / "all.db", tmp_path / "missing.db"
-    found = run("db", "merge", str(three[0]), str(missing), "--db", str(into))
-    assert (found.exit_code, found.stdout.count("\n"), "missing.db" in found.stderr) == (2, 1, True)
+def test_what_was_merged_before_a_damaged_row_stays(three: list[Path], tmp_path: Path) -> None:
+    into = tmp_path / "all.db"
+    plain_sql(three[1], "UPDATE trial SET outcome = 'splendid'")
+    found = run("db", "merge", str(three[0]), str(three[1]), "--db", str(into))
+    assert (found.exit_code, found.stdout.count("\n"), "b.db" in found.stderr) == (2, 1, True)
     assert facts(into) == facts(three[0])
+
+
+def _of_exchange(path: Path, version: int) -> None:
+    path.write_text(json.dumps({"tsm2_tune": {"version": version}, "cache": {}}))
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda path: None, "No such file or directory"),
+    "folder": (Path.mkdir, "is no regular file"),
+    "empty": (Path.touch, "holds no results yet"),
+    "text": (lambda path: path.write_text("no database"), "it is neither a database nor a text of trials"),
+    "foreign": (lambda path: plain_sql(path, "CREATE TABLE t (x)"), "is a database of another program"),
+    "cut": (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(500)), "is no SQLite database"),
+    "newer trials": (lambda path: path.write_text('{"tsm2-tune trials":99}\n'), "expected tsm2-tune trials 3"),
+    "no JSON": (
+        lambda path: path.write_text('{"tsm2-tune trials":99\n'),
+        "line 1, is not as this tsm2-tune writes it",
+    ),
+    "newer cache": (lambda path: _of_exchange(path, 99), "its version is 99, and not 1"),
+    "another tool's": (lambda path: path.write_text('{"cache": {}}'), "tsm2-tune did not write it"),
+}
+
+
+@pytest.mark.parametrize("kind", [*REFUSED, "newer", "altered"])
+def test_where_one_is_refused_for_what_it_is_nothing_is_added(three: list[Path], tmp_path: Path, kind: str) -> None:
+    into, bad = tmp_path / "all.db", tmp_path / "bad"
+    if kind in REFUSED:
+        make, sentence = REFUSED[kind]
+        make(bad)
+    else:
+        statement = "PRAGMA user_version = 9999" if kind == "newer" else "CREATE TABLE besides (x)"
+        sentence = "has schema 9999, newer than" if kind == "newer" else "has 'besides', unlike what"
+        good_database(bad)
+        plain_sql(bad, statement)
+    downgrade(three[1], 17)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    found = run("db", "merge", str(three[0]), str(three[1]), str(bad), "--db", str(into))
+    assert (found.exit_code, found.stdout, found.stderr.count("\n")) == (2, "", 1)
+    assert sentence in found.stderr
+    assert str(bad) in found.stderr
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_a_file_that_a_kill_left_half_written_is_refused_before_anything_is_added(
+    three: list[Path], tmp_path: Path
+) -> None:
+    """Of a merge's sources all are only read, and SQLite has to write to roll back."""
+    journal = Path(f"{three[1]}-journal")
+    with closing(sqlite3.connect(three[1], isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("PRAGMA cache_size = 1")  # so that pages are written before the end
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE source SET text = text || hex(randomblob(200000))")
+        connection.execute("UPDATE trial SET detail = hex(randomblob(20000))")
+        killed, left = three[1].read_bytes(), journal.read_bytes()
+        connection.execute("ROLLBACK")
+    three[1].write_bytes(killed)
+    journal.write_bytes(left)
+    found = run("db", "merge", str(three[0]), str(three[1]), "--db", str(tmp_path / "all.db"))
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert found.stderr.startswith(f"Error: {three[1]} was left half written by a program that was ended: tsm2-tune")
+    assert not (tmp_path / "all.db").exists()
 
 
 # Vacuuming

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import tsm2_tune
+from tests.command import run
 from tests.fabricated import (
     GPU,
     Winners,
@@ -27,6 +28,7 @@ from tests.fabricated import (
     tuning_run,
     winners,
 )
+from tsm2_tune.api import results as api
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import FORMATS, export, write
@@ -125,6 +127,38 @@ def test_a_library_of_a_wrong_name_is_refused_before_anything_is_read(path: Path
     path.write_text("no database")
     with pytest.raises(InputError, match=r"cannot write a library to x\.txt: name a file that ends in \.so"):
         tsm2_tune.export(path, format="library", output="x.txt")
+
+
+@pytest.mark.parametrize("form", api.FORMATS)
+@pytest.mark.parametrize("place", ["missing/best.so", "file/best.so", "folder.so", "loose.so", f"{'x' * 260}.so"])
+def test_what_cannot_be_written_is_refused_before_anything_is_read(
+    path: Path, tmp_path: Path, form: str, place: str
+) -> None:
+    path.write_text("no database")
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.so").mkdir()
+    (tmp_path / "loose.so").symlink_to(tmp_path / "missing" / "best.so")
+    before = sorted(tmp_path.rglob("*"))
+    done = run("export", "--db", str(path), "--format", form, "--output", str(tmp_path / place))
+    assert (done.exit_code, done.output.count("\n")) == (2, 1)
+    assert done.output.startswith(f"Error: cannot write {tmp_path}/{place[:9]}")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("suffix", [".so", ".h", ".f90"])
+def test_each_file_of_a_library_is_looked_at_before_anything_is_read(path: Path, tmp_path: Path, suffix: str) -> None:
+    path.write_text("no database")
+    os.mkfifo(tmp_path / f"libtsm2{suffix}")
+    with pytest.raises(InputError, match=rf"cannot write {tmp_path}/libtsm2\{suffix}: it is no ordinary file"):
+        tsm2_tune.export(path, format="library", output=tmp_path / "libtsm2.so")
+
+
+@pytest.mark.parametrize("form", ["csv", "module"])
+def test_a_device_is_written_to(path: Path, tmp_path: Path, form: str) -> None:
+    winners(tmp_path, (tuning_run(), trial()))
+    exported = tsm2_tune.export(path, format=form, output=os.devnull, binaries=False)
+    assert exported.text
+    assert not os.path.isfile(os.devnull)
 
 
 def test_one_device_alone(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ ALLOWED = {
     "pretuned": {"errors", "pretuned"},
     "reporting": {"tuner", "display", "command_options", "usage"},
     "importing": {"tuner", "display", "command_options", "usage"},
-    "databases": {"importing", "tuner", "display", "command_options", "usage"},
+    "databases": {"api", "importing", "tuner", "display", "command_options", "usage"},
     "completion": {"generator", "pretuned", "tuner"},
     "command_options": {"completion", "errors", "generator", "tuner", "options"},
     "usage": {"errors", "tuner", "display"},

@@ -27,6 +27,8 @@ def test_a_problem_reads_back() -> None:
     assert Problem.parse(R.text) == R
     with pytest.raises(InputError, match="MxNxK:DTYPE"):
         Problem.parse("8x8:f32")
+    with pytest.raises(InputError, match="MxNxK:DTYPE"):
+        Problem.parse("8x8x\uff18:f32")
     with pytest.raises(InputError, match="unknown dtype"):
         Problem.parse("8x8x8:f8")
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.fabricated import GPU, PROBLEM, tuning_run
 from tests.reported import DETAIL, OTHER, Page, data_of, page_of, read, tried
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.html import bounds, charts, comparing, convergence, gains, heat_maps, roofline, trials
 from tsm2_tune.html.page import page
 from tsm2_tune.html.reading import Contents, TrialRow
@@ -85,6 +86,27 @@ def test_a_large_database_is_bounded(own: Contents, monkeypatch: pytest.MonkeyPa
     outcomes = found["trials"]["rows"]["outcome"]
     assert set(outcomes["texts"]) == {"ok", "wrong-result"}  # of each problem and outcome the first ones
     assert len(found["maps"]["maps"][0]["us"]) == 6
+
+
+def test_a_page_of_thousands_of_trials_has_a_few_megabytes(own: Contents) -> None:
+    """No two of them have the same texts, times or tunables; half of them failed, with a long message."""
+    problems = [Problem(1024 * at, 8, 4096, "f32") for at in range(1, 21)]
+    right = own.trials[0]
+    wrong = next(one for one in own.trials if one.outcome is Outcome.WRONG_RESULT)
+
+    def tried_at(at: int) -> TrialRow:
+        values: dict[str, Any] = {"id": at, "problem": problems[at % 20], "config": f"{at:05d}{'x' * 145}"}
+        if at // 20 % 2:
+            return replace(wrong, detail=f"{at:05d}{'y' * 3000}", **values)
+        tunables = {**right.tunables, "threads": at, "columns": at // 40, "prefetch": at % 7}
+        return replace(right, median_us=100.0 + at, tunables=tunables, **values)
+
+    every = tuple(map(tried_at, range(50_000)))
+    text = page(replace(own, trials=every), (), written_at="", version="", library="")
+    assert "5,000 of 50,000 trials are listed" in text
+    assert "3,000 of 25,000 trials are drawn" in text
+    assert "20,000 of 25,000 trials are in heat maps" in text
+    assert 3_000_000 < len(text.encode()) < 4_500_000  # beside the library that draws charts
 
 
 # Charts

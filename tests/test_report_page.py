@@ -167,6 +167,7 @@ def test_without_the_package_one_sentence_says_what_to_install(
         ),
         (("--db", "good.db", "--output", "none/report.html"), "cannot write "),
         (("--db", "good.db", "--output", "folder"), "cannot write "),
+        (("--db", "text.db", "--output", "none/report.html"), "cannot write none/report.html: its folder is not"),
         (("--db", "good.db", "--output", ""), "the name of the file to write is empty"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",

@@ -39,6 +39,8 @@ def test_spellings(text: str, shapes: list[tuple[int, int, int]]) -> None:
         ("1e400x8x8", "no whole number"),
         ("1e99x8x8", "at most"),
         ("axbxc", "no whole number"),
+        ("\uff18x8x8", "'\uff18' is no whole number"),
+        ("8x8x8:1\uff16:8", "'1\uff16' is no whole number"),
         ("10:30x10x10", "a range is FROM:TO:STEP"),
         ("9" * 5000 + "x8x8", "a number of 5000 characters"),
         ("kx8xm", "a letter must stand"),

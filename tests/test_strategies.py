@@ -163,6 +163,40 @@ def test_the_last_trials_tell_what_is_expected_of_going_on() -> None:
     assert ended_by_gain(0.0, [100.0] * 1000) is None
 
 
+@pytest.mark.parametrize(
+    ("gain", "trials"), [(1.0, 5), (0.05, 100), (0.03, 167), (0.015, 334), (0.01, 500), (1e-9, 500)]
+)
+def test_the_smaller_the_gain_the_more_trials_are_looked_back_at(gain: float, trials: int) -> None:
+    assert ended_by_gain(gain, [100.0] * 1000) == 1 + trials
+    assert ended_by_gain(gain, [100.0] * trials) is None
+
+
+def test_a_gain_is_a_share_of_the_best_time_of_now() -> None:
+    assert ended_by_gain(0.05, [100.0] + [95.3] * 300) == 101  # 100 is 4.9 % more than that
+    assert ended_by_gain(0.05, [100.0] + [95.2] * 300) == 102  # and 5.04 % more than that
+
+
+def test_trials_that_cannot_win_are_looked_back_at_too_and_their_times_are_not() -> None:
+    assert ended_by_gain(0.05, [100.0] + [None] * 300) == 101
+    judged = Gain(0.05)
+    for us, is_right in ((100.0, True), *[(1.0, False)] * 99):
+        judged.tell(Told(SPACE.kept[0].config, us, is_right=is_right))
+        assert not judged.is_too_little
+    judged.tell(Told(SPACE.kept[0].config, 96.0, is_right=True))  # had the 1 us counted, that were a gain
+    assert judged.is_too_little
+    judged.tell(Told(SPACE.kept[0].config, 90.0, is_right=True))
+    assert not judged.is_too_little
+
+
+def test_by_the_gain_also_what_was_given_before_max_trials_is_tried_no_more() -> None:
+    search = Search(InOrder(SPACE.kept), most=110, gain=0.05)
+    given = list(search)
+    assert (len(given), search.why, search.is_over) == (110, Why.MAX_TRIALS, False)
+    for candidate in given[:101]:
+        search.tell(Told(candidate.config, 100.0, is_right=True))
+    assert (search.why, search.is_over) == (Why.GAIN, True)
+
+
 def test_a_search_that_ended_by_the_gain_ends_at_once_the_next_time() -> None:
     search = Search(InOrder(SPACE.kept), gain=0.05)
     tried = searched(search, lambda _: 100.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
@@ -41,10 +42,21 @@ from tsm2_tune.tuner.trial import Cache, Outcome
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class WholeNumber(click.IntRange):
+    """A whole number in the range, spelt in the digits 0 to 9: int() takes those of other scripts too, and 1_000."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not re.fullmatch("[+-]?[0-9]+", value):
+            self.fail(f"{value!r} is not a valid {self.name}: expected digits from 0 to 9.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class Seconds(click.FloatRange):
     """A time in seconds: a number in the range, which "nan" is not."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and (not value.isascii() or "_" in value):  # which float() would take
+            self.fail(f"{value!r} is no time: expected a number of seconds.", param, ctx)
         seconds = super().convert(value, param, ctx)
         if not math.isfinite(seconds):
             self.fail(f"{value} is no time: expected a number of seconds.", param, ctx)
@@ -297,14 +309,14 @@ def tuning_options(function: F) -> F:
         ),
         click.option(
             "--seed",
-            type=click.IntRange(0, MOST_SEED),
+            type=WholeNumber(0, MOST_SEED),
             default=0,
             show_default=True,
             help="Seed of the inputs and of the order.",
         ),
         click.option(
             "--max-trials",
-            type=click.IntRange(min=1),
+            type=WholeNumber(min=1),
             metavar="N",
             help="Configurations for each problem, those of earlier runs included.",
         ),

@@ -9,6 +9,7 @@ import click
 
 import tsm2_tune
 from tsm2_tune import completion, display
+from tsm2_tune.api.importing import refuse_others
 from tsm2_tune.command_options import database_option, json_option
 from tsm2_tune.importing import tell_imported
 from tsm2_tune.tuner.addresses import place_of, shown_name
@@ -59,8 +60,11 @@ def merge(sources: tuple[str, ...], database: str) -> None:
     tsm2-tune db merge node1.db node2.db --db all.db
 
     Each is put in as by `tsm2-tune import`: nothing is lost, the order does not matter, and twice is as once. A
-    sentence says where two databases contradict each other, and what counts then.
+    sentence says where two databases contradict each other, and what counts then. Where one of them cannot be read,
+    is none, or is of a newer version, nothing is added.
     """
+    for source in sources:
+        refuse_others(source)
     for source in sources:
         with display.waiting(f"merging {shown_name(source)}"):
             found = tsm2_tune.import_trials(source, database)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from tsm2_tune.standin.build import gpu_here, standin_path
 from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, written_in
 from tsm2_tune.standin.running import Standing, become, journal_folder, path_of_program, ran
 from tsm2_tune.tuner.trial import in_a_line
-from tsm2_tune.tuner.written_files import refuse_name, write
+from tsm2_tune.tuner.written_files import refuse_unwritable, write
 from tsm2_tune.usage import Command
 
 WHOLE = 1.0  # of the GPU time of all products
@@ -152,7 +150,7 @@ def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]
     tsm2-tune --shapes @products.txt --device 0
     """
     if output != "-":
-        _refuse_unwritable(output)  # before the program takes its hours
+        refuse_unwritable(output)  # before the program takes its hours
     path_of_program(program[0])
     standing = Standing(standin_path(), has_times=True)
     with journal_folder() as journal:
@@ -172,26 +170,6 @@ def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]
         for sentence in written.besides:
             _tell(sentence)
     ctx.exit(status)
-
-
-def _refuse_unwritable(output: str) -> None:
-    """InputError where the file could not be written."""
-    refuse_name(output)
-    path = os.path.realpath(output)
-    folder = os.path.dirname(path)
-    if os.path.isdir(path):
-        raise InputError(f"cannot write {output}: it is a folder; name a file in it")
-    if os.path.exists(path) and not os.path.isfile(path):
-        if not os.access(path, os.W_OK):
-            raise InputError(f"cannot write {output}: it cannot be written to")
-        return
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{os.path.basename(path)}."):
-            pass
-    except OSError as error:
-        raise InputError(
-            f"cannot write {output}: its folder is not there, or cannot be written to ({error.strerror})"
-        ) from None
 
 
 def _write(text: str, output: str) -> None:

@@ -26,7 +26,7 @@ from tsm2_tune.options import (
     texts,
 )
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import HOST, limits_of
+from tsm2_tune.tuner.target import HOST, is_ordinal, limits_of
 from tsm2_tune.tuner.trial import Cache
 
 MOST_NAMED = 8  # of what a database has, in a sentence
@@ -82,7 +82,7 @@ class Selection:
         """The name under which the store has the device; InputError where it has none."""
         if self.device is None:
             return None
-        is_here = self.device == HOST or self.device.isdecimal()
+        is_here = self.device == HOST or is_ordinal(self.device)
         name = limits_of(self.device).name if is_here else self.device
         devices = store.devices()
         if name in devices:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import click
 
-from tsm2_tune.command_options import database_option, outcomes_option, stored_device_option
+from tsm2_tune.command_options import WholeNumber, database_option, outcomes_option, stored_device_option
 from tsm2_tune.display import printable
 from tsm2_tune.options import STORED_OUTCOMES
 from tsm2_tune.selection import selected
@@ -17,7 +17,7 @@ from tsm2_tune.tuner.trial import Outcome
 MOST_TRIAL = 2**63 - 1  # SQLite's largest
 
 
-class TrialNumber(click.IntRange):
+class TrialNumber(WholeNumber):
     """The number of a trial, as `tsm2-tune show` lists it."""
 
     name = "trial's number"

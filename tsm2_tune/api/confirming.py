@@ -78,7 +78,7 @@ def confirm(
 def _target(selection: Selection, store: Store) -> target.Target:
     """The device that is asked for, which must be here."""
     asked = selection.device
-    if asked is None or asked == target.HOST or asked.isdecimal():
+    if asked is None or asked == target.HOST or target.is_ordinal(asked):
         return target.find_target(spec_of(asked))
     name = selection.device_in(store)
     spec = target.spec_of(name or asked)

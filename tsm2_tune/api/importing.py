@@ -11,7 +11,7 @@ from tsm2_tune import pretuned
 from tsm2_tune.options import DEFAULT_DATABASE, file_name
 from tsm2_tune.tuner.addresses import Address, is_address, place_of
 from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.importing.files import opened
+from tsm2_tune.tuner.importing.files import opened, refuse
 from tsm2_tune.tuner.importing.merging import Imported, merge
 
 
@@ -33,9 +33,19 @@ def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT
         from tsm2_tune.tuner.server import url_of  # a file does not wait for what speaks to one
 
         url_of(into)  # refused before the source is read, which may take a minute
-    name = file_name("source", source)
-    named: AbstractContextManager[Path | Address]
-    named = nullcontext(place_of(name)) if is_address(name) else pretuned.named(name)
-    with named as place, opened(place) as (other, left_out):
+    with _named(source) as place, opened(place) as (other, left_out):
         found = merge(lambda: Database.open(into, create=True), other)
     return replace(found, left_out=(*left_out, *found.left_out))
+
+
+def refuse_others(source: str | PathLike[str]) -> None:
+    """InputError or StoreError where `import_trials` would refuse the source for what it is: one that cannot be read,
+    is not of this program, or is of a newer version. What is wrong in its rows shows when they are read.
+    """
+    with _named(source) as place:
+        refuse(place)
+
+
+def _named(source: str | PathLike[str]) -> AbstractContextManager[Path | Address]:
+    name = file_name("source", source)
+    return nullcontext(place_of(name)) if is_address(name) else pretuned.named(name)

@@ -13,7 +13,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.options import DEFAULT_DATABASE, ElementTypes, Products, Texts, file_name
 from tsm2_tune.selection import Selection, selected
 from tsm2_tune.tuner.brief import TrialLine
-from tsm2_tune.tuner.export import refuse_database, write
+from tsm2_tune.tuner.export import refuse_database, refuse_unwritable, write
 from tsm2_tune.tuner.store import Store
 
 EXPORTED = "window.vegaEmbed = vegaEmbed;"  # a script's own names are of its bundle alone
@@ -36,8 +36,10 @@ def report(
     """
     name, others = file_name("db", db), _names(compare)
     path = None if output is None else file_name("output", output)
-    for one in (name, *others) if path is not None else ():
-        refuse_database(path or "", one)
+    if path is not None:
+        for one in (name, *others):
+            refuse_database(path, one)
+        refuse_unwritable(path)  # before all that is stored is read, which may take long
     selection = selected(device, products, dtype, op, cache, layout)
     bundle = _bundle()
     text = _page(selection, name, others, bundle)

@@ -122,8 +122,8 @@ def export(
         raise InputError("a library is no text: name a file that ends in .so, such as libtsm2.so, as the output")
     if path is not None:
         exports.refuse_database(path, name)  # before winners are read, which may take long
-    if path is not None and format == "library":
-        exports.refuse_name(path)
+        refuse = exports.refuse_output if format == "library" else exports.refuse_unwritable
+        refuse(path)
     with nullcontext() if share is None else interruptible(), Store.open(name, create=False) as store:
         try:
             return made.exported(store, selection, path)

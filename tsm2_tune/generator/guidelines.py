@@ -72,6 +72,8 @@ def parse_thresholds(text: str) -> dict[str, float]:
 def _threshold(name: str, value: str, *, whole: bool) -> float:
     """The number that `value` spells; InputError where it is none that the guideline can have."""
     try:
+        if not value.isascii() or "_" in value:  # which int() and float() would take
+            raise ValueError
         number = int(value) if whole else float(value)
     except ValueError:
         expected = "whole number" if whole else "number"

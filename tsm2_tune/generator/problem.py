@@ -388,7 +388,7 @@ class Problem:
     @classmethod
     def parse(cls, text: str) -> Problem:
         """The problem spelled as `text`; InputError where it is no MxNxK:DTYPE[:OP]."""
-        match = re.fullmatch(r"(\d+)x(\d+)x(\d+):(\w+?)(?::(\w+))?", text)
+        match = re.fullmatch(r"([0-9]+)x([0-9]+)x([0-9]+):(\w+?)(?::(\w+))?", text)
         if match is None:
             raise InputError(f"problem {text!r}: expected MxNxK:DTYPE, such as 20480x16x20480:f32, or MxNxK:DTYPE:OP")
         m, n, k, dtype_name, op = match.groups()

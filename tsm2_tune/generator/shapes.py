@@ -95,7 +95,7 @@ def _parse_number(text: str, item: str) -> int:
             f"shape {item[:MOST_CHARACTERS]!r}...: a number of {len(text)} characters;"
             f" a dimension must be at least 1, at most {LARGEST_DIMENSION}"
         )
-    if not re.fullmatch(r"-?\d+(\.\d+)?(e\+?\d{1,2})?", text):
+    if not re.fullmatch(r"-?\d+(\.\d+)?(e\+?\d{1,2})?", text, re.ASCII):
         spelt = (
             "a range is FROM:TO:STEP or FROM:TO:*FACTOR" if ":" in text else "expected MxNxK, such as 20480x16x20480"
         )

@@ -125,6 +125,20 @@ class Database:
         finally:
             database._engine.dispose()
 
+    @classmethod
+    def refuse_others(cls, path: Path) -> None:
+        """StoreError where the file is no database of ours, or a newer version's. Of the file little is read."""
+        refuse_unopenable(path, create=False)
+        mode, file = (UNCHANGED, Unchanged(path)) if network_of(path) else ("ro", None)
+        database = cls(path, _engine(path, partial(connected, path, mode)), file=file)
+        try:
+            with database.transaction() as connection:
+                database._found(connection, create=False)
+        except StoreError as error:
+            raise _half_written(path, error.__cause__) or error from error.__cause__
+        finally:
+            database._engine.dispose()
+
     @property
     def is_shared(self) -> bool:
         """Whether several machines may write at once."""
@@ -137,12 +151,9 @@ class Database:
     def _prepare(self, *, create: bool) -> None:
         """Create or migrate the file where needed, and see that it is ours."""
         with self.transaction() as connection:
-            found = migrations.found_version(connection, str(self.path))
+            found = self._found(connection, create=create)
             if found:
-                layout.refuse_others(connection, str(self.path), found)
                 layout.refuse_dangling(connection, str(self.path))
-        if found == 0 and not create:
-            raise StoreError(f"{self.path} holds no results yet: tune first, or name another file with --db")
         if not create and found == migrations.version():
             return
         try:
@@ -155,6 +166,15 @@ class Database:
             self._engine, self._file = _engine_of_copy(self.path), None
             self.migrate()
             self._is_copy = True
+
+    def _found(self, connection: Connection, *, create: bool) -> int:
+        """The schema of the file, which is ours; with `create` 0 where it has nothing yet. StoreError of others."""
+        found = migrations.found_version(connection, str(self.path))
+        if found:
+            layout.refuse_others(connection, str(self.path), found)
+        elif not create:
+            raise StoreError(f"{self.path} holds no results yet: tune first, or name another file with --db")
+        return found
 
     def migrate(self) -> None:
         """Bring the database to this program's schema. StoreError where it cannot be written."""
@@ -246,13 +266,19 @@ def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -
     except sqlite3.Error as error:
         if target is not None:
             target.close()
-        code = code_of(error)
-        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) and os.path.exists(f"{path}-journal"):
-            raise StoreError(
-                f"{path} was left half written by a program that was ended:"
-                f" tsm2-tune best --db {shlex.quote(str(path))} mends it, then run this again"
-            ) from error
-        raise refused(at if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN) else path, error) from error
+        of_new = code_of(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
+        raise _half_written(path, error) or refused(at if of_new else path, error) from error
+
+
+def _half_written(path: Path, error: object) -> StoreError | None:
+    """That the file has to be mended before it is read, where SQLite refuses to read it for that."""
+    unmended = code_of(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+    if not unmended or not os.path.exists(f"{path}-journal"):
+        return None
+    return StoreError(
+        f"{path} was left half written by a program that was ended:"
+        f" tsm2-tune best --db {shlex.quote(str(path))} mends it, then run this again"
+    )
 
 
 def refused(path: object, error: object) -> StoreError:

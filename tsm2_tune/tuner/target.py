@@ -86,9 +86,14 @@ def check_spec(spec: str) -> int:
         return -1
     if spec in PROFILES:
         raise DeviceError(f"{spec} is a bundled profile, which no kernel runs on: use a CUDA ordinal or {HOST}")
-    if not spec.isdecimal():
+    if not is_ordinal(spec):
         raise InputError(f"unknown device {spec!r}: expected a CUDA ordinal such as 0, or {HOST}")
     return _ordinal(spec)
+
+
+def is_ordinal(spec: str) -> bool:
+    """Whether it is the digits of a CUDA ordinal. Those of other scripts are none, though int() takes them."""
+    return spec.isascii() and spec.isdecimal()
 
 
 def limits_of(spec: str) -> DeviceLimits:
@@ -97,7 +102,7 @@ def limits_of(spec: str) -> DeviceLimits:
         from tsm2_tune.tuner.host.device import host_limits
 
         return host_limits()
-    if not spec.isdecimal():
+    if not is_ordinal(spec):
         return profile_named(spec)
     from tsm2_tune.tuner import cuda
 

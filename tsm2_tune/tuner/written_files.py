@@ -25,6 +25,31 @@ def refuse_name(output: str | PathLike[str]) -> None:
             raise InputError("the name of the file to write is empty: name one with --output") from None
 
 
+def refuse_unwritable(output: str | PathLike[str], *, is_ordinary: bool = False) -> None:
+    """InputError where the file could not be written as things are, to say so before what may take hours.
+
+    A device or a pipe can be written, but not where the file `is_ordinary`, as one of several is.
+    """
+    refuse_name(output)
+    path = os.path.realpath(output)
+    if os.path.isdir(path):
+        raise InputError(f"cannot write {output}: it is a folder; name a file in it")
+    if os.path.exists(path) and not os.path.isfile(path):
+        if is_ordinary:
+            raise InputError(f"cannot write {output}: it is no ordinary file; name another --output")
+        if not os.access(path, os.W_OK):
+            raise InputError(f"cannot write {output}: it cannot be written to; name another --output")
+        return
+    try:
+        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), prefix=f".{os.path.basename(path)}."):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"cannot write {output}: its folder is not there, or cannot be written to ({error.strerror});"
+            " name another --output"
+        ) from None
+
+
 def refuse_database(output: str | PathLike[str], database: str | PathLike[str] | Address) -> None:
     """InputError where `output` is the database, or a file that SQLite keeps beside it, or no name of a file."""
     refuse_name(output)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import config_spelt
@@ -14,11 +14,12 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner import rows, stored
 from tsm2_tune.tuner.exchange import kernel_tuner, t4
-from tsm2_tune.tuner.exchange.record import NAME, Entry, entry_of
+from tsm2_tune.tuner.exchange.record import NAME, Entry, entry_of, refuse_version
 from tsm2_tune.tuner.importing.reading import WRONG, Told, content_of, refuse_constant
 from tsm2_tune.tuner.importing.union import Part, TrialKey, Tried
 from tsm2_tune.tuner.trial import Outcome, in_a_line, shown
 
+T = TypeVar("T")
 DOCUMENTS: dict[str, Callable[[Entry], dict[str, Any]]] = {
     "t4": t4.document,
     "kernel-tuner-cache": kernel_tuner.document,
@@ -27,10 +28,20 @@ DOCUMENTS: dict[str, Callable[[Entry], dict[str, Any]]] = {
 
 def told_in(path: Path) -> Told:
     """What the file tells. InputError where it is another tool's, or not as this program writes it."""
+    return _read(path, told_of)
+
+
+def refuse_others(path: Path) -> None:
+    """InputError where the file is another tool's, or of another version than this program reads."""
+    _read(path, lambda found: refuse_version(found[NAME]))
+
+
+def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
+    """What `use` makes of one of DOCUMENTS. InputError as `told_in`."""
     try:
         found = json.loads(content_of(path).decode(), parse_constant=refuse_constant, object_pairs_hook=_once)
         if NAME in found:
-            return told_of(found)
+            return use(found)
     except WRONG as error:
         said = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
         raise InputError(

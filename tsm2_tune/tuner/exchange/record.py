@@ -78,9 +78,7 @@ def entry_of(record: Any) -> Entry:
     """The entry of a record from anywhere: each value is checked. InputError, LookupError, TypeError or ValueError
     where it is not as `record_of` makes it.
     """
-    top = _object(record)
-    if top.get("version") != VERSION:
-        raise ValueError(f"its version is {shown(top.get('version'))}, and not {VERSION}")
+    top = refuse_version(record)
     problem, cache = problem_spelt(_member(top, "problem")), Cache(_member(top, "cache"))
     runs = [_run(one) for one in _list(_member(top, "runs"))]
     trials = dict[TrialKey, Tried]()
@@ -97,6 +95,14 @@ def entry_of(record: Any) -> Entry:
     if any(later.number <= one.number for one, later in pairwise(rounds)):
         raise ValueError("its rounds are in no order")
     return Entry(devices.pop(), problem, cache, Part(trials, rounds))
+
+
+def refuse_version(record: Any) -> Mapping[str, Any]:
+    """The members of a record from anywhere. TypeError or ValueError where it is of another version, or none."""
+    top = _object(record)
+    if top.get("version") != VERSION:
+        raise ValueError(f"its version is {shown(top.get('version'))}, and not {VERSION}")
+    return top
 
 
 def _runs(part: Part) -> Iterator[RunKey]:

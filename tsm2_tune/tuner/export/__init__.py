@@ -12,14 +12,14 @@ from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary
 from tsm2_tune.tuner.export.exchange import EXCHANGE, export_exchange
 from tsm2_tune.tuner.export.known import Known, known_of
-from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library, refuse_name
+from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library, refuse_output
 from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
 from tsm2_tune.tuner.export.trials import export_trials
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
-from tsm2_tune.tuner.written_files import refuse_database, write, written
+from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write, written
 
 __all__ = [
     "EXCHANGE",
@@ -30,7 +30,8 @@ __all__ = [
     "export_text",
     "export_trials",
     "refuse_database",
-    "refuse_name",
+    "refuse_output",
+    "refuse_unwritable",
     "verified_in_full",
     "with_between",
     "write",

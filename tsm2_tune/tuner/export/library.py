@@ -28,7 +28,7 @@ from tsm2_tune.tuner.shared_objects import as_c, c_texts, shared_object
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
-from tsm2_tune.tuner.written_files import refuse_database, write_all
+from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write_all
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "c"
 BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # what is written beside the shared object, and from which file
@@ -73,9 +73,8 @@ def export_library(
     InputError for a name that a library cannot have, and without winners; ToolMissing where nvcc or the C++ compiler
     is missing; StoreError as `export`.
     """
-    refuse_name(output)
-    path = Path(output)
-    files = {suffix: path.with_suffix(suffix) for suffix in LIBRARY_SUFFIXES}
+    refuse_output(output)
+    path, files = Path(output), _files(output)
     for file in files.values():
         refuse_database(file, store.path)
     rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
@@ -97,11 +96,18 @@ def export_library(
     write_all({**beside, files[".so"]: shared})
 
 
-def refuse_name(output: str) -> None:
-    """InputError for a name that a library cannot have."""
+def refuse_output(output: str) -> None:
+    """InputError for a name that a library cannot have, and where one of its files could not be written."""
     path = Path(output)
     if path.suffix != ".so" or not path.stem:
         raise InputError(f"cannot write a library to {output}: name a file that ends in .so, such as libtsm2.so")
+    for file in _files(output).values():
+        refuse_unwritable(file, is_ordinary=True)
+
+
+def _files(output: str) -> dict[str, Path]:
+    """The files of a library by their suffixes."""
+    return {suffix: Path(output).with_suffix(suffix) for suffix in LIBRARY_SUFFIXES}
 
 
 def _usable(rows: Sequence[BestRow], tell: Callable[[str], None]) -> list[BestRow]:

@@ -12,10 +12,21 @@ from tsm2_tune.tuner.addresses import Address
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.exchange import reading as exchange
 from tsm2_tune.tuner.importing.parts import write
-from tsm2_tune.tuner.importing.reading import Kind, Told, kind_of, told_in
+from tsm2_tune.tuner.importing.reading import Kind, Told, kind_of, refuse_others, told_in
 from tsm2_tune.tuner.processes import Workplace, workplace
 
 TELLING = {Kind.TEXT: told_in, Kind.EXCHANGE: exchange.told_in}  # of what is no database
+REFUSING = {Kind.DATABASE: Database.refuse_others, Kind.TEXT: refuse_others, Kind.EXCHANGE: exchange.refuse_others}
+
+
+def refuse(path: Path | Address) -> None:
+    """InputError or StoreError where `opened` would refuse it for what it is: where it cannot be read, is no database
+    or file of ours, or is of a newer version. Of a database and of a text only the beginning is read.
+    """
+    if isinstance(path, Address):
+        with Database.open(path, create=False):
+            return
+    REFUSING[kind_of(path)](path)
 
 
 @contextmanager

@@ -100,11 +100,7 @@ def told_in(path: Path) -> Told:
                 reader.read(json.loads(line, parse_constant=refuse_constant), is_head=number == 1)
         return reader.told()
     except WRONG as error:
-        said = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
-        raise InputError(
-            f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(said)[:300]}):"
-            " write it anew by tsm2-tune export --format trials"
-        ) from None
+        raise _unlike(path, number, error) from None
 
 
 def content_of(path: Path) -> bytes:
@@ -114,6 +110,25 @@ def content_of(path: Path) -> bytes:
     if len(content) > MOST_BYTES:
         raise InputError(f"{path} has more than {MOST_BYTES} bytes: name a smaller file of trials")
     return content
+
+
+def refuse_others(path: Path) -> None:
+    """InputError where the text is of another version than this program reads, by its first line."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(MOST_BYTES)
+        _Reader().read(json.loads(line, parse_constant=refuse_constant), is_head=True)
+    except WRONG as error:
+        raise _unlike(path, 1, error) from None
+
+
+def _unlike(path: Path, number: int, error: Exception) -> InputError:
+    """That a line of the text is not as this program writes it."""
+    said = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
+    return InputError(
+        f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(said)[:300]}):"
+        " write it anew by tsm2-tune export --format trials"
+    )
 
 
 class _Reader:
