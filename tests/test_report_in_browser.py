@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,14 @@ from tests.reported import DETAIL, DEVICE, OTHER, hostile_run, tried
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 READY_MS = 120_000  # on a busy machine
+COPIES = """() => {
+  document.querySelectorAll("main > section:not(#best)").forEach((one) => one.remove());
+  const body = document.querySelector("#best tbody");
+  for (const row of [...body.rows]) for (let copy = 0; copy < 20; ++copy) body.append(row.cloneNode(true));
+}"""  # of the rows of one table, the only one left
+INNER_PIXELS = 680  # of its width, without the margins
+MOST_TABS = 100
+FOCUSABLE = "a[href], button, select, input, summary, [tabindex='0']"
 
 
 @pytest.fixture(scope="module")
@@ -178,4 +187,40 @@ def test_it_is_printed_on_white(opened: Callable[..., Any]) -> None:
     assert colour(page, "body", "backgroundColor") == (255, 255, 255)
     assert colour(page, "#chart-gains .role-axis-label text", "fill") == (0, 0, 0)
     assert not page.locator("#trial-text").is_visible()
-    assert page.pdf(prefer_css_page_size=True)[:5] == b"%PDF-"
+    page.set_viewport_size({"width": INNER_PIXELS, "height": 1000})
+    assert page.evaluate("document.documentElement.scrollWidth") <= INNER_PIXELS  # nothing is cut off
+
+
+def test_each_printed_page_of_a_table_has_its_head(opened: Callable[..., Any]) -> None:
+    pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed: pip install pypdf")
+    page = opened()
+    page.evaluate(COPIES)
+    pages = [one.extract_text() for one in pypdf.PdfReader(io.BytesIO(page.pdf(format="A5"))).pages]
+    with_rows = [text for text in pages if "threads=" in text]
+    assert len(with_rows) > 1
+    assert all("cuBLAS" in text and "median" in text for text in with_rows)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_checker_of_accessibility_finds_nothing(opened: Callable[..., Any], scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
+    found = axe.Axe().run(opened(color_scheme=scheme)).response
+    assert found["violations"] == []
+    assert len(found["passes"]) > 30
+
+
+def test_every_control_is_reached_by_the_tabulator(opened: Callable[..., Any]) -> None:
+    page = opened()
+    focusable = page.locator(FOCUSABLE).evaluate_all(
+        "all => { const seen = all.filter((one) => one.checkVisibility() && !one.disabled);"
+        " seen.forEach((one, number) => { one.dataset.number = number; }); return seen.length; }"
+    )
+    reached = []
+    for _ in range(MOST_TABS):
+        page.keyboard.press("Tab")
+        number = page.evaluate("document.activeElement.dataset.number")
+        if number is None:
+            break
+        reached.append(int(number))
+    assert reached == list(range(focusable))  # in the order of the page
+    assert focusable > 20
