@@ -27,6 +27,7 @@ from benchmarks import (
     program_tables,
     regret,
     scale,
+    scale_simulation,
     unseen_tables,
 )  # fmt: skip
 from benchmarks.cells_csv import cells_csv
@@ -89,6 +90,7 @@ def all_drawn() -> dict[str, str]:
     parts |= {"published": f"{table(beside)}\n\n{provenance(beside)} Every kernel in it was verified."}
     parts |= {"calls": call_tables.table(call_tables.read_calls(CALLS))}
     parts |= scale.drawn(scale.Campaign(10_000, 1_000, 5), scale.recorded())
+    parts |= {"scale-simulated": scale_simulation.table(scale.recorded())}
     parts |= {"programs": program_tables.table(*of_programs(), PROGRAMS_CARDS)}
     parts |= doctor_answers.drawn(DOCTOR, DOCTOR_OF_HOST)
     parts |= regret.drawn(json.loads(REGRET.read_text(encoding="utf-8")))

@@ -3,9 +3,9 @@
     python -m benchmarks.scale
     python -m benchmarks.scale --shapes 500 --gpus 8 --kinds 1
 
-Arithmetic on recorded rates, not a simulation of events: every GPU does the same all the time. What a search on a GPU
-tries and takes is in h100-trial-rate-asked-ahead.json, what a database takes in sqlite-rates.json and
-postgresql-rates.json.
+Arithmetic on recorded rates: every GPU does the same all the time. What waiting for the database costs, event by
+event, is in benchmarks.scale_simulation. What a search on a GPU tries and takes is in
+h100-trial-rate-asked-ahead.json, what a database takes in sqlite-rates.json and postgresql-rates.json.
 """
 
 from __future__ import annotations

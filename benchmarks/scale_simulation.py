@@ -1,0 +1,117 @@
+"""What waiting for one database costs a campaign: a simulation of its transactions, event by event.
+
+    python -m benchmarks.scale_simulation
+
+Each GPU makes trials at its kind's rate, and stores those of a tenth of a second in one transaction, for which it
+waits. A transaction takes one of the server's processors, in the order in which they come, for a time that varies
+as exponential times do about the recorded one. Rates are those of benchmarks.scale; the kinds' speeds are assumed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import click
+
+from benchmarks.headline import markdown
+from benchmarks.scale import SERVER_CORES, Recorded, Search, recorded
+from tsm2_tune.tuner.job import TOGETHER_SECONDS
+from tsm2_tune.usage import Command
+
+SPEEDS = (0.4, 0.7, 1.0, 1.3, 1.6)  # of the kinds of GPU, over the recorded one
+NUMBERS = (100, 500, 700, 1000, 2000)
+WARM_UP_SECONDS, SECONDS = 10.0, 30.0  # not counted, and counted
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one GPU asks of its server."""
+
+    trials_per_second: float  # where it waits for nothing
+    server_seconds: float  # of a processor, that storing a trial takes
+
+    @property
+    def together(self) -> int:
+        """Trials in a transaction."""
+        return max(1, math.ceil(self.trials_per_second * TOGETHER_SECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What came of so many GPUs."""
+
+    gpus: int
+    trials: float  # stored, over what GPUs make that wait for nothing
+    busy: float  # share of the server's processors
+    waits: tuple[float, ...]  # seconds that transactions waited for a processor, sorted
+
+    def wait(self, share: float) -> float:
+        """So many of the transactions waited no longer."""
+        return self.waits[min(len(self.waits) - 1, int(share * len(self.waits)))]
+
+
+def simulated(loads: Sequence[Load], cores: int, seed: int = SEED) -> Simulated:
+    """One server with so many processors, and the GPUs that store into it."""
+    chance = random.Random(seed)
+    asking = [(chance.random() * TOGETHER_SECONDS, number) for number in range(len(loads))]  # when each asks next
+    heapq.heapify(asking)
+    free = [0.0] * cores  # when each processor is
+    end, stored, busy, waits = WARM_UP_SECONDS + SECONDS, 0, 0.0, list[float]()
+    while asking[0][0] < end:
+        asked, number = heapq.heappop(asking)
+        load = loads[number]
+        begun = max(asked, heapq.heappop(free))
+        took = chance.expovariate(1 / (load.together * load.server_seconds))
+        heapq.heappush(free, begun + took)
+        heapq.heappush(asking, (begun + took + load.together / load.trials_per_second, number))
+        if asked >= WARM_UP_SECONDS:
+            stored, busy = stored + load.together, busy + took
+            waits.append(begun - asked)
+    unbound = sum(one.trials_per_second for one in loads) * SECONDS
+    return Simulated(len(loads), stored / unbound, min(1.0, busy / SECONDS / cores), tuple(sorted(waits)))
+
+
+def mixed(search: Search, found: Recorded, gpus: int) -> list[Load]:
+    """As many GPUs of each kind."""
+    trial = Load(search.trials / search.seconds, found.postgresql.best["server_seconds_per_trial"])
+    return [
+        replace(trial, trials_per_second=trial.trials_per_second * SPEEDS[number % len(SPEEDS)])
+        for number in range(gpus)
+    ]
+
+
+def made_apart(loads: Sequence[Load]) -> float:
+    """Trials over what GPUs make that wait for nothing, with a server for each kind."""
+    kinds = [loads[kind :: len(SPEEDS)] for kind in range(len(SPEEDS))]
+    rates = [sum(one.trials_per_second for one in of_kind) for of_kind in kinds]
+    made = [simulated(of_kind, SERVER_CORES).trials * rate for of_kind, rate in zip(kinds, rates, strict=True)]
+    return sum(made) / sum(rates)
+
+
+def table(found: Recorded) -> str:
+    """Markdown, a line a number of GPUs: one server for all, and one for each kind."""
+    lines = []
+    for gpus in NUMBERS:
+        loads = mixed(found.searches[0], found, gpus)
+        one = simulated(loads, SERVER_CORES)
+        waits = [f"{1000 * one.wait(share):.0f}" for share in (0.5, 0.99)]
+        shares = [f"{100 * share:.0f} %" for share in (one.busy, one.trials, made_apart(loads))]
+        lines.append([f"{gpus:,}", shares[0], *waits, *shares[1:]])
+    return markdown(
+        ("GPUs", "busy", "half wait, ms", "99 %, ms", "trials", "trials, a server a kind"), lines, texts=()
+    )
+
+
+@click.command(cls=Command)
+def main() -> None:
+    """Print the table."""
+    click.echo(table(recorded()))
+
+
+if __name__ == "__main__":
+    main()
