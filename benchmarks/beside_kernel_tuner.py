@@ -26,6 +26,7 @@ import numpy as np
 
 import tsm2_tune
 from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import SearchSpace, search_space
@@ -40,19 +41,43 @@ from tsm2_tune.tuner.trial import Final
 from tsm2_tune.tuner.tune import Options, Tuner, cores
 from tsm2_tune.usage import Command
 
+# Families by problem. Of the last one all kernels have a workspace, of the others none has one that is chosen.
 CASES = {
     "1000000x8x8:f32": ("resident_b_fma",),
     "4096x8x4096:f32": ("tsm2", "ism2"),
-}  # whose kernels need no workspace
+    "8x8x1000000:f64:tn": ("inner_fma",),
+}
+Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
 CACHE, CUPY_CACHE = "XDG_CACHE_HOME", "CUPY_CACHE_DIR"  # where kernels are kept
 ITERATIONS = 7  # Kernel Tuner's own choice
 NAME, NUMBER = "tried_kernel", "tried_number"  # of every kernel, and of the parameter that tells which it is
 
 
 def chosen(space: SearchSpace, most: int) -> list[Candidate]:
-    """So many of the space, spread over it, of those that need no workspace."""
-    every = [one for one in space.kept if not one.config.has_splits]
+    """So many of the space, spread over it: all with the arguments of a workspace, or where some do without, none."""
+    every = [one for one in space.kept if not one.config.has_splits] or list(space.kept)
     return every[:: max(1, len(every) // most)][:most]
+
+
+def operands(problem: Problem) -> tuple[list[Floats], Floats]:
+    """A and B as they are stored, and their product as C is."""
+    rng = np.random.default_rng(0)
+    stored = [
+        rng.standard_normal(problem.stored[name][::-1]).astype(problem.dtype_name.replace("f", "float"))
+        for name in ("A", "B")
+    ]
+    along_a, along_b, _ = problem.contiguous
+    a, b = (
+        one.T if along == first else one for one, along, first in zip(stored, (along_a, along_b), "mk", strict=True)
+    )
+    return [one.ravel() for one in stored], np.ascontiguousarray((a @ b).T).ravel()
+
+
+def workspace(launches: Sequence[Launch], problem: Problem, dtype: np.dtype[Any]) -> list[np.ndarray[Any, Any]]:
+    """Room for the sums and counters of each of the launches, which leave the counters 0 as they find them."""
+    sums = max(one.partial_elements(problem.m, problem.n) for one in launches)
+    counters = max(one.counters(problem.m, problem.n) for one in launches)
+    return [np.zeros(sums, dtype), np.zeros(counters, np.uint32)] if counters else []
 
 
 def tuned_here(space: SearchSpace, candidates: Sequence[Candidate], target: Target) -> dict[str, Any]:
@@ -67,12 +92,14 @@ def tuned_here(space: SearchSpace, candidates: Sequence[Candidate], target: Targ
                     ended = time.perf_counter() - start
                     first = first or ended
                     outcomes[event.trial.outcome.value] += 1
+            verified = time.perf_counter() - start
             (winner,) = store.best(device=target.identity.name, problem=space.problem, cache=tuner.cache)
     return {
         "trials": outcomes.total(),
         "outcomes": dict(outcomes),
         "seconds": ended,
         "first_after_seconds": first,
+        "verified_after_seconds": verified,  # the final and the full verification of the winner included
         "winner": winner.config,
     }
 
@@ -85,17 +112,24 @@ def tuned_by_kernel_tuner(problem: Problem, candidates: Sequence[Candidate], tar
     texts = [source.text.replace(f" {source.kernel}(", f" {NAME}(") for source in sources]
     launches = [source.launch for source in sources]
     grids = [launch.grid(problem.m, problem.n) for launch in launches]
-    rng = np.random.default_rng(0)
-    a, b = (
-        rng.standard_normal(rows * columns, np.float32)
-        for rows, columns in ((problem.m, problem.k), (problem.k, problem.n))
-    )
-    c = np.zeros(problem.m * problem.n, np.float32)
-    product = a.reshape(problem.k, problem.m).T @ b.reshape(problem.n, problem.k).T
-    index = np.int32 if problem.index_bits == 32 else np.int64
-    sizes = [index(extent) for extent in (problem.m, problem.n, problem.k)]
-    arguments = [*sizes, np.float32(1), a, sizes[0], b, sizes[2], np.float32(0), c, sizes[0]]
-    answer = [None] * 9 + [np.ascontiguousarray(product.T).ravel(), None]
+    (a, b), product = operands(problem)
+    index, real = np.int32 if problem.index_bits == 32 else np.int64, a.dtype.type
+    extents = [index(extent) for extent in (problem.m, problem.n, problem.k)]
+    lines = {name: index(length) for name, (length, _) in problem.stored.items()}  # leading dimensions
+    arguments: list[Any] = [
+        *extents,
+        real(1),
+        a,
+        lines["A"],
+        b,
+        lines["B"],
+        real(0),
+        np.zeros_like(product),
+        lines["C"],
+    ]
+    answer = [None] * 9 + [product, None]
+    added = workspace(launches, problem, a.dtype)
+    arguments, answer = arguments + added, answer + [None] * len(added)
     start, found = time.perf_counter(), list[dict[str, Any]]()
     for threads in sorted({one.threads for one in launches}):  # one search each: the number is no function of others
         of_block = [number for number, one in enumerate(launches) if one.threads == threads]
