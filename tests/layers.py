@@ -47,7 +47,7 @@ SLOW_FILES = """
     launches choice bench_files bench_unseen cli_ops export_within distributions cache selection rekey
     exported_cupy exported_vendor imports compilers launcher_first launcher_choice pairs kills resume interrupted
     examples basis mutation ladder expecting leading api_on_host cache_states choice_on_host library_choice
-    bench_measured report_in_browser db_kills db_on_server postgresql postgresql_writers
+    bench_measured report_in_browser db_kills db_on_server networks postgresql postgresql_writers
     json_lines_on_host blas_threads bench_regret fleet cluster kernel_pages
 """
 SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}

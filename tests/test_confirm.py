@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests import simulated
 from tests.command import TUNE, run
 from tests.fabricated import plain_sql
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TODAY, Simulated, stored_trial
+from tsm2_tune.confirming import facts
 from tsm2_tune.tuner import confirming
 from tsm2_tune.tuner.events import Confirmed, FinalStored
 from tsm2_tune.tuner.job import past_of
@@ -68,6 +70,16 @@ def test_rounds_go_on_until_the_fastest_was_among_them(store: Store) -> None:
     assert [members for _, members in tuner.rounds] == [{A.text, B.text}, {A.text, C.text}]
     assert found.is_kept
     assert (C.text, SHAPE) in tuner.in_full
+
+
+@pytest.mark.parametrize("slowed", [0, 2])
+def test_samples_of_a_dropped_clock_are_told(store: Store, monkeypatch: pytest.MonkeyPatch, slowed: int) -> None:
+    timed = simulated.measurement
+    monkeypatch.setattr(simulated, "measurement", lambda *at: replace(timed(*at), slowed=slowed))
+    found, _ = confirmed(store, {A: 100.0, B: 103.0}, {A: 100.0, B: 103.0})
+    assert found.is_kept
+    assert str(found).partition(" spread 0.2 %)")[2] == ("; 2 samples while the clock had dropped" if slowed else "")
+    assert facts(found)["slowed_samples"] == slowed
 
 
 def test_one_kernel_alone_is_repeated(store: Store) -> None:

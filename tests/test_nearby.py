@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fabricated import GPU, trial, tuning_run
+from tests.simulated import TARGET, Simulated
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.order import first_and_rest, ordered
@@ -15,9 +16,11 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner import job
 from tsm2_tune.tuner.nearby import MOST_KERNELS, nearby
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.tune import Options
 
 H200 = PROFILES["h200"]
 HERE = Problem(20480, 16, 20480, "f32")
@@ -68,6 +71,19 @@ def test_what_was_fast_nearby_is_tried_first(store: Store) -> None:
     assert first[0].config == config
     assert len(first) + len(others) == len(space.kept)
     assert config not in [one.config for one in first_and_rest(space, 0, ())[0]]
+
+
+def test_a_run_begins_with_what_won_nearby(store: Store) -> None:
+    """By the default strategy, of a problem that was never tried."""
+    space = search_space(HERE, TARGET.limits, families=["resident_b_fma"])
+    winner, slower = (ordered(space, 0)[place].config for place in (200, 300))
+    add(store, NEAR, slower, 11.0)
+    add(store, NEAR, winner, 10.0)
+    add(store, replace(NEAR, dtype_name="f64"), ordered(space, 0)[250].config, 1.0)
+    device = Simulated(store, {})
+    device.options = Options(max_trials=2)
+    list(job.run([space], device, store))
+    assert device.tried == [(winner.text, HERE), (slower.text, HERE)]
 
 
 @pytest.mark.parametrize("column", ["config", "problem_id"])

@@ -364,19 +364,15 @@ TRIALS = "SELECT p.m, t.config, t.outcome FROM trial t JOIN problem p ON p.id = 
 
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_four_runs_one_of_them_killed_do_everything_once(address: str, tmp_path: Path) -> None:
-    """As on four machines: the lock of the device is of each alone."""
+    """As on four machines: the lock of the device is of each alone. What the killed one was at the others do."""
     runs = [tuned(address, tmp_path / str(number)) for number in range(4)]
     wait_until(lambda: bool(has_trials(address)) or any(one.poll() is not None for one in runs), seconds=300)
     before = set(asked(address, TRIALS))
     runs[0].kill()
     for number, one in enumerate(runs):
         output, _ = one.communicate(timeout=300)
-        # 1: another run was still at a problem, so that this one saw no winner of it
-        assert number == 0 or one.returncode == 0 or (one.returncode == 1 and "no winner for" in output), output
+        assert number == 0 or one.returncode == 0, output
         assert "Traceback" not in output
-    last = tuned(address, tmp_path / "last")
-    output, _ = last.communicate(timeout=300)
-    assert last.returncode == 0, output
     trials = asked(address, TRIALS)
     assert before <= set(trials)
     assert len(trials) == len(set(trials)) == 12

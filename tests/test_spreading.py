@@ -11,16 +11,20 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import select
 
-from tests.fabricated import GPU, PROBLEM, plain_sql
+import tsm2_tune
+from tests.fabricated import GPU, PROBLEM, plain_sql, trial
 from tests.test_claims import C128, dead, elsewhere, take
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import schema, spreading
+from tsm2_tune.tuner import job, schema, spreading
 from tsm2_tune.tuner.claims import STALE_SECONDS, Claims
+from tsm2_tune.tuner.events import ProblemEnded
 from tsm2_tune.tuner.past import Claimed
 from tsm2_tune.tuner.patience import Options
+from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.spreading import Spread, search_key
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.tune import Tuner
 
 PROBLEMS = tuple(replace(PROBLEM, m=PROBLEM.m + step) for step in range(4))
 
@@ -86,7 +90,9 @@ def test_what_a_run_that_died_was_at_is_the_next(runs: list[Claims], path: Path)
 
 
 def die(path: Path, claims: Claims) -> None:
-    plain_sql(path, f"UPDATE claim SET owner = '{dead(claims.owner)}' WHERE owner = '{claims.owner}'")
+    owner, now = claims.owner, dead(claims.owner)
+    changed = f"owner = '{now}', basis = replace(basis, '{owner}', '{now}')"
+    plain_sql(path, f"UPDATE claim SET {changed} WHERE owner = '{owner}'")
 
 
 def test_who_has_joined_waits_and_takes_over_what_is_left(runs: list[Claims], path: Path) -> None:
@@ -115,6 +121,62 @@ def test_a_search_is_taken_over_once_all_that_its_run_claimed_can_be(runs: list[
     assert take(runs[1]) is Claimed.YES
 
 
+def test_a_search_has_not_ended_while_who_has_joined_is_at_some_of_it(runs: list[Claims]) -> None:
+    one = spread(runs[0], PROBLEMS[:1])
+    first, second = iter(one), iter(spread(runs[1], PROBLEMS[:1]))
+    assert (next(first), next(second)) == (0, 0)
+    assert take(runs[1]) is Claimed.YES
+    with pytest.raises(Waits):
+        next(first)
+    runs[1].give_back()
+    assert list(one) == [0]
+    assert (next(second, None), one.ended_elsewhere) == (None, 0)
+
+
+def test_a_run_goes_on_with_other_problems_while_who_has_joined_is_at_one(runs: list[Claims]) -> None:
+    first, second = iter(spread(runs[0], PROBLEMS[:2])), iter(spread(runs[1], PROBLEMS[:1]))
+    assert (next(first), next(second)) == (0, 0)
+    assert take(runs[1]) is Claimed.YES
+    assert next(first) == 1
+    runs[1].give_back()
+    assert (next(first), next(first, None)) == (0, None)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_what_a_run_that_had_joined_died_at_comes_again_once(runs: list[Claims], path: Path, is_seen: bool) -> None:
+    """Whether it dies before the others are done with the rest, or after."""
+    one = spread(runs[0], PROBLEMS[:1])
+    first, second = iter(one), iter(spread(runs[1], PROBLEMS[:1]))
+    assert (next(first), next(second)) == (0, 0)
+    assert take(runs[1]) is Claimed.YES
+    assert take(runs[0]) is Claimed.ELSEWHERE
+    if is_seen:
+        with pytest.raises(Waits):
+            next(first)
+        first = iter(one)
+    die(path, runs[1])
+    assert next(first) == 0
+    assert take(runs[0]) is Claimed.YES
+    runs[0].give_back()
+    assert next(first, None) is None
+
+
+def test_what_nobody_takes_over_comes_again_once(runs: list[Claims], path: Path) -> None:
+    """As where there are as many trials as asked for."""
+    first, second = iter(spread(runs[0], PROBLEMS[:1])), iter(spread(runs[1], PROBLEMS[:1]))
+    assert (next(first), next(second)) == (0, 0)
+    assert take(runs[1]) is Claimed.YES
+    die(path, runs[1])
+    assert (next(first), next(first, None)) == (0, None)
+
+
+def test_who_has_joined_to_search_otherwise_is_not_waited_for(runs: list[Claims]) -> None:
+    first, second = iter(spread(runs[0], PROBLEMS[:1])), iter(spread(runs[1], PROBLEMS[:1], search="with another"))
+    assert (next(first), next(second)) == (0, 0)
+    assert take(runs[1]) is Claimed.YES
+    assert next(first, None) is None
+
+
 def test_who_searches_otherwise_is_not_waited_for(runs: list[Claims]) -> None:
     first, second = iter(spread(runs[0])), iter(spread(runs[1], PROBLEMS[:1], search="with another budget"))
     assert (next(first), next(second)) == (0, 0)
@@ -137,6 +199,23 @@ def test_problems_are_spread_on_a_server_too(address: str) -> None:
         assert (next(second, None), next(first, None)) == (None, None)
     with Store.open(address, create=False) as store, store.database.transaction() as connection:
         assert connection.execute(select(schema.claim)).all() == []
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("toolchain", "known_ceilings")
+def test_a_winner_that_another_run_has_found_since_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a problem that comes twice, once."""
+
+    def run(_: object, tuner: Tuner, store: Store) -> Iterator[ProblemEnded]:
+        ended = ProblemEnded(PROBLEM, 1, 1, 0, 0, 0, 5, None, Why.MAX_TRIALS)
+        yield ended
+        yield replace(ended, new_trials=2)
+        store.add_trial(job.tuning_run(tuner, "2026-01-02T03:04:05+00:00"), trial(500.0, basis=tuner.basis))
+
+    monkeypatch.setattr(job, "run", run)
+    found = tsm2_tune.tune(PROBLEM, device="cpu", db=path, pairs=False)
+    assert [(one.new_trials, one.winner) for one in found.ended] == [(3, found.winners[0])]
+    assert found.is_complete
 
 
 def test_another_search_of_a_problem_has_its_own_end(runs: list[Claims]) -> None:

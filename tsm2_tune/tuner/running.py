@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
@@ -55,7 +55,7 @@ class Run:
         A member of several runs waits for a server that is away: who started it has reached that.
         """
         target, planned = self.planned()
-        ended: list[ProblemEnded] = []
+        ended: dict[Problem, ProblemEnded] = {}
         interrupted = 0
         with (
             device_lock(target, (lambda sentence: tell(Noted(sentence))) if self.wait else None),
@@ -66,10 +66,12 @@ class Run:
             for event in self._events(planned, tuner, store):
                 interrupted += is_interruption(event)
                 if isinstance(event, ProblemEnded):
-                    ended.append(event)
+                    before = ended.pop(event.problem, None)  # it comes again where another run left some of it
+                    earlier = before.new_trials if before is not None else 0
+                    ended[event.problem] = replace(event, new_trials=event.new_trials + earlier)
                 tell(event)
             won = winners(store, target, tuner.cache, self.problems)
-        return RunResult(target, tuple(ended), won, interrupted)
+        return RunResult(target, solved(ended.values(), won), won, interrupted)
 
     def on(self, device: Target | str | None, *, sharing: int = 1) -> Run:
         """The same on another device, beside which as many runs share the machine's processors."""
@@ -93,3 +95,9 @@ def winners(store: Store, target: Target, cache: Cache, asked: tuple[Problem, ..
     """Those of what was asked for, as `best` has them."""
     rows, of = store.best(device=target.identity.name, cache=cache), frozenset(asked)
     return tuple(row for row in rows if row.problem in of)
+
+
+def solved(ended: Iterable[ProblemEnded], won: Iterable[BestRow]) -> tuple[ProblemEnded, ...]:
+    """The ends of problems, with the winners that other runs have found since of those that had none."""
+    since = {row.problem: row for row in won}
+    return tuple(one if one.winner is not None else replace(one, winner=since.get(one.problem)) for one in ended)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, func, select
+from sqlalchemy import Connection, and_, delete, func, literal, select
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import schema
-from tsm2_tune.tuner.claim_rows import RUN, SEARCH, SEARCHED, is_claim
+from tsm2_tune.tuner.claim_rows import NO_CONFIGURATIONS, RUN, SEARCH, SEARCHED, is_claim
 from tsm2_tune.tuner.claims import Claims, lives
 from tsm2_tune.tuner.past import Claimed
 from tsm2_tune.tuner.repeating import repeated
@@ -46,6 +46,27 @@ class Searches:
             claims.add(connection, problem, SEARCH, self._search)
             return Claimed.YES
 
+    @repeated
+    def others(self, problem: Problem) -> dict[str, bool]:
+        """Other runs that search so, too, and have taken on configurations of the problem, and whether each lives."""
+        claims, column = self._claims, schema.claim.c
+        alike = select(column.owner).where(
+            column.device_name == claims.device_name,
+            column.config == RUN,
+            column.basis == literal(f"{self._search} ") + column.owner,
+        )
+        theirs = select(column.owner, func.max(column.beat_at)).where(
+            column.device_name == claims.device_name,
+            column.problem == problem.text,
+            column.config.not_in(NO_CONFIGURATIONS),
+            column.owner != claims.owner,
+            column.owner.in_(alike),
+        )
+        with claims.database.transaction() as connection:
+            now = claims.database.now(connection)
+            found = connection.execute(theirs.group_by(column.owner)).all()
+            return {str(owner): lives(owner, beat_at, now) for owner, beat_at in found}
+
     @staticmethod
     def _beaten(connection: Connection, owners: Sequence[str]) -> dict[str, Any]:
         """When each last said that it lives. What it claimed since its last beat is newer than its search: who took
@@ -78,5 +99,5 @@ class Searches:
             column.device_name == claims.device_name, column.config == SEARCHED, column.basis == self._search
         )
         with claims.database.transaction(writes=True, about=(claims.owner,)) as connection:
-            claims.add(connection, None, RUN, claims.owner)
+            claims.add(connection, None, RUN, f"{self._search} {claims.owner}")
             return {str(problem): str(owner) for problem, owner in connection.execute(ended).all()}

@@ -27,7 +27,7 @@ from tsm2_tune.tuner.schema import APPLICATION_ID
 from tsm2_tune.tuner.server_layout import RECEIPT
 from tsm2_tune.tuner.trial import in_a_line
 
-LOCK_SECONDS = 30  # how long to wait for another program's lock
+LOCK_SECONDS = 90  # how long to wait for another program's lock: for longer than one that is gone can hold it
 IDLE_SECONDS = 60  # of a program that stands still in a transaction, until the server ends that
 DETAIL_CHARACTERS = 200  # of the server's own message
 KEPT_DAYS = 7  # receipts of runs that were killed

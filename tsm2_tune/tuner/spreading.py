@@ -29,22 +29,27 @@ class Spread:
 
     A problem is left out whose search another run has ended since this was made. When only problems are left that
     others are at, the run joins them: a claim of each configuration divides a search. What it has joined it waits
-    for, and takes over where the other run dies.
+    for, and takes over where the other run dies. So does the other one: where a run that has joined it is at some
+    configurations yet, the search has not ended, and comes again once that run has done these, or died.
     """
 
     def __init__(self, claims: Claims, problems: Sequence[Problem], search: str) -> None:
         self._searches, self._problems = Searches(claims, search), problems
         self._chance = random.Random(claims.owner)  # else all that have no problem left would join the same one
         self._left, self._joined = list(range(len(problems))), set[int]()
+        self._dead = set[tuple[int, str]]()  # places, and runs that died at them: what these left was free since
         self.ended_elsewhere = 0  # problems that were left out
 
     def __iter__(self) -> Iterator[int]:
         while self._left:
             taken, others = self._taken()
             if taken is not None:
-                self._left.remove(taken)
                 yield taken
-                self._searches.end(self._problems[taken])
+                if self._has_others(taken):
+                    self._joined.add(taken)
+                else:
+                    self._left.remove(taken)
+                    self._searches.end(self._problems[taken])
             elif others:
                 joined = self._chance.choice(others)
                 self._joined.add(joined)
@@ -52,11 +57,20 @@ class Spread:
             elif self._left:
                 time.sleep(WAIT_SECONDS)
 
+    def _has_others(self, place: int) -> bool:
+        """Whether other runs are at configurations of the problem, or died at some that this one left to them."""
+        others = self._searches.others(self._problems[place])
+        dead = {(place, owner) for owner, is_living in others.items() if not is_living} - self._dead
+        self._dead |= dead
+        return bool(dead) or any(others.values())
+
     def _taken(self) -> tuple[int | None, list[int]]:
         """The first problem that no other run is at, claimed; else those to join. What is done is left no more."""
         others: list[int] = []
         for place in list(self._left):
             problem, is_joined = self._problems[place], place in self._joined
+            if is_joined and any(self._searches.others(problem).values()):
+                continue
             answer = self._searches.take(problem)
             if answer is Claimed.YES:
                 return place, []

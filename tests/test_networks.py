@@ -1,0 +1,178 @@
+"""A network that is lost between a run and the server of its database: no packet arrives, and nobody says so."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, trial, tuning_run
+from tests.networks import Network, network_to
+from tests.servers import TestServer, asked
+from tests.test_postgresql_writers import wait_until
+from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner import away, repeating
+from tsm2_tune.tuner import server as servers
+from tsm2_tune.tuner.past import Again, Claimed
+from tsm2_tune.tuner.repeating import Lost
+from tsm2_tune.tuner.store import Store
+
+# What a connection is opened with in these tests, in place of what there is: as short as Linux has it.
+SHORTER = {
+    "connect_timeout": "2",
+    "keepalives_idle": "1",
+    "keepalives_interval": "1",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "500",
+}
+WITHIN_SECONDS = 15.0  # for what takes 5 on a machine that does nothing else; Linux by itself would take 15 minutes
+MINUTE = 60.0
+SLEEPING = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+TIMES_AS_SHORT = 30
+FIRST, SECOND = configuration(128), configuration(256)
+NOTHING = Again(None)
+
+
+@pytest.fixture
+def network(server: TestServer) -> Iterator[Network]:
+    with network_to(server) as network:
+        yield network
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that is lost is noticed soon, if at all: each time that there is becomes shorter."""
+    shorter = {name: SHORTER.get(name, value) for name, value in servers.CONNECTION.items()}
+    monkeypatch.setattr(servers, "CONNECTION", shorter)
+
+
+@pytest.fixture
+def store(network: Network, address: str, soon: None) -> Iterator[Store]:
+    """The store, through the network. That is whole again at the end."""
+    with Store.open(network.through(address), create=True) as store:
+        try:
+            yield store
+        finally:
+            network.mend()
+
+
+class Calling:
+    """A call in a thread of its own, which may hang."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.found: Any = None
+        self.error: BaseException | None = None
+        self._call = call
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.found = self._call()
+        except BaseException as error:
+            self.error = error
+
+    def has_ended(self, seconds: float = WITHIN_SECONDS) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+
+def test_a_connection_ends_within_a_minute_of_the_loss(network: Network, address: str) -> None:
+    """By what the kernel was told of its socket."""
+    with Store.open(network.through(address), create=True) as store, store.database.transaction() as connection:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        with closing(socket.socket(fileno=os.dup(driver.fileno()))) as opened:
+            assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            tcp = {
+                name: opened.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+                for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+            }
+    assert tcp["TCP_KEEPIDLE"] + tcp["TCP_KEEPINTVL"] * tcp["TCP_KEEPCNT"] <= MINUTE
+    assert 0 < tcp["TCP_USER_TIMEOUT"] <= 1000 * MINUTE
+
+
+def test_what_is_sent_into_a_lost_network_is_lost(
+    network: Network, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the server's kernel to acknowledge it, and then for a new connection."""
+    monkeypatch.setattr(repeating, "WAITS_SECONDS", ())
+    store.add_trial(tuning_run(), trial(500.0, FIRST))
+    network.cut()
+    adding = Calling(lambda: store.add_trial(tuning_run(), trial(501.0, SECOND)))
+    assert adding.has_ended()
+    assert isinstance(adding.error, StoreError)
+    assert "cannot be reached" in str(adding.error)
+
+
+def test_an_answer_that_is_waited_for_in_a_lost_network_is_lost(network: Network, address: str, store: Store) -> None:
+    """All that was sent had arrived, so that only keepalives tell."""
+
+    def ask() -> None:
+        with store.database.transaction() as connection:
+            connection.exec_driver_sql("SELECT pg_sleep(30)")
+
+    asking = Calling(ask)
+    wait_until(lambda: bool(asked(address, SLEEPING)))
+    network.cut()
+    assert asking.has_ended()
+    assert isinstance(asking.error, Lost)
+
+
+def test_a_run_goes_on_when_the_network_is_back(network: Network, address: str, store: Store) -> None:
+    with store.claims(GPU) as ours:
+        for config in (FIRST, SECOND):
+            assert ours.take(PROBLEM, config.text, basis=BASIS, again=NOTHING) is Claimed.YES
+        store.add_trial(tuning_run(), trial(500.0, FIRST))
+        network.cut()
+        adding = Calling(lambda: store.add_trial(tuning_run(), trial(501.0, SECOND)))
+        wait_until(away.is_waited_for, WITHIN_SECONDS)
+        assert not adding.has_ended(0.0)
+        network.mend()
+        assert adding.has_ended()
+        assert (adding.found, adding.error) == (2, None)
+    assert asked(address, "SELECT config FROM trial ORDER BY id") == [(FIRST.text,), (SECOND.text,)]
+    assert asked(address, "SELECT * FROM claim") == []
+
+
+def test_who_is_lost_in_a_transaction_keeps_nobody_for_as_long_as_they_wait(
+    network: Network, address: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends the transaction, and with it the lock, while others still wait for that."""
+    for name in ("LOCK_SECONDS", "IDLE_SECONDS"):
+        monkeypatch.setattr(servers, name, getattr(servers, name) // TIMES_AS_SHORT)
+    is_in, others_are_done = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with lost.database.transaction(writes=True, about=(GPU, PROBLEM.text)):
+            is_in.set()
+            others_are_done.wait(MINUTE)
+
+    with Store.open(network.through(address), create=False) as lost, Store.open(address, create=False) as other:
+        writing = Calling(write)
+        assert is_in.wait(MINUTE)
+        network.cut()
+        assert other.add_trial(tuning_run(), trial(500.0)) == 1
+        network.mend()
+        others_are_done.set()
+        assert writing.has_ended()
+    assert isinstance(writing.error, Lost)
+
+
+def test_a_server_that_takes_a_connection_and_says_nothing_is_lost(soon: None) -> None:
+    pytest.importorskip("psycopg")
+
+    def reach() -> None:
+        with Store.open(there, create=True):
+            pass
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        there = f"postgresql+psycopg://postgres@127.0.0.1:{silent.getsockname()[1]}/results"
+        reaching = Calling(reach)
+        assert reaching.has_ended()
+    assert isinstance(reaching.error, Lost)
