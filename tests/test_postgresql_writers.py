@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -11,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +17,16 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-import tsm2_tune
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, trial, tuning_run
-from tests.quick_members import quick_members
 from tests.servers import TestServer, asked
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner import adding, claims, database, fleet, repeating
-from tsm2_tune.tuner.events import FleetStarted, RunEnded
+from tsm2_tune.tuner import adding, claims, database, repeating
 from tsm2_tune.tuner.past import Again, Claimed
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import Target, find_target
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("tsm2",)
 WRITERS, FINALS = 4, 3
-AWAY_SECONDS = 6.0  # longer than a run takes to start
 CONFIGS = [configuration(32 * threads, columns) for threads in range(1, 9) for columns in (1, 2, 4, 8)]
 FIRST, SECOND = configuration(128), configuration(256)
 ROUNDS = "SELECT round, count(*) FROM measurement WHERE round > 0 GROUP BY round ORDER BY round"
@@ -342,108 +335,3 @@ def test_a_beat_passes_over_what_is_being_removed(
             wait_until(lambda: asked(address, second) != [(0.0,)])
             assert asked(address, first) == beat
         wait_until(lambda: asked(address, first) != beat)
-
-
-# Whole runs
-
-TUNE = [
-    "--device",
-    "cpu",
-    "--shapes",
-    "16x1x16,20x2x12",
-    "--family",
-    "tsm2",
-    "--max-trials",
-    "6",
-    "--budget",
-    "0",
-    "--no-pairs",
-]
-TRIALS = "SELECT p.m, t.config, t.outcome FROM trial t JOIN problem p ON p.id = problem_id ORDER BY 1, 2"
-
-
-@pytest.mark.usefixtures("toolchain", "session_cache")
-def test_four_runs_one_of_them_killed_do_everything_once(address: str, tmp_path: Path) -> None:
-    """As on four machines: the lock of the device is of each alone. What the killed one was at the others do."""
-    runs = [tuned(address, tmp_path / str(number)) for number in range(4)]
-    wait_until(lambda: bool(has_trials(address)) or any(one.poll() is not None for one in runs), seconds=300)
-    before = set(asked(address, TRIALS))
-    runs[0].kill()
-    for number, one in enumerate(runs):
-        output, _ = one.communicate(timeout=300)
-        assert number == 0 or one.returncode == 0, output
-        assert "Traceback" not in output
-    trials = asked(address, TRIALS)
-    assert before <= set(trials)
-    assert len(trials) == len(set(trials)) == 12
-    assert {outcome for *_, outcome in trials} == {"ok"}
-    assert asked(address, "SELECT count(*) FROM measurement WHERE round = 0") == [(12,)]
-    rounds = [number for (number,) in asked(address, "SELECT DISTINCT round FROM measurement WHERE round > 0")]
-    assert sorted(rounds) == list(range(1, len(rounds) + 1))
-    assert asked(address, "SELECT m, verified_in_full FROM best ORDER BY m") == [(16, 1), (20, 1)]
-    assert asked(address, "SELECT * FROM claim") == []
-
-
-def tuned(address: str, folder: Path) -> subprocess.Popen[str]:
-    folder.mkdir()
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.quick_command", *TUNE, "--db", address],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
-        env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
-    )  # fmt: skip
-
-
-def has_trials(address: str) -> list[Any]:
-    there = asked(address, "SELECT 1 FROM pg_tables WHERE tablename = 'trial'")
-    return there and asked(address, "SELECT 1 FROM trial LIMIT 1")
-
-
-def two_devices() -> list[Target]:
-    """The host as two."""
-    host = find_target("cpu")
-    return [replace(host, identity=replace(host.identity, uuid=f"pretended {at}")) for at in range(2)]
-
-
-@pytest.mark.host
-@pytest.mark.usefixtures("session_cache", "toolchain")
-def test_members_wait_for_a_server_that_is_away_when_they_open_the_database(
-    server: TestServer, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quick_members(monkeypatch.setattr)
-    is_over = threading.Event()
-
-    def restart() -> None:
-        time.sleep(AWAY_SECONDS)
-        server.start()
-        is_over.wait()  # the server ends with the thread that started it
-
-    restarting = threading.Thread(target=restart)
-    troubles = list[str]()
-
-    def told(event: object) -> None:
-        if isinstance(event, FleetStarted):
-            server.stop()
-            restarting.start()
-        if isinstance(event, RunEnded):
-            troubles.append(event.trouble)
-
-    tsm2_tune.tune(
-        "64x2x64,32x2x64", device=two_devices(), db=address, on_event=told, max_trials=2, family="tsm2", pairs=False,
-        budget=None,
-    )  # fmt: skip
-    assert troubles == ["", ""]
-    assert asked(address, "SELECT count(*) FROM trial GROUP BY problem_id") == [(2,), (2,)]
-    server.stop()
-    is_over.set()
-    restarting.join()
-    server.start()
-
-
-@pytest.mark.host
-@pytest.mark.usefixtures("toolchain")
-def test_several_runs_begin_only_where_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = list[object]()
-    monkeypatch.setattr(fleet, "Member", started.append)
-    with pytest.raises(StoreError, match="cannot be reached"):
-        tsm2_tune.tune("8x8x8", device=two_devices(), db="postgresql://u@127.0.0.1:1/d")
-    assert started == []
