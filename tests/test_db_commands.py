@@ -125,6 +125,18 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+def test_a_text_of_trials_is_merged_like_a_database(three: list[Path], tmp_path: Path) -> None:
+    text, by_import, by_merge = (tmp_path / name for name in ("trials.txt", "imported.db", "merged.db"))
+    assert run("export", "--db", str(three[0]), "--format", "trials", "--output", str(text)).exit_code == 0
+    assert run("import", str(text), "--db", str(by_import)).exit_code == 0
+    found = run("db", "merge", str(text), "--db", str(by_merge))
+    assert found.exit_code == 0, found.stderr
+    merged, imported = (
+        plain_sql(path, "SELECT config, outcome FROM trial ORDER BY 1, 2") for path in (by_merge, by_import)
+    )
+    assert merged == imported != []
+
+
 @pytest.mark.parametrize("kind", [*REFUSED, "newer", "altered"])
 def test_where_one_is_refused_for_what_it_is_nothing_is_added(three: list[Path], tmp_path: Path, kind: str) -> None:
     into, bad = tmp_path / "all.db", tmp_path / "bad"

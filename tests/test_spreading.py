@@ -54,7 +54,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(_: float) -> None:
         raise Waits
 
-    monkeypatch.setattr(spreading, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(spreading, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
 
 
 def test_a_run_on_its_own_takes_problems_in_their_order(runs: list[Claims]) -> None:
@@ -131,6 +131,20 @@ def test_a_search_has_not_ended_while_who_has_joined_is_at_some_of_it(runs: list
     runs[1].give_back()
     assert list(one) == [0]
     assert (next(second, None), one.ended_elsewhere) == (None, 0)
+
+
+def test_who_has_joined_and_stands_still_is_not_waited_for_without_end(
+    runs: list[Claims], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = spread(runs[0], PROBLEMS[:1])
+    first, second = iter(one), iter(spread(runs[1], PROBLEMS[:1]))
+    assert (next(first), next(second)) == (0, 0)
+    assert take(runs[1]) is Claimed.YES
+    with pytest.raises(Waits):
+        next(first)
+    later = time.monotonic() + spreading.AWAITED_SECONDS
+    monkeypatch.setattr(spreading.time, "monotonic", lambda: later)
+    assert list(one) == [0]
 
 
 def test_a_run_goes_on_with_other_problems_while_who_has_joined_is_at_one(runs: list[Claims]) -> None:

@@ -45,8 +45,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 class WholeNumber(click.IntRange):
     """A whole number in the range, spelt in the digits 0 to 9: int() takes those of other scripts too, and 1_000."""
 
+    name = "integer"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and not re.fullmatch("[+-]?[0-9]+", value):
+        if isinstance(value, str) and not re.fullmatch("[+-]?[0-9]+", value.strip()):
             self.fail(f"{value!r} is not a valid {self.name}: expected digits from 0 to 9.", param, ctx)
         return super().convert(value, param, ctx)
 

@@ -60,8 +60,8 @@ def merge(sources: tuple[str, ...], database: str) -> None:
     tsm2-tune db merge node1.db node2.db --db all.db
 
     Each is put in as by `tsm2-tune import`: nothing is lost, the order does not matter, and twice is as once. A
-    sentence says where two databases contradict each other, and what counts then. Where one of them cannot be read,
-    is none, or is of a newer version, nothing is added.
+    sentence says where two databases contradict each other, and what counts then. Where one of them is no such
+    file, or is of a newer version, nothing is added.
     """
     for source in sources:
         refuse_others(source)

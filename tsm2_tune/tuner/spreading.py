@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
 from tsm2_tune.generator.problem import Problem
@@ -14,6 +14,7 @@ from tsm2_tune.tuner.past import Claimed
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.searches import Searches
 
+AWAITED_SECONDS = 600.0  # at the most, for a run that lives and has joined: longer than a trial takes
 NOT_OF_A_SEARCH = ("seed", "sharing")  # options by which two searches of a problem are not told apart
 
 
@@ -30,7 +31,8 @@ class Spread:
     A problem is left out whose search another run has ended since this was made. When only problems are left that
     others are at, the run joins them: a claim of each configuration divides a search. What it has joined it waits
     for, and takes over where the other run dies. So does the other one: where a run that has joined it is at some
-    configurations yet, the search has not ended, and comes again once that run has done these, or died.
+    configurations yet, the search has not ended, and comes again once that run has done these, has died, or has stood
+    still for long.
     """
 
     def __init__(self, claims: Claims, problems: Sequence[Problem], search: str) -> None:
@@ -38,6 +40,7 @@ class Spread:
         self._chance = random.Random(claims.owner)  # else all that have no problem left would join the same one
         self._left, self._joined = list(range(len(problems))), set[int]()
         self._dead = set[tuple[int, str]]()  # places, and runs that died at them: what these left was free since
+        self._awaited = dict[tuple[int, str], float]()  # the same: since when this one waits for them
         self.ended_elsewhere = 0  # problems that were left out
 
     def __iter__(self) -> Iterator[int]:
@@ -62,14 +65,20 @@ class Spread:
         others = self._searches.others(self._problems[place])
         dead = {(place, owner) for owner, is_living in others.items() if not is_living} - self._dead
         self._dead |= dead
-        return bool(dead) or any(others.values())
+        return bool(dead) or self._awaits(place, others)
+
+    def _awaits(self, place: int, others: Mapping[str, bool]) -> bool:
+        """Whether one of the runs at the problem lives, and is not waited for in vain."""
+        now = time.monotonic()
+        living = [(place, owner) for owner, is_living in others.items() if is_living]
+        return any(now - self._awaited.setdefault(one, now) < AWAITED_SECONDS for one in living)
 
     def _taken(self) -> tuple[int | None, list[int]]:
         """The first problem that no other run is at, claimed; else those to join. What is done is left no more."""
         others: list[int] = []
         for place in list(self._left):
             problem, is_joined = self._problems[place], place in self._joined
-            if is_joined and any(self._searches.others(problem).values()):
+            if is_joined and self._awaits(place, self._searches.others(problem)):
                 continue
             answer = self._searches.take(problem)
             if answer is Claimed.YES:

@@ -31,16 +31,16 @@ def refuse_unwritable(output: str | PathLike[str], *, is_ordinary: bool = False)
     A device or a pipe can be written, but not where the file `is_ordinary`, as one of several is.
     """
     refuse_name(output)
-    path = os.path.realpath(output)
-    if os.path.isdir(path):
+    if os.path.isdir(output):
         raise InputError(f"cannot write {output}: it is a folder; name a file in it")
-    if os.path.exists(path) and not os.path.isfile(path):
+    if os.path.exists(output) and not os.path.isfile(output):  # it may be a pipe, which has no other name
         if is_ordinary:
             raise InputError(f"cannot write {output}: it is no ordinary file; name another --output")
-        if not os.access(path, os.W_OK):
+        if not os.access(output, os.W_OK):
             raise InputError(f"cannot write {output}: it cannot be written to; name another --output")
         return
     try:
+        path = os.path.realpath(output)
         with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), prefix=f".{os.path.basename(path)}."):
             pass
     except OSError as error:
@@ -55,7 +55,8 @@ def refuse_database(output: str | PathLike[str], database: str | PathLike[str] |
     refuse_name(output)
     if isinstance(database, Address) or is_address(database):
         return
-    with suppress(ValueError):  # of a database that no file can be called like, which opening it says
+    # Of a database that no file can be called like, and of a folder that is gone, which opening and writing say.
+    with suppress(ValueError, FileNotFoundError):
         for suffix in ("", "-wal", "-shm", "-journal"):
             path = os.path.realpath(database) + suffix
             same = os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output)
@@ -71,9 +72,9 @@ def write(text: str, output: str | PathLike[str]) -> None:
     InputError where it cannot be written.
     """
     path = Path(os.path.realpath(output))  # a link keeps pointing where it points
-    if os.path.exists(path) and not os.path.isfile(path):  # unlike Path's, these raise nothing
+    if os.path.exists(output) and not os.path.isfile(output):  # unlike Path's, these raise nothing
         try:
-            number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads is refused
+            number = os.open(output, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads is refused
             os.set_blocking(number, True)
             with open(number, "w", encoding="utf-8", newline="") as device:
                 device.write(text)
