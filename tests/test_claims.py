@@ -316,7 +316,9 @@ def test_two_runs_that_take_turns_try_everything_once(
                 ended.append(event)
             return event is not None
 
-        monkeypatch.setattr(spreading, "time", SimpleNamespace(sleep=lambda _: step(0)))  # the second waits
+        monkeypatch.setattr(
+            spreading, "time", SimpleNamespace(sleep=lambda _: step(0), monotonic=time.monotonic)
+        )  # the second waits
         left = [0, 1]
         while left:
             left = [number for number in left if step(number)]

@@ -82,7 +82,6 @@ def test_what_is_forgotten_leaves_nothing(
         (("0",), "not in the range"),
         (("\uff11",), "'\uff11' is not a valid trial's number: expected digits from 0 to 9"),
         (("0_1",), "'0_1' is not a valid trial's number"),
-        ((" 1",), "' 1' is not a valid trial's number"),
         (("--device", "\uff10"), "no trial of the device '\uff10' in"),
         (("--outcome", "splendid"), "unknown outcome 'splendid': expected one of ok, behind, compile-failed, "),
         (("--outcome", "interrupted"), "unknown outcome 'interrupted'"),
