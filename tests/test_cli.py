@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -371,6 +372,8 @@ def test_every_format_is_exported(form: str, database: str, tmp_path: Path) -> N
         """Besides that a module has no binaries where there is no nvcc."""
         done = run("export", "--db", database, "--format", form, "--output", str(output))
         assert (done.exit_code, done.stdout) == (0, "")
+        if shutil.which("nvcc") is not None:
+            return done.stderr
         return re.sub(r"\Ano binary: nvcc not found: .*\n", "", done.stderr)
 
     assert told(path) == f"wrote {path}\n"

@@ -45,6 +45,15 @@ def spread(claims: Claims, problems: Sequence[Problem] = PROBLEMS, search: str =
     return Spread(claims, problems, search)
 
 
+def joined(runs: list[Claims]) -> tuple[Spread, Iterator[int], Iterator[int]]:
+    """Of one problem a search, and both runs' places: a second run has joined it, and is at a configuration."""
+    one = spread(runs[0], PROBLEMS[:1])
+    first, second = iter(one), iter(spread(runs[1], PROBLEMS[:1]))
+    assert (next(first), next(second)) == (0, 0)
+    assert take(runs[1]) is Claimed.YES
+    return one, first, second
+
+
 class Waits(Exception):
     """In place of the time that a run waits for another one, which in a test is in the same thread."""
 
@@ -122,10 +131,7 @@ def test_a_search_is_taken_over_once_all_that_its_run_claimed_can_be(runs: list[
 
 
 def test_a_search_has_not_ended_while_who_has_joined_is_at_some_of_it(runs: list[Claims]) -> None:
-    one = spread(runs[0], PROBLEMS[:1])
-    first, second = iter(one), iter(spread(runs[1], PROBLEMS[:1]))
-    assert (next(first), next(second)) == (0, 0)
-    assert take(runs[1]) is Claimed.YES
+    one, first, second = joined(runs)
     with pytest.raises(Waits):
         next(first)
     runs[1].give_back()
@@ -136,10 +142,7 @@ def test_a_search_has_not_ended_while_who_has_joined_is_at_some_of_it(runs: list
 def test_who_has_joined_and_stands_still_is_not_waited_for_without_end(
     runs: list[Claims], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = spread(runs[0], PROBLEMS[:1])
-    first, second = iter(one), iter(spread(runs[1], PROBLEMS[:1]))
-    assert (next(first), next(second)) == (0, 0)
-    assert take(runs[1]) is Claimed.YES
+    one, first, _ = joined(runs)
     with pytest.raises(Waits):
         next(first)
     later = time.monotonic() + spreading.AWAITED_SECONDS
@@ -159,10 +162,7 @@ def test_a_run_goes_on_with_other_problems_while_who_has_joined_is_at_one(runs: 
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_what_a_run_that_had_joined_died_at_comes_again_once(runs: list[Claims], path: Path, is_seen: bool) -> None:
     """Whether it dies before the others are done with the rest, or after."""
-    one = spread(runs[0], PROBLEMS[:1])
-    first, second = iter(one), iter(spread(runs[1], PROBLEMS[:1]))
-    assert (next(first), next(second)) == (0, 0)
-    assert take(runs[1]) is Claimed.YES
+    one, first, _ = joined(runs)
     assert take(runs[0]) is Claimed.ELSEWHERE
     if is_seen:
         with pytest.raises(Waits):

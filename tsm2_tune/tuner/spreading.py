@@ -40,7 +40,7 @@ class Spread:
         self._chance = random.Random(claims.owner)  # else all that have no problem left would join the same one
         self._left, self._joined = list(range(len(problems))), set[int]()
         self._dead = set[tuple[int, str]]()  # places, and runs that died at them: what these left was free since
-        self._awaited = dict[tuple[int, str], float]()  # the same: since when this one waits for them
+        self._awaited = dict[tuple[int, str], float]()  # by place and run: since when this one waits
         self.ended_elsewhere = 0  # problems that were left out
 
     def __iter__(self) -> Iterator[int]:
