@@ -45,16 +45,16 @@ def alone_where_large(gpu: CudaDevice, problem: Problem) -> Iterator[None]:
 
 @contextmanager
 def loaded_kernel(
-    gpu: CudaDevice, target: Target, support: str, config: KernelConfig, problem: Problem
+    gpu: CudaDevice, target: Target, support: str, config: KernelConfig, problem: Problem, binary: str | None = None
 ) -> Iterator[LoadedKernel]:
-    """The configuration's kernel, ready to start on operands of the problem."""
+    """The configuration's kernel, ready to start on operands of the problem; `binary` in place of nvcc's."""
     if needed_bytes(problem) > gpu.limits.memory_bytes:
         pytest.skip(f"{problem.text} does not fit in {gpu.limits.name}")
     source = render(problem, config)
-    binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
+    path = binary or compiled(source.text, source.kernel, target.toolchain, source.defines).path
     with alone_where_large(gpu, problem):
         operands = Operands(gpu, Support(gpu, support, problem.dtype_name), problem, index_bits=problem.index_bits)
-        loaded = LoadedKernel(gpu, operands, Entry(binary.path, source.kernel, source.launch))
+        loaded = LoadedKernel(gpu, operands, Entry(path, source.kernel, source.launch))
         try:
             yield loaded
         finally:
@@ -70,7 +70,8 @@ def verdict(
     config: KernelConfig,
     problem: Problem,
     checks: tuple[Check, ...] | None = None,
+    binary: str | None = None,
 ) -> Verdict:
     """On the problem itself, with the calls of the probes unless others are named."""
-    with loaded_kernel(gpu, target, support, config, problem) as loaded:
+    with loaded_kernel(gpu, target, support, config, problem, binary) as loaded:
         return verify(gpu, loaded.operands, loaded, seed=11, checks=checks or probe_checks(problem, 1))

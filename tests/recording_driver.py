@@ -225,5 +225,5 @@ def recording(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingD
 
     monkeypatch.setattr(driver, "cuPointerGetAttribute", attribute)
     monkeypatch.setattr(module, "cuda", lambda: driver)
-    monkeypatch.setattr(module, "_by_nvrtc", lambda winner, bits, arch: b"cubin")
+    monkeypatch.setattr(module, "compiled_here", lambda text, bits, arch: b"cubin")
     return driver

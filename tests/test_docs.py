@@ -240,7 +240,7 @@ def test_every_extra_is_named_with_what_it_brings() -> None:
     assert named == {
         name: {re.split(r"[\[>=]", one)[0] for one in packages}
         for name, packages in extras.items()
-        if name not in ("test", "browser", "lint", "dist")
+        if name not in ("test", "nvrtc", "browser", "lint", "dist")
     }
 
 

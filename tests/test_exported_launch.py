@@ -47,12 +47,12 @@ def recording(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType
     """The module before a driver that records, as `driver`, and what its compiler is asked for, as `compiled`."""
     driver, compiled = RecordingDriver(), list[tuple[str, int, str]]()
 
-    def by_nvrtc(winner: Any, bits: int, arch: str) -> bytes:
-        compiled.append((winner.digest, bits, arch))
+    def compiled_here(text: str, bits: int, arch: str) -> bytes:
+        compiled.append((text, bits, arch))
         return b"cubin"
 
     monkeypatch.setattr(module, "cuda", lambda: driver)
-    monkeypatch.setattr(module, "_by_nvrtc", by_nvrtc)
+    monkeypatch.setattr(module, "compiled_here", compiled_here)
     monkeypatch.setattr(module, "driver", driver, raising=False)
     monkeypatch.setattr(module, "compiled", compiled, raising=False)
     return module
@@ -125,9 +125,16 @@ def test_load_says_what_does_not_load_of_this_gpus_own(tmp_path: Path, monkeypat
         tried = trial(problem=Problem(4096, 8, 512, "f32"))
         found = winners(tmp_path / device, (tuning_run(device, compute_capability="9.0"), tried))
         module = recording(imported(exported("module", found), tmp_path), monkeypatch)
-        monkeypatch.setattr(module, "_by_nvrtc", lambda *_: None)
-        monkeypatch.setattr(module.shutil, "which", lambda _: None)
-        with pytest.raises(RuntimeError, match="neither NVRTC nor nvcc") if device == GPU else nullcontext():
+
+        def compiled_here(text: str, bits: int, arch: str) -> bytes:
+            raise RuntimeError("NVRTC is not here")
+
+        monkeypatch.setattr(module, "compiled_here", compiled_here)
+        with (
+            pytest.raises(RuntimeError, match="no binary for sm_90a, and NVRTC is not here")
+            if device == GPU
+            else nullcontext()
+        ):
             module.load()
 
 
@@ -275,7 +282,9 @@ def test_arrays_of_every_storage_order_on_a_gpu(tmp_path: Path, library: str, ha
 
 @pytest.mark.gpu
 @pytest.mark.skipif(cuda_device_count() == 0, reason="no CUDA driver answers")
-def test_a_module_with_binaries_runs_where_no_toolkit_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_binaries", [True, False])
+def test_a_module_runs_where_no_nvcc_is(tmp_path: Path, has_binaries: bool) -> None:
+    """Without any compiler, or with NVRTC."""
     if importlib.util.find_spec("cupy") is None:
         pytest.skip("cupy is not installed")
     problems = [Problem(4096, 8, 512, "f32", op) for op in ("nn", "ttt")]
@@ -287,9 +296,10 @@ def test_a_module_with_binaries_runs_where_no_toolkit_is(tmp_path: Path) -> None
         sources=sources,
         database="results.db",
         known=NOTHING_KNOWN,
-        cubins=compiled_cubins(rows, sources, print)[0],
+        cubins=compiled_cubins(rows, sources, print)[0] if has_binaries else {},
     )
     imported(text, tmp_path)
+    refused = "compiled_here" if has_binaries else "_by_nvcc"
     program = f"""
 import sys
 for missing in ("pycuda", "pycuda.driver", "tsm2_tune", "tsm2_tune.runtime"):
@@ -298,7 +308,7 @@ sys.path.insert(0, {str(tmp_path)!r})
 import best_kernels as best
 def refuse(*_):
     raise AssertionError("a compiler was asked")
-best._by_nvrtc = best._by_nvcc = refuse
+best.{refused} = refuse
 import cupy
 for order in "CF":
     a, b = cupy.random.rand(4099, 517, dtype="f4"), cupy.random.rand(517, 5, dtype="f4")

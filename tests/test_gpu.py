@@ -5,6 +5,8 @@ tests/under_sanitizer.py starts the same configurations under compute-sanitizer.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,8 @@ from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
+from tsm2_tune.runtime import compilers
+from tsm2_tune.runtime.driver import device_of
 from tsm2_tune.tuner.checks import CHECKS, probe_checks
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import LoadedKernel
@@ -27,6 +31,7 @@ pytestmark = ON_GPU
 
 CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
 SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]
+OF_EACH_FAMILY = {config.family: (config, problem) for config, problem in reversed(CASES)}  # the first of it
 LARGE_CHECKS = 3  # of a probe: of sums, on integers, both dispositions of the leading dimensions, and aligned ones
 SHAPES = (
     *((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256)),
@@ -43,6 +48,23 @@ def test_template_is_right_at_odd_shapes_and_on_its_probes(
     for problem in (*odd, *edge_problems(config, case)):
         found = verdict(gpu, target, gpu_support_path, config, problem)
         assert found.correct, f"{problem.text}: {found.detail}"
+
+
+@pytest.mark.parametrize(("config", "problem"), OF_EACH_FAMILY.values(), ids=list(OF_EACH_FAMILY))
+def test_a_kernel_that_an_exported_module_compiles_is_right(
+    gpu: CudaDevice,
+    target: Target,
+    gpu_support_path: str,
+    config: KernelConfig,
+    problem: Problem,
+    tmp_path: Path,
+) -> None:
+    """By NVRTC, which this needs."""
+    binary = tmp_path / "kernel.cubin"
+    bits, (_, architecture) = problem.index_bits, device_of(0)
+    binary.write_bytes(compilers._by_nvrtc(render(problem, config).text, bits, architecture))
+    found = verdict(gpu, target, gpu_support_path, config, problem, binary=str(binary))
+    assert found.correct, found.detail
 
 
 @pytest.mark.parametrize(("config", "problem"), GENERAL, ids=lambda one: one.text)

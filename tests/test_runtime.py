@@ -133,14 +133,3 @@ def test_without_a_compiler_it_is_told_unless_no_binary_is_wanted(
     said = "no binary: nvcc not found: set CUDA_HOME; the module compiles at the first call\n"
     assert (done.exit_code, done.output) == (0, ("" if chosen else said) + f"wrote {output}\n")
     assert "CUBINS = {\n}" in output.read_text()
-
-
-def test_where_there_is_no_binary_and_no_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, sources = winners(tmp_path, (tuning_run(), trial()))
-    module = imported(
-        export_text(rows, "module", sources=sources, database="results.db", known=NOTHING_KNOWN), tmp_path
-    )
-    monkeypatch.setattr(module, "_nvrtc", lambda: None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RuntimeError, match=r"no binary for sm_80, and neither NVRTC nor nvcc is here to compile one"):
-        module.cubin_of(module.WINNERS[0], 32, "sm_80")

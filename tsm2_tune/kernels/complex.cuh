@@ -10,13 +10,7 @@ template <class Real> struct alignas(2 * sizeof(Real)) Complex {
     Complex() = default;
     __device__ __forceinline__ Complex(Real re, Real im = 0) : re(re), im(im) {}
 
-    struct product {
-        Complex a, b;
-        __device__ __forceinline__ operator Complex() const
-        {
-            return { a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re };
-        }
-    };
+    struct product;
     __device__ __forceinline__ Complex &operator+=(Complex x)
     {
         re += x.re;
@@ -36,6 +30,13 @@ template <class Real> struct alignas(2 * sizeof(Real)) Complex {
     friend __device__ __forceinline__ bool operator==(Complex a, Real b) { return a.re == b && a.im == 0; }
     friend __device__ __forceinline__ bool operator!=(Complex a, Real b) { return !(a == b); }
     friend __device__ __forceinline__ Complex conjugate(Complex x) { return { x.re, -x.im }; }
+};
+template <class Real> struct Complex<Real>::product {
+    Complex a, b;
+    __device__ __forceinline__ operator Complex() const
+    {
+        return { a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re };
+    }
 };
 using complex64 = Complex<float>;
 using complex128 = Complex<double>;

@@ -5,21 +5,15 @@ from __future__ import annotations
 import base64
 import ctypes
 import hashlib
-import shutil
-import subprocess
-import tempfile
 import threading
 import zlib
-from pathlib import Path
-from typing import Any
 
+from tsm2_tune.runtime.compilers import compiled_here
 from tsm2_tune.runtime.driver import ask_driver, current_context
 from tsm2_tune.runtime.pack import CUBINS, KERNELS
 from tsm2_tune.runtime.winners import Winner
 
 OPTIN_SMEM_BYTES = 47 * 1024  # more dynamic shared memory than this must be asked for: static counts too
-NVRTC = ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll")
-COMPILE_SECONDS = 300.0
 MOST_BINARY_BYTES = 1 << 26  # of one that is embedded
 
 lock = threading.RLock()  # over what is loaded and allocated
@@ -61,7 +55,11 @@ def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
         digest, data = CUBINS[key]
         return unpacked(data, digest, f"the binary of {winner.config}")
     if key not in _compiled:
-        _compiled[key] = _by_nvrtc(winner, bits, arch) or _by_nvcc(winner, bits, arch)
+        text = text_of(winner)
+        try:
+            _compiled[key] = compiled_here(text, bits, arch)
+        except RuntimeError as error:
+            raise RuntimeError(f"{winner.config}: this module has no binary for {arch}, and {error}") from None
     return _compiled[key]
 
 
@@ -80,56 +78,3 @@ def unpacked(data: str, digest: str, what: str) -> bytes:
     if hashlib.sha256(binary).hexdigest() != digest:
         raise RuntimeError(f"{what} does not match its digest: export this module again")
     return binary
-
-
-def _options(bits: int) -> list[str]:
-    return ["-std=c++17", f"-DINDEX_BITS={bits}"]
-
-
-def _nvrtc() -> Any:
-    """CUDA's compiler as a library; None where there is none."""
-    for name in NVRTC:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None
-
-
-def _by_nvrtc(winner: Winner, bits: int, arch: str) -> bytes | None:
-    """Compiled by NVRTC; None where that is not here, or does not know the architecture."""
-    library = _nvrtc()
-    if library is None:
-        return None
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    options = [option.encode() for option in (*_options(bits), f"--gpu-architecture={arch}")]
-    listed = (ctypes.c_char_p * len(options))(*options)
-    text = text_of(winner).encode()
-    if library.nvrtcCreateProgram(ctypes.byref(program), text, b"kernel.cu", 0, None, None):
-        return None
-    try:
-        if library.nvrtcCompileProgram(program, len(options), listed):
-            return None
-        if library.nvrtcGetCUBINSize(program, ctypes.byref(size)) or size.value == 0:
-            return None
-        binary = ctypes.create_string_buffer(size.value)
-        return None if library.nvrtcGetCUBIN(program, binary) else binary.raw
-    finally:
-        library.nvrtcDestroyProgram(ctypes.byref(program))
-
-
-def _by_nvcc(winner: Winner, bits: int, arch: str) -> bytes:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        raise RuntimeError(
-            f"{winner.config}: this module has no binary for {arch}, and neither NVRTC nor nvcc is here to compile"
-            " one: install one of them, or export it where it was tuned on such a GPU"
-        )
-    with tempfile.TemporaryDirectory(prefix="tsm2-") as folder:
-        source, binary = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
-        source.write_text(text_of(winner))
-        command = [nvcc, "-cubin", f"-arch={arch}", *_options(bits), "-o", str(binary), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMPILE_SECONDS)
-        if done.returncode or not binary.exists():
-            raise RuntimeError(f"nvcc does not compile {winner.config} for {arch}: {done.stderr.strip()[-500:]}")
-        return binary.read_bytes()

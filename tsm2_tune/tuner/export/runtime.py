@@ -21,6 +21,7 @@ MODULES = (
     "libraries",
     "matrices",
     "driver",
+    "compilers",
     "loading",
     "workspace",
     "plans",

@@ -1,0 +1,128 @@
+"""CUDA text -> binary, where the program runs: by NVRTC, which needs no toolkit, else by nvcc."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+COMPILE_SECONDS = 300.0
+NVRTC = ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll")
+BUILTINS = "libnvrtc-builtins.so*"  # NVRTC opens it by its name alone
+NVRTC_IN_WHEELS = ("cu13/lib", "cuda_nvrtc/lib")  # below the package that NVIDIA's wheels share: CUDA 13, CUDA 12
+
+
+class _Refused(Exception):
+    """Why a compiler gives no binary."""
+
+
+def compiled_here(text: str, bits: int, arch: str) -> bytes:
+    """A binary for the architecture, with indices of so many bits. RuntimeError that says why there is none."""
+    whys = []
+    for compiler in (_by_nvrtc, _by_nvcc):
+        try:
+            return compiler(text, bits, arch)
+        except _Refused as why:
+            whys.append(str(why))
+    raise RuntimeError(
+        f"{'; '.join(whys)}: install the wheel nvidia-cuda-nvrtc or the CUDA toolkit in a version that knows {arch},"
+        " or export it where it was tuned on such a GPU"
+    )
+
+
+def _options(bits: int) -> list[str]:
+    return ["-std=c++17", f"-DINDEX_BITS={bits}"]
+
+
+def _nvrtc() -> Any:
+    """CUDA's compiler as a library: what the linker finds or the program has loaded, else the toolkit's or a wheel's.
+
+    None where there is none.
+    """
+    for name in NVRTC:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    for folder in (_toolkit() / "lib64", *_wheel_folders()):
+        for library in sorted(folder.glob("libnvrtc.so*"), reverse=True):
+            try:
+                for builtins in folder.glob(BUILTINS):
+                    ctypes.CDLL(str(builtins))
+                return ctypes.CDLL(str(library))
+            except OSError:
+                continue
+    return None
+
+
+def _toolkit() -> Path:
+    return Path(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda")
+
+
+def _wheel_folders() -> list[Path]:
+    try:
+        spec = importlib.util.find_spec("nvidia")
+    except (ImportError, ValueError):  # a module of this name that is no package
+        return []
+    roots = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return [Path(root, beside) for beside in NVRTC_IN_WHEELS for root in roots]
+
+
+def _by_nvrtc(text: str, bits: int, arch: str) -> bytes:
+    library = _nvrtc()
+    if library is None:
+        raise _Refused("NVRTC is not here")
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    # nvcc takes a lambda of a kernel for device code by itself.
+    options = [*_options(bits), f"--gpu-architecture={arch}", "--device-as-default-execution-space"]
+    listed = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    if library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None):
+        raise _Refused("NVRTC does not start")
+    try:
+        if library.nvrtcCompileProgram(program, len(options), listed):
+            raise _Refused(f"NVRTC does not compile it ({_error_in(_log(library, program))})")
+        if library.nvrtcGetCUBINSize(program, ctypes.byref(size)) or size.value == 0:
+            raise _Refused("NVRTC makes no binary")
+        binary = ctypes.create_string_buffer(size.value)
+        if library.nvrtcGetCUBIN(program, binary):
+            raise _Refused("NVRTC gives no binary")
+        return binary.raw
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _log(library: Any, program: ctypes.c_void_p) -> str:
+    size = ctypes.c_size_t()
+    if library.nvrtcGetProgramLogSize(program, ctypes.byref(size)):
+        return ""
+    log = ctypes.create_string_buffer(size.value + 1)
+    library.nvrtcGetProgramLog(program, log)
+    return log.value.decode(errors="replace")
+
+
+def _by_nvcc(text: str, bits: int, arch: str) -> bytes:
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path=str(_toolkit() / "bin"))
+    if nvcc is None:
+        raise _Refused("nvcc is not here")
+    with tempfile.TemporaryDirectory(prefix="tsm2-") as folder:
+        source, binary = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
+        source.write_text(text)
+        command = [nvcc, "-cubin", f"-arch={arch}", *_options(bits), "-o", str(binary), str(source)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMPILE_SECONDS)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise _Refused(f"{nvcc} does not compile it ({error})") from None
+        if done.returncode or not binary.exists():
+            raise _Refused(f"{nvcc} does not compile it ({_error_in(done.stderr)})")
+        return binary.read_bytes()
+
+
+def _error_in(messages: str) -> str:
+    """The first line of a compiler's messages that tells of an error, else the last."""
+    lines = [line.strip() for line in messages.splitlines() if line.strip()] or ["no message"]
+    return next((line for line in lines if "error" in line), lines[-1])[:300]
