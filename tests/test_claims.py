@@ -344,7 +344,8 @@ def test_a_trial_that_another_run_stores_during_a_final_is_in_another_final(stor
     assert (ended.winner.config, ended.winner.round, ended.new_trials) == (late.config.text, 2, 2)
 
 
-def test_what_another_run_is_at_is_told(store: Store) -> None:
+def test_what_another_run_is_at_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spreading, "AWAITED_SECONDS", 0.0)
     space = space_of(3)
     today = TARGET.basis(Cache.CLEAN)
     with store.claims(GPU) as other:

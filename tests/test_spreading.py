@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import select
 
 import tsm2_tune
-from tests.fabricated import GPU, PROBLEM, plain_sql, trial
-from tests.test_claims import C128, dead, elsewhere, take
+from tests.fabricated import GPU, PROBLEM, plain_sql, trial, tuning_run
+from tests.test_claims import C128, C256, dead, elsewhere, take
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import job, schema, spreading
 from tsm2_tune.tuner.claims import STALE_SECONDS, Claims
@@ -175,13 +175,51 @@ def test_what_a_run_that_had_joined_died_at_comes_again_once(runs: list[Claims],
     assert next(first, None) is None
 
 
-def test_what_nobody_takes_over_comes_again_once(runs: list[Claims], path: Path) -> None:
-    """As where there are as many trials as asked for."""
-    first, second = iter(spread(runs[0], PROBLEMS[:1])), iter(spread(runs[1], PROBLEMS[:1]))
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_what_a_dead_run_had_comes_again_though_a_third_run_has_removed_its_claims(
+    runs: list[Claims], path: Path, is_asked: bool
+) -> None:
+    """And what nobody asked for does not."""
+    _, first, _ = joined(runs)
+    if is_asked:
+        assert take(runs[0]) is Claimed.ELSEWHERE
+    die(path, runs[1])
+    runs[2].remove_dead()
+    if is_asked:
+        assert next(first) == 0
+    assert next(first, None) is None
+
+
+def test_enough_with_what_a_run_died_at_is_not_enough(runs: list[Claims], path: Path) -> None:
+    _, first, _ = joined(runs)
+    assert take(runs[0], C256, most=1, families=["tsm2"]) is Claimed.ENOUGH
+    die(path, runs[1])
+    assert next(first) == 0
+    assert take(runs[0], C256, most=1, families=["tsm2"]) is Claimed.YES
+    runs[0].give_back()
+    assert next(first, None) is None
+
+
+@pytest.mark.parametrize("ends", ["tried", "dead", "gives back"])
+@pytest.mark.parametrize("is_enough", [True, False])
+def test_who_searches_otherwise_is_waited_for_where_it_has_what_was_asked_for(
+    runs: list[Claims], store: Store, path: Path, ends: str, is_enough: bool
+) -> None:
+    one = spread(runs[0], PROBLEMS[:1])
+    first, second = iter(one), iter(spread(runs[1], PROBLEMS[:1], search="with another"))
     assert (next(first), next(second)) == (0, 0)
     assert take(runs[1]) is Claimed.YES
-    die(path, runs[1])
-    assert (next(first), next(first, None)) == (0, None)
+    asked = {"config": C256, "most": 1, "families": ["tsm2"]} if is_enough else {}
+    assert take(runs[0], **asked) is (Claimed.ENOUGH if is_enough else Claimed.ELSEWHERE)
+    with pytest.raises(Waits):
+        next(first)
+    if ends == "tried":
+        store.add_trial(tuning_run(), trial())  # of C128
+    elif ends == "dead":
+        die(path, runs[1])
+    else:
+        runs[1].give_back()
+    assert list(one) == [0]
 
 
 def test_who_has_joined_to_search_otherwise_is_not_waited_for(runs: list[Claims]) -> None:

@@ -53,6 +53,14 @@ class _Key(NamedTuple):
     basis: str
 
 
+class _Asked(NamedTuple):
+    """How this run asked for what was others'."""
+
+    again: Again
+    families: tuple[str, ...]
+    most: int | None
+
+
 class Claims:
     """What this run has taken on, of one device. Use as a context manager: a thread beats until it ends."""
 
@@ -62,6 +70,9 @@ class Claims:
         self._open: Connection | None = None  # of claims that are taken together
         # Trials and claims at the most, by the problem, the families and the basis: while nobody else adds any.
         self._counted = Counter[tuple[Problem, tuple[str, ...], str]]()
+        self._left = defaultdict[Problem, dict[tuple[str, str], _Asked]](
+            dict
+        )  # to others, by configuration and basis
         self._at_hand: _Key | None = None  # what is being tried
         self._marked: _Key | None = None  # what the database says of that
         self._marking = threading.Lock()
@@ -115,20 +126,56 @@ class Claims:
         `most` is how many trials of these families and this basis there may be, with all claims of them.
         """
         opened = self.written(problem) if self._open is None else nullcontext(self._open)
+        this, asked = (config, basis), _Asked(again, tuple(families), most)
+        self._left[problem].pop(this, None)
         with opened as connection:
             if is_tried(connection, self.device_name, problem, config, basis, again):
                 return Claimed.ELSEWHERE
             claim = self._claim(connection, problem, config, basis)
             if self._is_others(connection, claim):
+                self._left[problem][this] = asked
                 return Claimed.ELSEWHERE
             if not given_up and claim is not None and _counted(claim.attempts) >= MOST_ATTEMPTS:
                 return Claimed.GIVEN_UP
             if most is not None and self._count(connection, problem, families, basis) >= most:
+                self._left[problem][this] = asked
                 return Claimed.ENOUGH
             self.add(connection, problem, config, basis)
             if claim is None or claim.owner != self.owner:
                 self._counted.update(which for which in self._counted if which[0] == problem)
             return Claimed.YES
+
+    def ask_anew(self, problem: Problem) -> None:
+        """Nothing of the problem is left to others any more: this run asks for all again."""
+        self._left.pop(problem, None)
+
+    @repeated
+    def left(self, problem: Problem) -> tuple[set[str], bool]:
+        """Of what this run asked for in vain: which runs that live are at it yet, and whether some is nobody's.
+
+        That is what its run died of or gave back, whether its claim is there or not.
+        """
+        column, left = schema.claim.c, self._left[problem]
+        theirs = select(column.config, column.basis, column.owner, column.beat_at).where(
+            column.device_name == self.device_name,
+            column.problem == problem.text,
+            column.config.not_in(NO_CONFIGURATIONS),
+            column.owner != self.owner,
+        )
+        found, is_nobodys = set[str](), False
+        with self.database.transaction() as connection:
+            now, rows = self.database.now(connection), connection.execute(theirs).all() if left else []
+            owners = {(row.config, row.basis): str(row.owner) for row in rows if lives(row.owner, row.beat_at, now)}
+            for (config, basis), asked in left.items():
+                if (config, basis) in owners:
+                    found.add(owners[config, basis])
+                elif is_tried(connection, self.device_name, problem, config, basis, asked.again):
+                    continue
+                elif asked.most is None or self._count(connection, problem, asked.families, basis) < asked.most:
+                    is_nobodys = True
+                else:  # enough, if these end what they are at
+                    found.update(owners.values())
+        return found, is_nobodys
 
     def take_final(self, problem: Problem) -> None:
         """Claim the finals of a problem: where another run is at them, when that has ended."""

@@ -47,8 +47,8 @@ class Searches:
             return Claimed.YES
 
     @repeated
-    def others(self, problem: Problem) -> dict[str, bool]:
-        """Other runs that search so, too, and have taken on configurations of the problem, and whether each lives."""
+    def others(self, problem: Problem) -> set[str]:
+        """Other runs that live, search so too, and have taken on configurations of the problem."""
         claims, column = self._claims, schema.claim.c
         alike = select(column.owner).where(
             column.device_name == claims.device_name,
@@ -65,7 +65,7 @@ class Searches:
         with claims.database.transaction() as connection:
             now = claims.database.now(connection)
             found = connection.execute(theirs.group_by(column.owner)).all()
-            return {str(owner): lives(owner, beat_at, now) for owner, beat_at in found}
+            return {str(owner) for owner, beat_at in found if lives(owner, beat_at, now)}
 
     @staticmethod
     def _beaten(connection: Connection, owners: Sequence[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from tsm2_tune.generator.problem import Problem
@@ -31,15 +31,14 @@ class Spread:
     A problem is left out whose search another run has ended since this was made. When only problems are left that
     others are at, the run joins them: a claim of each configuration divides a search. What it has joined it waits
     for, and takes over where the other run dies. So does the other one: where a run that has joined it is at some
-    configurations yet, the search has not ended, and comes again once that run has done these, has died, or has stood
-    still for long.
+    configurations yet, or any run is at some that this one asked for, the search has not ended, and comes again once
+    that run has done these, has died, or has stood still for long.
     """
 
     def __init__(self, claims: Claims, problems: Sequence[Problem], search: str) -> None:
-        self._searches, self._problems = Searches(claims, search), problems
+        self._claims, self._searches, self._problems = claims, Searches(claims, search), problems
         self._chance = random.Random(claims.owner)  # else all that have no problem left would join the same one
         self._left, self._joined = list(range(len(problems))), set[int]()
-        self._dead = set[tuple[int, str]]()  # places, and runs that died at them: what these left was free since
         self._awaited = dict[tuple[int, str], float]()  # by place and run: since when this one waits
         self.ended_elsewhere = 0  # problems that were left out
 
@@ -47,8 +46,9 @@ class Spread:
         while self._left:
             taken, others = self._taken()
             if taken is not None:
-                yield taken
-                if self._has_others(taken):
+                yield self._begun(taken)
+                awaits, is_left = self._others(taken)
+                if awaits or is_left:
                     self._joined.add(taken)
                 else:
                     self._left.remove(taken)
@@ -56,36 +56,38 @@ class Spread:
             elif others:
                 joined = self._chance.choice(others)
                 self._joined.add(joined)
-                yield joined
+                yield self._begun(joined)
             elif self._left:
                 time.sleep(WAIT_SECONDS)
 
-    def _has_others(self, place: int) -> bool:
-        """Whether other runs are at configurations of the problem, or died at some that this one left to them."""
-        others = self._searches.others(self._problems[place])
-        dead = {(place, owner) for owner, is_living in others.items() if not is_living} - self._dead
-        self._dead |= dead
-        return bool(dead) or self._awaits(place, others)
+    def _begun(self, place: int) -> int:
+        self._claims.ask_anew(self._problems[place])
+        return place
 
-    def _awaits(self, place: int, others: Mapping[str, bool]) -> bool:
-        """Whether one of the runs at the problem lives, and is not waited for in vain."""
-        now = time.monotonic()
-        living = [(place, owner) for owner, is_living in others.items() if is_living]
-        return any(now - self._awaited.setdefault(one, now) < AWAITED_SECONDS for one in living)
+    def _others(self, place: int) -> tuple[bool, bool]:
+        """Whether other runs are at configurations of the problem, and are not waited for in vain; and whether some
+        that this one left to them are nobody's now.
+        """
+        problem, now = self._problems[place], time.monotonic()
+        at_wanted, is_left = self._claims.left(problem)
+        runs = self._searches.others(problem) | at_wanted
+        waits = [now - self._awaited.setdefault((place, run), now) for run in runs]
+        return any(waited < AWAITED_SECONDS for waited in waits), is_left
 
     def _taken(self) -> tuple[int | None, list[int]]:
         """The first problem that no other run is at, claimed; else those to join. What is done is left no more."""
         others: list[int] = []
         for place in list(self._left):
             problem, is_joined = self._problems[place], place in self._joined
-            if is_joined and self._awaits(place, self._searches.others(problem)):
+            awaits, is_left = self._others(place) if is_joined else (False, False)
+            if awaits:
                 continue
             answer = self._searches.take(problem)
             if answer is Claimed.YES:
                 return place, []
-            if answer is Claimed.ENDED or (answer is Claimed.OTHERWISE and is_joined):
+            if answer is Claimed.ENDED or (answer is Claimed.OTHERWISE and is_joined and not is_left):
                 self._left.remove(place)
                 self.ended_elsewhere += not is_joined
-            elif not is_joined:
+            elif not is_joined or is_left:
                 others.append(place)
         return None, others
