@@ -42,6 +42,13 @@ def test_files_are_merged_into_a_server_and_back(address: str, tmp_path: Path) -
     assert said("check", "--db", address) == said("check", "--db", back)
 
 
+def test_a_merge_adds_nothing_where_one_of_its_databases_is_missing(address: str, path: Path, tmp_path: Path) -> None:
+    good_database(path)
+    new = tmp_path / "new.db"
+    found = run("db", "merge", str(path), address, "--db", str(new))
+    assert (found.exit_code, found.stdout, new.exists()) == (2, "", False)
+
+
 def test_an_import_goes_on_where_the_server_was_restarted(
     server: TestServer, address: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

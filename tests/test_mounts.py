@@ -121,6 +121,13 @@ def test_what_is_written_meanwhile_is_told(remote: Path) -> None:
         pass
 
 
+def test_a_merge_adds_nothing_where_one_of_its_files_is_written_there(remote: Path, tmp_path: Path) -> None:
+    local, new = Path(shutil.copy(remote, tmp_path / "local.db")), tmp_path / "new.db"
+    Path(f"{remote}-journal").write_bytes(b"")
+    said = run("db", "merge", str(local), str(remote), "--db", str(new))
+    assert (said.exit_code, "-journal says that" in said.stderr, new.exists()) == (2, True, False)
+
+
 def test_one_of_an_older_version_is_not_migrated_there_but_read(remote: Path) -> None:
     downgrade(remote, 18)
     content = remote.read_bytes()
