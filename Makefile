@@ -16,7 +16,9 @@ GPU_SHAPES := 20480x2/16x20480,1e7x8x8
 HOST_SHAPES := 2048x2/8x2048,100000x8x8
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start Python hundreds of times
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+# Tests wait for a third of their time.
+WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 1)))
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: tune test test-all lint dist clean
 

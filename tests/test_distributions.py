@@ -20,7 +20,7 @@ from tests import installed
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tsm2_tune"
-UNWANTED = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "results")
+UNWANTED = shutil.ignore_patterns(".*", "build", "dist", "tsm2_tune-*", "*.egg-info", "__pycache__", "results")
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
 
 
