@@ -156,22 +156,31 @@ class Claims:
         That is what its run died of or gave back, whether its claim is there or not.
         """
         column, left = schema.claim.c, self._left[problem]
+        if not left:
+            return set(), False
         theirs = select(column.config, column.basis, column.owner, column.beat_at).where(
             column.device_name == self.device_name,
             column.problem == problem.text,
             column.config.not_in(NO_CONFIGURATIONS),
             column.owner != self.owner,
         )
+        counts = dict[tuple[tuple[str, ...], str], int]()
         found, is_nobodys = set[str](), False
         with self.database.transaction() as connection:
-            now, rows = self.database.now(connection), connection.execute(theirs).all() if left else []
-            owners = {(row.config, row.basis): str(row.owner) for row in rows if lives(row.owner, row.beat_at, now)}
-            for (config, basis), asked in left.items():
+            now = self.database.now(connection)
+            rows = [row for row in connection.execute(theirs).all() if lives(row.owner, row.beat_at, now)]
+            owners = {(row.config, row.basis): str(row.owner) for row in rows}
+            for (config, basis), asked in list(left.items()):
                 if (config, basis) in owners:
                     found.add(owners[config, basis])
-                elif is_tried(connection, self.device_name, problem, config, basis, asked.again):
                     continue
-                elif asked.most is None or self._count(connection, problem, asked.families, basis) < asked.most:
+                if is_tried(connection, self.device_name, problem, config, basis, asked.again):
+                    del left[config, basis]
+                    continue
+                of = (asked.families, basis)
+                if asked.most is not None and of not in counts:
+                    counts[of] = self._count(connection, problem, *of)
+                if asked.most is None or counts[of] < asked.most:
                     is_nobodys = True
                 else:  # enough, if these end what they are at
                     found.update(owners.values())
