@@ -202,24 +202,28 @@ def test_enough_with_what_a_run_died_at_is_not_enough(runs: list[Claims], path: 
 
 @pytest.mark.parametrize("ends", ["tried", "dead", "gives back"])
 @pytest.mark.parametrize("is_enough", [True, False])
+@pytest.mark.parametrize("is_first", [True, False])
 def test_who_searches_otherwise_is_waited_for_where_it_has_what_was_asked_for(
-    runs: list[Claims], store: Store, path: Path, ends: str, is_enough: bool
+    runs: list[Claims], store: Store, path: Path, ends: str, is_enough: bool, is_first: bool
 ) -> None:
-    one = spread(runs[0], PROBLEMS[:1])
-    first, second = iter(one), iter(spread(runs[1], PROBLEMS[:1], search="with another"))
-    assert (next(first), next(second)) == (0, 0)
+    """Then the problem comes again: its finals may be due."""
+    searches = {"s": runs[0], "with another": runs[1]}
+    spreads = {name: spread(claims, PROBLEMS[:1], search=name) for name, claims in searches.items()}
+    order = list(spreads) if is_first else list(spreads)[::-1]
+    places = {name: iter(spreads[name]) for name in order}
+    assert [next(places[name]) for name in order] == [0, 0]  # of which the second has joined
     assert take(runs[1]) is Claimed.YES
     asked = {"config": C256, "most": 1, "families": ["tsm2"]} if is_enough else {}
     assert take(runs[0], **asked) is (Claimed.ENOUGH if is_enough else Claimed.ELSEWHERE)
     with pytest.raises(Waits):
-        next(first)
+        next(places["s"])
     if ends == "tried":
         store.add_trial(tuning_run(), trial())  # of C128
     elif ends == "dead":
         die(path, runs[1])
     else:
         runs[1].give_back()
-    assert list(one) == [0]
+    assert list(spreads["s"]) == [0]
 
 
 def test_who_has_joined_to_search_otherwise_is_not_waited_for(runs: list[Claims]) -> None:

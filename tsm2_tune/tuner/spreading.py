@@ -39,30 +39,28 @@ class Spread:
         self._claims, self._searches, self._problems = claims, Searches(claims, search), problems
         self._chance = random.Random(claims.owner)  # else all that have no problem left would join the same one
         self._left, self._joined = list(range(len(problems))), set[int]()
+        self._due = set[int]()  # joined places that come again once nobody is waited for
         self._awaited = dict[tuple[int, str], float]()  # by place and run: since when this one waits
         self.ended_elsewhere = 0  # problems that were left out
 
     def __iter__(self) -> Iterator[int]:
         while self._left:
             taken, others = self._taken()
-            if taken is not None:
-                yield self._begun(taken)
-                awaits, is_left = self._others(taken)
-                if awaits or is_left:
-                    self._joined.add(taken)
-                else:
-                    self._left.remove(taken)
-                    self._searches.end(self._problems[taken])
-            elif others:
-                joined = self._chance.choice(others)
-                self._joined.add(joined)
-                yield self._begun(joined)
-            elif self._left:
-                time.sleep(WAIT_SECONDS)
-
-    def _begun(self, place: int) -> int:
-        self._claims.ask_anew(self._problems[place])
-        return place
+            if taken is None and not others:
+                if self._left:
+                    time.sleep(WAIT_SECONDS)
+                continue
+            place = self._chance.choice(others) if taken is None else taken
+            self._claims.ask_anew(self._problems[place])
+            self._due.discard(place)
+            yield place
+            if any(self._others(place)):
+                self._due.add(place)
+            if taken is None or place in self._due:
+                self._joined.add(place)
+            else:
+                self._left.remove(place)
+                self._searches.end(self._problems[place])
 
     def _others(self, place: int) -> tuple[bool, bool]:
         """Whether other runs are at configurations of the problem, and are not waited for in vain; and whether some
@@ -85,9 +83,10 @@ class Spread:
             answer = self._searches.take(problem)
             if answer is Claimed.YES:
                 return place, []
-            if answer is Claimed.ENDED or (answer is Claimed.OTHERWISE and is_joined and not is_left):
+            is_done = is_joined and place not in self._due
+            if answer is Claimed.ENDED or (answer is Claimed.OTHERWISE and is_done):
                 self._left.remove(place)
                 self.ended_elsewhere += not is_joined
-            elif not is_joined or is_left:
+            elif not is_joined or is_left or answer is Claimed.OTHERWISE:
                 others.append(place)
         return None, others
