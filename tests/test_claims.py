@@ -23,8 +23,9 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner import claims, job, spreading
-from tsm2_tune.tuner.claims import MOST_ATTEMPTS, STALE_SECONDS, Claims
+from tsm2_tune.tuner.claims import MOST_ATTEMPTS, Claims
 from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.owners import STALE_SECONDS
 from tsm2_tune.tuner.past import Again, Claimed
 from tsm2_tune.tuner.search import Search
 from tsm2_tune.tuner.store import Store

@@ -20,7 +20,7 @@ from tests.simulated import KERNELS, SHAPES, Simulated
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.tuner import claims, database, job
+from tsm2_tune.tuner import database, job, owners
 from tsm2_tune.tuner.events import ProblemEvent
 from tsm2_tune.tuner.repeating import Lost
 from tsm2_tune.tuner.search import Search
@@ -130,7 +130,7 @@ def test_a_run_that_hangs_and_comes_back_late_doubles_nothing(path: Path, monkey
     with Store.open(path, create=True) as store, Store.open(path, create=True) as other:
         late = searching(store)
         told = [next(one for one in late if isinstance(one, job.TrialStored)).trial_id]
-        plain_sql(path, f"UPDATE claim SET beat_at = {time.time() - claims.STALE_SECONDS - 1}")
+        plain_sql(path, f"UPDATE claim SET beat_at = {time.time() - owners.STALE_SECONDS - 1}")
         told_elsewhere = [one.trial_id for one in searching(other) if isinstance(one, job.TrialStored)]
         told += [one.trial_id for one in late if isinstance(one, job.TrialStored)]
     assert sorted(stored(path)) == sorted(WHOLE)

@@ -16,8 +16,9 @@ from tests.fabricated import GPU, PROBLEM, plain_sql, trial, tuning_run
 from tests.test_claims import C128, C256, dead, elsewhere, take
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import job, schema, spreading
-from tsm2_tune.tuner.claims import STALE_SECONDS, Claims
+from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.events import ProblemEnded
+from tsm2_tune.tuner.owners import STALE_SECONDS
 from tsm2_tune.tuner.past import Claimed
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.search import Why

@@ -8,11 +8,20 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 COMPILE_SECONDS = 300.0
-NVRTC = ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll")
+TOOLKIT = "/usr/local/cuda"  # where none is named
+NVRTC = (
+    "libnvrtc.so",
+    "libnvrtc.so.13",
+    "libnvrtc.so.12",
+    "libnvrtc.so.11.2",
+    "nvrtc64_130_0.dll",
+    "nvrtc64_120_0.dll",
+)
 BUILTINS = "libnvrtc-builtins.so*"  # NVRTC opens it by its name alone
 NVRTC_IN_WHEELS = ("cu13/lib", "cuda_nvrtc/lib")  # below the package that NVIDIA's wheels share: CUDA 13, CUDA 12
 
@@ -30,8 +39,8 @@ def compiled_here(text: str, bits: int, arch: str) -> bytes:
         except _Refused as why:
             whys.append(str(why))
     raise RuntimeError(
-        f"{'; '.join(whys)}: install the wheel nvidia-cuda-nvrtc or the CUDA toolkit in a version that knows {arch},"
-        " or export it where it was tuned on such a GPU"
+        f"{'; '.join(whys)}: install NVRTC or nvcc of a CUDA version that compiles it for {arch}, such as by"
+        " pip install nvidia-cuda-nvrtc, or export it where it was tuned on such a GPU"
     )
 
 
@@ -39,29 +48,26 @@ def _options(bits: int) -> list[str]:
     return ["-std=c++17", f"-DINDEX_BITS={bits}"]
 
 
-def _nvrtc() -> Any:
-    """CUDA's compiler as a library: what the linker finds or the program has loaded, else the toolkit's or a wheel's.
-
-    None where there is none.
-    """
+def _nvrtcs() -> Iterator[ctypes.CDLL]:
+    """CUDA's compiler as a library: those that the linker finds or the program has loaded, the toolkit's, wheels'."""
     for name in NVRTC:
         try:
-            return ctypes.CDLL(name)
+            yield ctypes.CDLL(name)
         except OSError:
             continue
-    for folder in (_toolkit() / "lib64", *_wheel_folders()):
+    toolkits = [Path(home, "lib64") for home in (*_named_toolkits(), TOOLKIT)]
+    for folder in (*toolkits, *_wheel_folders()):
         for library in sorted(folder.glob("libnvrtc.so*"), reverse=True):
             try:
                 for builtins in folder.glob(BUILTINS):
                     ctypes.CDLL(str(builtins))
-                return ctypes.CDLL(str(library))
+                yield ctypes.CDLL(str(library))
             except OSError:
                 continue
-    return None
 
 
-def _toolkit() -> Path:
-    return Path(os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda")
+def _named_toolkits() -> list[str]:
+    return [home for home in map(os.environ.get, ("CUDA_HOME", "CUDA_PATH")) if home]
 
 
 def _wheel_folders() -> list[Path]:
@@ -74,9 +80,22 @@ def _wheel_folders() -> list[Path]:
 
 
 def _by_nvrtc(text: str, bits: int, arch: str) -> bytes:
-    library = _nvrtc()
-    if library is None:
-        raise _Refused("NVRTC is not here")
+    """By the first that compiles it, as an older or a newer one may not know the architecture."""
+    whys, asked = dict[str, None](), set[int]()
+    for library in _nvrtcs():
+        if library._handle in asked:  # it has several names
+            continue
+        asked.add(library._handle)
+        try:
+            return _by_this_nvrtc(library, text, bits, arch)
+        except AttributeError as error:
+            whys[f"NVRTC lacks a function ({error})"] = None
+        except _Refused as why:
+            whys[str(why)] = None
+    raise _Refused("; ".join(whys) or "NVRTC is not here")
+
+
+def _by_this_nvrtc(library: ctypes.CDLL, text: str, bits: int, arch: str) -> bytes:
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     # nvcc takes a lambda of a kernel for device code by itself.
     options = [*_options(bits), f"--gpu-architecture={arch}", "--device-as-default-execution-space"]
@@ -106,7 +125,9 @@ def _log(library: Any, program: ctypes.c_void_p) -> str:
 
 
 def _by_nvcc(text: str, bits: int, arch: str) -> bytes:
-    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path=str(_toolkit() / "bin"))
+    places = [os.path.join(home, "bin") for home in _named_toolkits()]
+    places += [os.environ.get("PATH", os.defpath), os.path.join(TOOLKIT, "bin")]
+    nvcc = shutil.which("nvcc", path=os.pathsep.join(filter(None, places)))
     if nvcc is None:
         raise _Refused("nvcc is not here")
     with tempfile.TemporaryDirectory(prefix="tsm2-") as folder:

@@ -18,7 +18,7 @@ MOST_BINARY_BYTES = 1 << 26  # of one that is embedded
 
 lock = threading.RLock()  # over what is loaded and allocated
 _functions: dict[tuple[int, str, int], ctypes.c_void_p] = {}  # by context, digest and index width
-_compiled: dict[tuple[str, int, str], bytes] = {}  # by digest, index width and architecture
+_compiled: dict[tuple[str, int, str], bytes | str] = {}  # by digest, index width and architecture; or why it is not
 
 
 def text_of(winner: Winner) -> str:
@@ -54,19 +54,34 @@ def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
     if key in CUBINS:
         digest, data = CUBINS[key]
         return unpacked(data, digest, f"the binary of {winner.config}")
-    if key not in _compiled:
-        text = text_of(winner)
-        try:
-            _compiled[key] = compiled_here(text, bits, arch)
-        except RuntimeError as error:
-            raise RuntimeError(f"{winner.config}: this module has no binary for {arch}, and {error}") from None
-    return _compiled[key]
+    with lock:
+        if key not in _compiled:
+            text = text_of(winner)
+            try:
+                _compiled[key] = compiled_here(text, bits, arch)
+            except RuntimeError as error:
+                _compiled[key] = f"{winner.config}: this module has no binary for {arch}, and {error}"
+        found = _compiled[key]
+    if isinstance(found, str):
+        raise RuntimeError(found)
+    return found
 
 
 def is_compiled(winner: Winner, bits: int, arch: str) -> bool:
     """Whether there is a binary of the winner for the architecture, without compiling one."""
     key = (winner.digest, bits, arch)
-    return key in CUBINS or key in _compiled
+    return key in CUBINS or isinstance(_compiled.get(key), bytes)
+
+
+def why_not_compiled(winner: Winner, bits: int, arch: str) -> str | None:
+    """Why no compiler here makes a binary of the winner for an architecture that the module has none for."""
+    if (winner.digest, bits, arch) in CUBINS:
+        return None
+    try:
+        cubin_of(winner, bits, arch)
+    except RuntimeError as error:
+        return str(error)
+    return None
 
 
 def unpacked(data: str, digest: str, what: str) -> bytes:

@@ -34,8 +34,8 @@ from tsm2_tune.runtime.libraries import (
     torch_stream,
     vendors_product,
 )
-from tsm2_tune.runtime.loading import function_of
-from tsm2_tune.runtime.matrices import Product
+from tsm2_tune.runtime.loading import function_of, why_not_compiled
+from tsm2_tune.runtime.matrices import Product, index_bits
 from tsm2_tune.runtime.measuring import fastest_way, vendors_of
 from tsm2_tune.runtime.pack import WINNERS
 from tsm2_tune.runtime.plans import Bound, BoundVendor, Plan
@@ -253,7 +253,19 @@ def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
         if not falls_back:
             raise
         return Vendor(str(error))
-    return Vendor(found.why_it_loses) if falls_back and found.loses else found
+    if not falls_back:
+        return found
+    return Vendor(found.why_it_loses) if found.loses else _compiled_or_vendor(product, found)
+
+
+def _compiled_or_vendor(product: Product, found: Match) -> Match | Vendor:
+    """The winner; the vendor where it is another GPU's, and no compiler here makes a binary of it for this one."""
+    if found.other_device is None:
+        return found
+    oriented = product.transposed() if found.swapped else product
+    bits = index_bits(oriented, found.winner.orders)
+    why = why_not_compiled(found.winner, bits, device_of(home(product.a)[1])[1])
+    return found if why is None else Vendor(why)
 
 
 def _measured(

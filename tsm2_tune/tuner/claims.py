@@ -10,15 +10,11 @@ while it was tried, and not merely claimed ahead.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cache
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -29,20 +25,18 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import claim_rows, schema
 from tsm2_tune.tuner.addresses import place_of
 from tsm2_tune.tuner.claim_rows import FINAL, NO_CONFIGURATIONS, RUN, SEARCH, SEARCHED, claim_of, is_claim, is_tried
-from tsm2_tune.tuner.clock import process_fields
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.inserting import add_or_change
+from tsm2_tune.tuner.left_to_others import Asked, LeftToOthers
+from tsm2_tune.tuner.owners import lives, owner_of
 from tsm2_tune.tuner.past import Again, Claimed
 from tsm2_tune.tuner.repeating import repeated
 
 BEAT_SECONDS = 5.0
-STALE_SECONDS = 60.0  # without a beat: a machine that swaps is late, but not by that much
 WAIT_SECONDS = 0.2  # between two looks at whether another's final has ended
 LOOK_SECONDS = 1.0  # between two looks at what is being tried: what ends within one is not written down
 MOST_ATTEMPTS = 3  # times that a run died while it tried a configuration, which is given up then
 NOBODY = ""  # in place of the owner of what nobody has taken on, but somebody had
-STARTED = 19  # where in the fields of proc(5)'s `stat` from the third on is when a process started
-_OWNER = re.compile(r"(?P<system>[-\w]+:\d+) (?P<process>\d{1,9}) (?P<started>\d{1,20}) [0-9a-f]{32}", re.ASCII)
 
 
 class _Key(NamedTuple):
@@ -53,26 +47,16 @@ class _Key(NamedTuple):
     basis: str
 
 
-class _Asked(NamedTuple):
-    """How this run asked for what was others'."""
-
-    again: Again
-    families: tuple[str, ...]
-    most: int | None
-
-
 class Claims:
     """What this run has taken on, of one device. Use as a context manager: a thread beats until it ends."""
 
     def __init__(self, database: Database, device_name: str) -> None:
         self.database, self.device_name = database, device_name
-        self.owner = f"{process_of(os.getpid())} {uuid.uuid4().hex}"
+        self.owner = owner_of(os.getpid())
         self._open: Connection | None = None  # of claims that are taken together
         # Trials and claims at the most, by the problem, the families and the basis: while nobody else adds any.
         self._counted = Counter[tuple[Problem, tuple[str, ...], str]]()
-        self._left = defaultdict[Problem, dict[tuple[str, str], _Asked]](
-            dict
-        )  # to others, by configuration and basis
+        self.left = LeftToOthers(database, device_name, self.owner)
         self._at_hand: _Key | None = None  # what is being tried
         self._marked: _Key | None = None  # what the database says of that
         self._marking = threading.Lock()
@@ -126,65 +110,24 @@ class Claims:
         `most` is how many trials of these families and this basis there may be, with all claims of them.
         """
         opened = self.written(problem) if self._open is None else nullcontext(self._open)
-        this, asked = (config, basis), _Asked(again, tuple(families), most)
-        self._left[problem].pop(this, None)
+        asked = Asked(again, tuple(families), most)
+        self.left.forget(problem, config, basis)
         with opened as connection:
             if is_tried(connection, self.device_name, problem, config, basis, again):
                 return Claimed.ELSEWHERE
             claim = self._claim(connection, problem, config, basis)
             if self._is_others(connection, claim):
-                self._left[problem][this] = asked
+                self.left.note(problem, config, basis, asked)
                 return Claimed.ELSEWHERE
             if not given_up and claim is not None and _counted(claim.attempts) >= MOST_ATTEMPTS:
                 return Claimed.GIVEN_UP
             if most is not None and self._count(connection, problem, families, basis) >= most:
-                self._left[problem][this] = asked
+                self.left.note(problem, config, basis, asked)
                 return Claimed.ENOUGH
             self.add(connection, problem, config, basis)
             if claim is None or claim.owner != self.owner:
                 self._counted.update(which for which in self._counted if which[0] == problem)
             return Claimed.YES
-
-    def ask_anew(self, problem: Problem) -> None:
-        """Nothing of the problem is left to others any more: this run asks for all again."""
-        self._left.pop(problem, None)
-
-    @repeated
-    def left(self, problem: Problem) -> tuple[set[str], bool]:
-        """Of what this run asked for in vain: which runs that live are at it yet, and whether some is nobody's.
-
-        That is what its run died of or gave back, whether its claim is there or not.
-        """
-        column, left = schema.claim.c, self._left[problem]
-        if not left:
-            return set(), False
-        theirs = select(column.config, column.basis, column.owner, column.beat_at).where(
-            column.device_name == self.device_name,
-            column.problem == problem.text,
-            column.config.not_in(NO_CONFIGURATIONS),
-            column.owner != self.owner,
-        )
-        counts = dict[tuple[tuple[str, ...], str], int]()
-        found, is_nobodys = set[str](), False
-        with self.database.transaction() as connection:
-            now = self.database.now(connection)
-            rows = [row for row in connection.execute(theirs).all() if lives(row.owner, row.beat_at, now)]
-            owners = {(row.config, row.basis): str(row.owner) for row in rows}
-            for (config, basis), asked in list(left.items()):
-                if (config, basis) in owners:
-                    found.add(owners[config, basis])
-                    continue
-                if is_tried(connection, self.device_name, problem, config, basis, asked.again):
-                    del left[config, basis]
-                    continue
-                of = (asked.families, basis)
-                if asked.most is not None and of not in counts:
-                    counts[of] = self._count(connection, problem, *of)
-                if asked.most is None or counts[of] < asked.most:
-                    is_nobodys = True
-                else:  # enough, if these end what they are at
-                    found.update(owners.values())
-        return found, is_nobodys
 
     def take_final(self, problem: Problem) -> None:
         """Claim the finals of a problem: where another run is at them, when that has ended."""
@@ -347,11 +290,6 @@ class Claims:
         return connection.execute(counted).rowcount > 0
 
 
-def process_of(process_id: int) -> str:
-    """What the owners of all claims of a process begin with."""
-    return f"{system()} {process_id} {_started(process_id)}"
-
-
 def bury(database: str, process: str) -> None:
     """Let others have at once what a process of another machine had taken on that is known to be dead."""
     if not process:
@@ -364,29 +302,3 @@ def bury(database: str, process: str) -> None:
 def _counted(attempts: Any) -> int:
     """Of what stands in the database: what nobody has counted is none."""
     return attempts if isinstance(attempts, int) and attempts > 0 else 0
-
-
-def lives(owner: Any, beat_at: Any, now: float) -> bool:
-    """Whether the owner is a process that runs; of another system's, whether it beats."""
-    if not isinstance(owner, str) or not isinstance(beat_at, float) or abs(now - beat_at) > STALE_SECONDS:
-        return False
-    found = _OWNER.fullmatch(owner)
-    if found is None:
-        return False
-    return found["system"] != system() or _started(int(found["process"])) == int(found["started"])
-
-
-def _started(process_id: int) -> int:
-    """When the process started, in ticks since the system did; 0 where there is none, or the system does not tell."""
-    fields = process_fields(process_id)
-    return int(fields[STARTED]) if len(fields) > STARTED else 0
-
-
-@cache
-def system() -> str:
-    """This boot of this machine, and in it the numbers of processes that are seen from here."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:  # no Linux: nobody else's numbers mean anything here
-        return f"{uuid.uuid4()}:0"

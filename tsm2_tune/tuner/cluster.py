@@ -21,9 +21,10 @@ from typing import Any, Self
 from tsm2_tune import __version__
 from tsm2_tune.errors import DeviceError, InputError, ToolMissing, TuneError, WorkerError
 from tsm2_tune.tuner.addresses import EXAMPLE, is_address
-from tsm2_tune.tuner.claims import bury, process_of, system
+from tsm2_tune.tuner.claims import bury
 from tsm2_tune.tuner.events import Event, RunStarted
 from tsm2_tune.tuner.member import END_SECONDS, End, Member
+from tsm2_tune.tuner.owners import process_of, system
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.running import Run, RunResult
 from tsm2_tune.tuner.target import HOST

@@ -75,12 +75,12 @@ def run(
         problems, asked = tuple(space.problem for space in searched), ()
     key = search_key(tuner.basis, tuner.options, tuple(families), asked)
     with store.claims(tuner.target.identity.name) as claims:
-        spread = Spread(claims, problems, key)
+        spread, agains = Spread(claims, problems, key), dict[Problem, Again]()
         for place in spread:
             tuner.expect(problems[place])
             space = searched[place]
             names = tuple(name for name in counted(families, space) if family_named(name).supports(space.problem))
-            yield from Turn(space, tuner, store, claims, names, started_at, cache).events(make)
+            yield from Turn(space, tuner, store, claims, names, started_at, cache, agains=agains).events(make)
     if spread.ended_elsewhere:
         yield Noted(f"other runs have tuned {spread.ended_elsewhere} of the {len(problems)} problems meanwhile")
 
@@ -103,6 +103,7 @@ class Turn:
     cache: Cache  # in which trials are timed
     is_between: bool = False  # whether the problem is no search's, but between those of searches
     skipped: set[str] = field(default_factory=set)  # configurations whose kernels are quarantined
+    agains: dict[Problem, Again] = field(default_factory=dict)  # of earlier turns: what fails in one is not due again
 
     @property
     def own(self) -> tuple[str, ...]:
@@ -115,7 +116,8 @@ class Turn:
         device = tuner.target.identity.name
         store.supersede(device, problem, tuner.basis)
         store.count_as_tuned(device, problem, self.cache)
-        again = again_of(store, tuner, problem, self.own)
+        again = again_of(store, tuner, problem, self.own, self.agains.get(problem))
+        self.agains.setdefault(problem, again)
         past = past_of(store, tuner, problem, self.own, again)
         contenders = past_of(store, tuner, problem, self.families, again).contenders
         best_before_us = min((one.median_us for one in contenders), default=None)
@@ -318,9 +320,12 @@ def spelt(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
     return [one for config, one in found.items() if family_named(config.family).has(config, one.problem)]
 
 
-def again_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[str]) -> Again:
+def again_of(
+    store: Store, tuner: Tuner, problem: Problem, families: Collection[str], first: Again | None = None
+) -> Again:
     """Which trials count as untried from now on: of those of outcomes to retry the ones that are there now, and of
     those that were behind what may win by now, as what won then was refuted or forgotten.
+    What failed since the run's first turn of the problem, for which `first` was made, is not due once more.
     """
     options = tuner.options
     tried = store.history(tuner.target.identity.name, problem, families, tuner.basis).tried()
@@ -329,7 +334,7 @@ def again_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[
     retried = frozenset(
         (one.id, one.total_seconds)
         for one in tried
-        if one.outcome in options.retried
+        if (one.outcome in options.retried and (first is None or (one.id, one.total_seconds) in first.retried))
         or (one.outcome is Outcome.BEHIND and (one.median_us is None or one.median_us <= most_us))
     )
     return Again(options.limits, retried)

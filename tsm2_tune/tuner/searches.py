@@ -10,7 +10,8 @@ from sqlalchemy import Connection, and_, delete, func, literal, select
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.claim_rows import NO_CONFIGURATIONS, RUN, SEARCH, SEARCHED, is_claim
-from tsm2_tune.tuner.claims import Claims, lives
+from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.owners import lives
 from tsm2_tune.tuner.past import Claimed
 from tsm2_tune.tuner.repeating import repeated
 

@@ -51,7 +51,7 @@ class Spread:
                     time.sleep(WAIT_SECONDS)
                 continue
             place = self._chance.choice(others) if taken is None else taken
-            self._claims.ask_anew(self._problems[place])
+            self._claims.left.forget_all(self._problems[place])
             self._due.discard(place)
             yield place
             if any(self._others(place)):
@@ -67,7 +67,7 @@ class Spread:
         that this one left to them are nobody's now.
         """
         problem, now = self._problems[place], time.monotonic()
-        at_wanted, is_left = self._claims.left(problem)
+        at_wanted, is_left = self._claims.left.state(problem)
         runs = self._searches.others(problem) | at_wanted
         waits = [now - self._awaited.setdefault((place, run), now) for run in runs]
         return any(waited < AWAITED_SECONDS for waited in waits), is_left
@@ -84,9 +84,9 @@ class Spread:
             if answer is Claimed.YES:
                 return place, []
             is_done = is_joined and place not in self._due
-            if answer is Claimed.ENDED or (answer is Claimed.OTHERWISE and is_done):
+            if not is_left and (answer is Claimed.ENDED or (answer is Claimed.OTHERWISE and is_done)):
                 self._left.remove(place)
                 self.ended_elsewhere += not is_joined
-            elif not is_joined or is_left or answer is Claimed.OTHERWISE:
+            elif is_left or not is_joined or answer is Claimed.OTHERWISE:
                 others.append(place)
         return None, others
