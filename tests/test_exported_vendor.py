@@ -45,6 +45,36 @@ def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType, monkeypa
     assert losing.asked == [(a, b, 2, 0), (a, b, 1, 1)]
 
 
+@pytest.mark.parametrize("is_own", [False, True])
+def test_another_gpus_kernel_that_does_not_compile_here_is_left_to_the_vendor(
+    tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch, is_own: bool
+) -> None:
+    """This GPU's own was tuned here: that it does not compile is told."""
+    tuned_on = tuning_run() if is_own else tuning_run("NVIDIA B200", compute_capability="10.0")
+    module = imported(
+        exported("module", winners(tmp_path, (tuned_on, trial(problem=Problem(4, 4, 4, "f32"))))), tmp_path
+    )
+    compiled, asked, driver = list[str](), list[Any](), RecordingDriver()
+
+    def compiled_here(text: str, bits: int, arch: str) -> bytes:
+        compiled.append(arch)
+        raise RuntimeError("NVRTC does not compile it")
+
+    monkeypatch.setattr(module, "cuda", lambda: driver)
+    monkeypatch.setattr(module, "compiled_here", compiled_here)
+    torch.addmm = lambda c, a, b, *, beta, alpha, out: asked.append((a, b)) or out
+    a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
+    said = "this module has no binary for sm_90a, and NVRTC does not compile it"
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=said):
+            module.gemm(a, b, out=out, fallback="error")
+        with pytest.raises(RuntimeError, match=said) if is_own else nullcontext():
+            assert module.gemm(a, b, out=out) is out
+    assert (len(asked), compiled) == (0 if is_own else 2, ["sm_90a"])
+    if not is_own:
+        assert said in module.choice(a, b, out).reason
+
+
 @pytest.mark.parametrize("has_out", [False, True])
 def test_a_stream_is_the_vendors_too(
     losing: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch, has_out: bool

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -17,9 +19,38 @@ from tsm2_tune.runtime import compilers
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.known import NOTHING_KNOWN
 
+PATH = os.environ.get("PATH", os.defpath)  # before a test takes it away
 HOPPER = "sm_90a"
 TEXT = 'extern "C" __global__ void kernel() { const auto act = [](auto) {}; act(INDEX_BITS); }\n'
 ELF = b"\x7fELF"
+# Makes a binary of the options that it is given; a function that it is told to fails.
+NVRTC = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static char given[1000];
+static int fails(const char *name) { const char *at = getenv("FAKE_NVRTC"); return at && strcmp(at, name) == 0; }
+int nvrtcCreateProgram(void **program, const char *text, const char *name, int n, void *headers, void *names)
+{
+    *program = given;
+    return fails("create");
+}
+int nvrtcCompileProgram(void *program, int n, const char **options)
+{
+    for (int i = 0; i < n; ++i)
+        strcat(strcat(given, options[i]), " ");
+    return fails("compile");
+}
+int nvrtcGetProgramLogSize(void *program, size_t *size) { *size = 5; return fails("log"); }
+int nvrtcGetProgramLog(void *program, char *log) { memcpy(log, "\\377 no\\0", 5); return 0; }
+int nvrtcGetCUBINSize(void *program, size_t *size)
+{
+    *size = fails("empty") ? 0 : fails("huge") ? (size_t)1 << 50 : fails("negative") ? -1 : strlen(given);
+    return fails("size");
+}
+int nvrtcGetCUBIN(void *program, char *binary) { memcpy(binary, given, strlen(given)); return fails("get"); }
+int nvrtcDestroyProgram(void **program) { given[0] = 0; return 0; }
+"""
 
 
 def quickly(bits: int) -> list[str]:
@@ -53,7 +84,7 @@ def fake_nvrtc(folder: Path, source: str) -> None:
     (folder / "lib64").mkdir(exist_ok=True)
     (folder / "nvrtc.c").write_text(source)
     command = ["cc", "-shared", "-fPIC", str(folder / "nvrtc.c"), "-o", str(folder / "lib64/libnvrtc.so")]
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, env=os.environ | {"PATH": PATH})
 
 
 def nvcc_that(prints: str, status: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,12 +185,54 @@ def test_an_nvrtc_that_does_not_compile_it_is_not_the_last(source: str, no_nvcc:
     assert compilers.compiled_here(TEXT, 32, "sm_80").startswith(ELF)
 
 
+@pytest.fixture
+def only_fake_nvrtc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_nvcc: None) -> None:
+    fake_nvrtc(tmp_path, NVRTC)
+    monkeypatch.setattr(compilers, "NVRTC", ())
+    monkeypatch.setattr(compilers, "_wheel_folders", list)
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("only_fake_nvrtc")
+@pytest.mark.parametrize("bits", [32, 64])
+def test_nvrtc_is_asked_for_a_width_and_an_architecture(bits: int) -> None:
+    for arch in ("sm_80", HOPPER):
+        options = f"-std=c++17 -DINDEX_BITS={bits} --gpu-architecture={arch} --device-as-default-execution-space "
+        assert compilers.compiled_here(TEXT, bits, arch).decode() == options
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("only_fake_nvrtc")
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        ("create", "NVRTC does not start"),
+        ("compile", "NVRTC does not compile it (\N{REPLACEMENT CHARACTER} no)"),
+        ("size", "NVRTC makes no binary"),
+        ("empty", "NVRTC makes no binary"),
+        ("get", "NVRTC gives no binary"),
+        ("huge", "is no NVRTC that can be used"),
+        ("negative", "is no NVRTC that can be used"),
+    ],
+)
+def test_an_nvrtc_that_fails_is_told(fails: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_NVRTC", fails)
+    with pytest.raises(RuntimeError) as told:
+        compilers.compiled_here(TEXT, 32, "sm_80")
+    assert said in str(told.value)
+    assert "; nvcc is not here: install" in str(told.value)
+
+
+def test_a_name_that_is_too_long_is_no_toolkit() -> None:
+    assert compilers._files(Path("/", "long" * 2000), "*") == []
+
+
 @pytest.mark.host
 def test_what_is_no_nvrtc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_nvcc: None) -> None:
     fake_nvrtc(tmp_path, "int nothing;\n")
     monkeypatch.setattr(compilers, "NVRTC", ())
     monkeypatch.setattr(compilers, "_wheel_folders", list)
-    with pytest.raises(RuntimeError, match=r"NVRTC lacks a function \(.*nvrtcCreateProgram\); nvcc is not here"):
+    with pytest.raises(RuntimeError, match=r"is no NVRTC that can be used \(.*nvrtcCreateProgram\); nvcc is"):
         compilers.compiled_here(TEXT, 32, "sm_80")
 
 
@@ -179,8 +252,84 @@ def test_what_does_not_compile_is_asked_once(module: ModuleType, monkeypatch: py
     assert asked == ["sm_80"]
 
 
-def test_an_nvcc_that_writes_nothing_made_no_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+WRITING = """#!{python}
+import os, sys
+open({log!r}, "w").write(" ".join(sys.argv[1:]))
+{does}
+"""
+
+
+@pytest.fixture
+def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Makes the only compiler, and says where it writes what it is called with."""
     monkeypatch.setattr(compilers, "_nvrtcs", list)
-    nvcc_that("", 0, tmp_path, monkeypatch)
-    with pytest.raises(RuntimeError, match=r"NVRTC is not here; .*nvcc does not compile it \(no message\)"):
+
+    def make(does: str) -> Path:
+        log = tmp_path / "called"
+        nvcc_that("", 0, tmp_path, monkeypatch)
+        (tmp_path / "nvcc").write_text(WRITING.format(python=sys.executable, log=str(log), does=does))
+        return log
+
+    return make
+
+
+OUTPUT = 'sys.argv[sys.argv.index("-o") + 1]'
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_nvcc_is_asked_for_a_width_and_an_architecture(nvcc: Callable[[str], Path], bits: int) -> None:
+    called = nvcc(f'open({OUTPUT}, "wb").write(b"a binary"); sys.stderr.buffer.write(bytes([255]))')
+    for arch in ("sm_80", HOPPER):
+        assert compilers.compiled_here(TEXT, bits, arch) == b"a binary"
+        assert called.read_text().startswith(f"-cubin -arch={arch} -std=c++17 -DINDEX_BITS={bits} -o ")
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("", "nvcc does not compile it (no message)"),
+        (f'open({OUTPUT}, "wb")', "nvcc does not compile it (no message)"),
+        (f"os.mkdir({OUTPUT})", "nvcc does not compile it (no message)"),
+        (f'open({OUTPUT}, "wb").write(b"half"); sys.exit("out of disk")', "nvcc does not compile it (out of disk)"),
+        ("import time; time.sleep(60)", "nvcc takes more than 2 s for it"),
+    ],
+)
+def test_an_nvcc_that_makes_no_binary_is_told(
+    nvcc: Callable[[str], Path], does: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc(does)
+    monkeypatch.setattr(compilers, "COMPILE_SECONDS", 2.0)
+    with pytest.raises(RuntimeError) as told:
         compilers.compiled_here(TEXT, 32, HOPPER)
+    assert str(told.value).startswith("NVRTC is not here; /")
+    assert said in str(told.value)
+
+
+def test_an_nvcc_that_cannot_be_started_is_told(
+    nvcc: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc("")
+    (tmp_path / "nvcc").write_text("#!/nowhere/python\n")
+    with pytest.raises(RuntimeError, match=r"nvcc does not compile it \(.*No such file"):
+        compilers.compiled_here(TEXT, 32, HOPPER)
+
+
+def test_compilers_are_looked_for_in_a_named_toolkit_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_in = list[Path]()
+    monkeypatch.setattr(compilers, "NVRTC", ())
+    monkeypatch.setattr(compilers, "_files", lambda folder, _: looked_in.append(folder) or [])
+    monkeypatch.setattr(compilers, "_wheel_folders", lambda: [Path("/wheel")])
+    monkeypatch.setattr(compilers, "TOOLKIT", str(tmp_path / "usual"))
+    monkeypatch.setenv("CUDA_PATH", str(tmp_path / "path"))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(tmp_path / "of_path/bin"))
+    assert list(compilers._nvrtcs()) == []
+    assert looked_in == [*(tmp_path / name / "lib64" for name in ("home", "path", "usual")), Path("/wheel")]
+    places = ("home", "path", "of_path", "usual")
+    for name in places:
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin/nvcc").touch(mode=0o755)
+    for name in places:
+        with pytest.raises(RuntimeError, match=f"{tmp_path}/{name}/bin/nvcc does not compile it"):
+            compilers.compiled_here(TEXT, 32, HOPPER)
+        (tmp_path / name / "bin/nvcc").unlink()

@@ -12,14 +12,15 @@ import pytest
 from sqlalchemy import select
 
 import tsm2_tune
-from tests.fabricated import GPU, PROBLEM, plain_sql, trial, tuning_run
+from tests.fabricated import GPU, PROBLEM, configuration, plain_sql, trial, tuning_run
 from tests.test_claims import C128, C256, dead, elsewhere, take
+from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import job, schema, spreading
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.events import ProblemEnded
 from tsm2_tune.tuner.owners import STALE_SECONDS
-from tsm2_tune.tuner.past import Claimed
+from tsm2_tune.tuner.past import Again, Claimed
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.spreading import Spread, search_key
@@ -225,6 +226,73 @@ def test_who_searches_otherwise_is_waited_for_where_it_has_what_was_asked_for(
     else:
         runs[1].give_back()
     assert list(spreads["s"]) == [0]
+
+
+@pytest.mark.parametrize("is_enough", [True, False])
+def test_who_tries_on_is_not_waited_for_once_there_are_enough(
+    runs: list[Claims], store: Store, is_enough: bool
+) -> None:
+    """Or where what it has claimed is of another family."""
+    first, second = iter(spread(runs[0], PROBLEMS[:1])), iter(spread(runs[1], PROBLEMS[:1], search="with another"))
+    assert (next(first), next(second)) == (0, 0)
+    store.add_trial(tuning_run(), trial(config=configuration(512)))
+    theirs = C128 if is_enough else Ism2Config(1, 128, 4, 4, 2).text
+    assert take(runs[1], theirs) is Claimed.YES
+    assert take(runs[0], C256, most=2 if is_enough else 1, families=["tsm2"]) is Claimed.ENOUGH
+    if is_enough:
+        store.add_trial(tuning_run(), trial())  # of C128
+        assert take(runs[1], configuration(1024).text) is Claimed.YES  # and so on, for hours
+    assert next(first, None) is None
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_what_a_third_run_died_at_comes_again_though_the_search_is_anothers(
+    runs: list[Claims], path: Path, has_ended: bool
+) -> None:
+    """Also where that one, which did not ask for it, has ended the search."""
+    first, second = [iter(spread(claims, PROBLEMS[:1])) for claims in runs[:2]]
+    third = iter(spread(runs[2], PROBLEMS[:1], search="with another"))
+    assert (next(first), next(second), next(third)) == (0, 0, 0)
+    assert take(runs[2]) is Claimed.YES
+    assert take(runs[1]) is Claimed.ELSEWHERE
+    assert take(runs[2], problem=PROBLEMS[1]) is Claimed.YES
+    assert take(runs[1], problem=PROBLEMS[1]) is Claimed.ELSEWHERE
+    if has_ended:
+        assert next(first, None) is None
+    die(path, runs[2])
+    assert next(second) == 0
+    assert take(runs[1]) is Claimed.YES
+    assert take(runs[1], problem=PROBLEMS[1]) is Claimed.YES
+
+
+def test_what_is_left_is_of_one_device_and_one_problem_and_others(store: Store, runs: list[Claims]) -> None:
+    ours, theirs = runs[:2]
+    with store.claims("another GPU") as elsewhere:
+        for one in (PROBLEMS[0], PROBLEMS[1]):
+            assert take(elsewhere, problem=one) is Claimed.YES
+        assert take(theirs) is Claimed.YES
+        assert take(theirs, C256) is Claimed.YES
+        for config in (C128, C256):
+            assert take(ours, config) is Claimed.ELSEWHERE
+        assert ours.left.state(PROBLEM) == ({theirs.owner}, False)
+        theirs.give_back()
+        assert take(ours) is Claimed.YES
+        assert ours.left.state(PROBLEM) == (set(), True)  # C256
+        assert take(theirs, C256) is Claimed.YES
+        assert ours.left.state(PROBLEM) == ({theirs.owner}, False)
+        failed = trial(config=configuration(256), outcome=Outcome.CRASHED, verdict=None, measurement=None)
+        number = store.add_trial(tuning_run(), failed)
+        assert ours.left.state(PROBLEM) == (set(), False)
+        again = Again(None, frozenset({(number, failed.total_seconds)}))
+        assert take(theirs, C256, again=again) is Claimed.YES
+        assert take(ours, C256, again=again) is Claimed.ELSEWHERE
+        theirs.give_back()
+        assert ours.left.state(PROBLEM) == (set(), True)
+        assert ours.left.state(PROBLEMS[1]) == (set(), False)
+        ours.left.forget_all(PROBLEMS[1])
+        assert ours.left.state(PROBLEM) == (set(), True)
+        ours.left.forget_all(PROBLEM)
+        assert ours.left.state(PROBLEM) == (set(), False)
 
 
 def test_who_has_joined_to_search_otherwise_is_not_waited_for(runs: list[Claims]) -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,20 @@ def _nvrtcs() -> Iterator[ctypes.CDLL]:
             continue
     toolkits = [Path(home, "lib64") for home in (*_named_toolkits(), TOOLKIT)]
     for folder in (*toolkits, *_wheel_folders()):
-        for library in sorted(folder.glob("libnvrtc.so*"), reverse=True):
-            try:
-                for builtins in folder.glob(BUILTINS):
+        for library in _files(folder, "libnvrtc.so*"):
+            for builtins in _files(folder, BUILTINS):
+                with suppress(OSError):
                     ctypes.CDLL(str(builtins))
+            with suppress(OSError):
                 yield ctypes.CDLL(str(library))
-            except OSError:
-                continue
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    """Those of the folder that can be seen, the newest version first."""
+    try:
+        return sorted(folder.glob(pattern), reverse=True)
+    except OSError:
+        return []
 
 
 def _named_toolkits() -> list[str]:
@@ -88,8 +96,8 @@ def _by_nvrtc(text: str, bits: int, arch: str) -> bytes:
         asked.add(library._handle)
         try:
             return _by_this_nvrtc(library, text, bits, arch)
-        except AttributeError as error:
-            whys[f"NVRTC lacks a function ({error})"] = None
+        except (AttributeError, MemoryError, OverflowError) as error:  # what is no NVRTC, or an old one
+            whys[f"{library._name} is no NVRTC that can be used ({error})"] = None
         except _Refused as why:
             whys[str(why)] = None
     raise _Refused("; ".join(whys) or "NVRTC is not here")
@@ -130,17 +138,22 @@ def _by_nvcc(text: str, bits: int, arch: str) -> bytes:
     nvcc = shutil.which("nvcc", path=os.pathsep.join(filter(None, places)))
     if nvcc is None:
         raise _Refused("nvcc is not here")
-    with tempfile.TemporaryDirectory(prefix="tsm2-") as folder:
-        source, binary = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
-        source.write_text(text)
-        command = [nvcc, "-cubin", f"-arch={arch}", *_options(bits), "-o", str(binary), str(source)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMPILE_SECONDS)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise _Refused(f"{nvcc} does not compile it ({error})") from None
-        if done.returncode or not binary.exists():
-            raise _Refused(f"{nvcc} does not compile it ({_error_in(done.stderr)})")
-        return binary.read_bytes()
+    try:
+        with tempfile.TemporaryDirectory(prefix="tsm2-") as folder:
+            source, binary = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
+            source.write_text(text)
+            command = [nvcc, "-cubin", f"-arch={arch}", *_options(bits), "-o", str(binary), str(source)]
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", check=False, timeout=COMPILE_SECONDS
+            )
+            made = binary.read_bytes() if done.returncode == 0 and binary.is_file() else b""
+    except subprocess.TimeoutExpired:
+        raise _Refused(f"{nvcc} takes more than {COMPILE_SECONDS:g} s for it") from None
+    except OSError as error:
+        raise _Refused(f"{nvcc} does not compile it ({error})") from None
+    if not made:
+        raise _Refused(f"{nvcc} does not compile it ({_error_in(done.stderr)})")
+    return made
 
 
 def _error_in(messages: str) -> str:
