@@ -35,7 +35,7 @@ from tsm2_tune.runtime.libraries import (
     vendors_product,
 )
 from tsm2_tune.runtime.loading import function_of, why_not_compiled
-from tsm2_tune.runtime.matrices import Product, index_bits
+from tsm2_tune.runtime.matrices import Product
 from tsm2_tune.runtime.measuring import fastest_way, vendors_of
 from tsm2_tune.runtime.pack import WINNERS
 from tsm2_tune.runtime.plans import Bound, BoundVendor, Plan
@@ -262,9 +262,8 @@ def _compiled_or_vendor(product: Product, found: Match) -> Match | Vendor:
     """The winner; the vendor where it is another GPU's, and no compiler here makes a binary of it for this one."""
     if found.other_device is None:
         return found
-    oriented = product.transposed() if found.swapped else product
-    bits = index_bits(oriented, found.winner.orders)
-    why = why_not_compiled(found.winner, bits, device_of(home(product.a)[1])[1])
+    # What compiles with indices of one width does with those of another.
+    why = why_not_compiled(found.winner, INDEX_WIDTHS[0], device_of(home(product.a)[1])[1])
     return found if why is None else Vendor(why)
 
 
