@@ -356,6 +356,30 @@ def test_what_another_run_is_at_is_told(store: Store, monkeypatch: pytest.Monkey
     assert (ended.new_trials, ended.untried, ended.elsewhere) == (2, 0, 1)
 
 
+def test_what_failed_in_a_run_is_not_tried_again_when_its_problem_comes_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had failed before is, once."""
+
+    class Failing(Fabricating):
+        def tune(self, search: Search, *_: Any) -> Iterator[Trial]:
+            for one in super().tune(search):
+                tries.append(one.config.text)
+                seconds = len(tries) / 8  # by which one is told from the one before
+                yield replace(one, outcome=Outcome.CRASHED, verdict=None, measurement=None, total_seconds=seconds)
+
+    class Twice(tuple[int, ...]):
+        ended_elsewhere = 0
+
+    space, tries = space_of(3), list[str]()
+    monkeypatch.setattr(job, "Spread", lambda *_: Twice((0, 0)))
+    for _ in range(2):
+        tuner = Failing(store, 1, retried=frozenset({Outcome.CRASHED}))
+        list(job.run([space], tuner, store, make=exhaustive, families=("tsm2",)))
+    configs = [one.config.text for one in space.kept]
+    assert sorted(tries) == sorted(2 * configs)
+
+
 @pytest.mark.slow
 def test_a_configuration_of_which_run_after_run_dies_is_given_up(
     store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
