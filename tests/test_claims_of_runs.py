@@ -1,0 +1,190 @@
+"""Whole runs on one database: together they try everything once, whoever dies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.fabricated import BASIS, GPU, PROBLEM, plain_sql, trial
+from tests.test_claims import C128, C256, RUN, dead, take
+from tests.test_finals import RUN as FINALS_RUN
+from tests.test_finals import TARGET, Replay
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner import claims, job, spreading
+from tsm2_tune.tuner.claims import MOST_ATTEMPTS
+from tsm2_tune.tuner.past import Claimed
+from tsm2_tune.tuner.search import Search
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.strategies import exhaustive
+from tsm2_tune.tuner.trial import Cache, Final, Outcome, Trial
+from tsm2_tune.tuner.tune import Options
+
+
+class Fabricating(Replay):
+    """Tries each candidate in no time; its first final meets whoever else stores a trial meanwhile."""
+
+    def __init__(self, store: Store, seed: int, **options: Any) -> None:
+        super().__init__(store)
+        self.options = Options(seed=seed, **options)
+        self.meanwhile: Callable[[], object] | None = None
+
+    def tune(self, search: Search, *_: Any) -> Iterator[Trial]:
+        for one in search:
+            threads, columns = (int(one.config.tunables[name]) for name in ("threads", "columns"))
+            yield fabricated(one, 100.0 + threads / 1000 + columns)
+
+    def final(self, *arguments: Any) -> Any:
+        found = super().final(*arguments)
+        if self.meanwhile is not None and isinstance(found, Final):
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return found
+
+
+def fabricated(candidate: Candidate, median_us: float) -> Trial:
+    config = candidate.config
+    today, source = TARGET.basis(Cache.CLEAN), render(PROBLEM, config)
+    return trial(median_us, config, basis=today, spread_us=0.1, source=source)  # type: ignore[arg-type]
+
+
+def space_of(configurations: int) -> Any:
+    space = search_space(PROBLEM, PROFILES["h200"], families=["tsm2"])
+    return replace(space, kept=tuple(space.kept[number] for number in range(configurations)))
+
+
+@pytest.mark.slow
+def test_two_runs_that_take_turns_try_everything_once(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "LATEST_SECONDS", 0.0)  # each is told at once
+    space = space_of(7)
+    with Store.open(path, create=True) as other:
+        runs = [
+            job.run([space], Fabricating(one, seed), one, make=exhaustive, families=("tsm2",))
+            for seed, one in ((1, store), (2, other))
+        ]
+        tried: list[list[str]] = [[], []]
+        ended: list[job.ProblemEnded] = []
+
+        def step(number: int) -> bool:
+            """Whether the run goes on."""
+            event = next(runs[number], None)
+            if isinstance(event, job.TrialStored):
+                tried[number].append(event.trial.config.text)
+            elif isinstance(event, job.ProblemEnded):
+                ended.append(event)
+            return event is not None
+
+        monkeypatch.setattr(
+            spreading, "time", SimpleNamespace(sleep=lambda _: step(0), monotonic=time.monotonic)
+        )  # the second waits
+        left = [0, 1]
+        while left:
+            left = [number for number in left if step(number)]
+    assert sorted(tried[0] + tried[1]) == sorted(candidate.config.text for candidate in space.kept)
+    assert all(tried)
+    assert sorted(event.new_trials for event in ended) == sorted(map(len, tried))  # what each did itself
+    assert plain_sql(path, "SELECT count(*), count(DISTINCT config), count(DISTINCT run_id) FROM trial") == [
+        (7, 7, 2)
+    ]
+    assert plain_sql(path, "SELECT * FROM claim") == []
+
+
+def test_a_trial_that_another_run_stores_during_a_final_is_in_another_final(store: Store) -> None:
+    space = space_of(3)
+    tuner = Fabricating(store, 1, max_trials=2)
+    late = fabricated(space.kept[2], 1.0)
+    tuner.meanwhile = lambda: store.add_trial(FINALS_RUN, late)
+    *_, ended = job.run([space], tuner, store, make=exhaustive, families=("tsm2",))
+    assert len(tuner.rounds) == 2
+    assert late.config in tuner.rounds[1]
+    assert isinstance(ended, job.ProblemEnded)
+    assert ended.winner is not None
+    assert (ended.winner.config, ended.winner.round, ended.new_trials) == (late.config.text, 2, 2)
+
+
+def test_what_another_run_is_at_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spreading, "AWAITED_SECONDS", 0.0)
+    space = space_of(3)
+    today = TARGET.basis(Cache.CLEAN)
+    with store.claims(GPU) as other:
+        take(other, space.kept[0].config.text, basis=today)
+        *_, ended = job.run([space], Fabricating(store, 1), store, make=exhaustive, families=("tsm2",))
+    assert isinstance(ended, job.ProblemEnded)
+    assert (ended.new_trials, ended.untried, ended.elsewhere) == (2, 0, 1)
+
+
+def test_what_failed_in_a_run_is_not_tried_again_when_its_problem_comes_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had failed before is, once."""
+
+    class Failing(Fabricating):
+        def tune(self, search: Search, *_: Any) -> Iterator[Trial]:
+            for one in super().tune(search):
+                tries.append(one.config.text)
+                seconds = len(tries) / 8  # by which one is told from the one before
+                yield replace(one, outcome=Outcome.CRASHED, verdict=None, measurement=None, total_seconds=seconds)
+
+    class Twice(tuple[int, ...]):
+        ended_elsewhere = 0
+
+    space, tries = space_of(3), list[str]()
+    monkeypatch.setattr(job, "Spread", lambda *_: Twice((0, 0)))
+    for _ in range(2):
+        tuner = Failing(store, 1, retried=frozenset({Outcome.CRASHED}))
+        list(job.run([space], tuner, store, make=exhaustive, families=("tsm2",)))
+    configs = [one.config.text for one in space.kept]
+    assert sorted(tries) == sorted(2 * configs)
+
+
+@pytest.mark.slow
+def test_a_configuration_of_which_run_after_run_dies_is_given_up(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "LOOK_SECONDS", 0.01)
+    for death in range(1, MOST_ATTEMPTS + 1):
+        with store.claims(GPU) as dying:
+            assert (take(dying), take(dying, C256)) == (Claimed.YES, Claimed.YES)
+            dying.trying(PROBLEM, C128, BASIS)
+            wait_for(path, "SELECT attempts FROM claim ORDER BY attempts", [(0,), (death,)])
+            plain_sql(path, f"UPDATE claim SET owner = '{dead(dying.owner)}'")
+    with store.claims(GPU) as ours:
+        assert take(ours) is Claimed.GIVEN_UP
+        assert take(ours, C256) is Claimed.YES  # which was merely claimed ahead
+        assert ours.given_up(PROBLEM) == (C128,)
+        assert take(ours, given_up=True) is Claimed.YES
+        store.add_trial(RUN, trial())
+        assert ours.given_up(PROBLEM) == ()
+
+
+@pytest.mark.slow
+def test_what_a_run_survives_does_not_count(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "LOOK_SECONDS", 0.01)
+    plain_sql(path, f"INSERT INTO claim VALUES ('{GPU}', '{PROBLEM.text}', '{C128}', '{BASIS}', 'dead', 0, 1)")
+    with store.claims(GPU) as ours:
+        for config, other in ((C128, C256), (C256, C128)):
+            assert take(ours, config) is Claimed.YES
+            before = 1 if config == C128 else 0
+            ours.trying(PROBLEM, config, BASIS)
+            wait_for(path, f"SELECT attempts FROM claim WHERE config = '{config}'", [(before + 1,)])
+            ours.trying(PROBLEM, other, BASIS)
+            wait_for(path, f"SELECT attempts FROM claim WHERE config = '{config}'", [(before,)])
+        ours.trying(PROBLEM, C256, BASIS)
+        wait_for(path, f"SELECT attempts FROM claim WHERE config = '{C256}'", [(1,)])
+    assert plain_sql(path, "SELECT config, owner, attempts FROM claim") == [(C128, "", 1)]  # of before
+
+
+def wait_for(path: Path, query: str, expected: list[tuple[object, ...]]) -> None:
+    end = time.monotonic() + 30
+    while (found := plain_sql(path, query)) != expected:
+        assert time.monotonic() < end, found
