@@ -17,7 +17,7 @@ HOST_SHAPES := 2048x2/8x2048,100000x8x8
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start Python hundreds of times
 # Tests wait for a third of their time.
-WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 1) + 1)))
+WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1) + 1)))
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: tune test test-all lint dist clean
