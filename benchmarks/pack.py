@@ -42,7 +42,6 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.tune import Options, Tuner, cores
-from tsm2_tune.winners import winner_text
 
 MOST_TUNED = 12  # shapes of a regime, element type and layout
 # A dozen of each regime, (m, n, k): small extents of all sizes, long and short lines of whole vectors and of none.
@@ -169,7 +168,7 @@ class Fill:
                     return False
                 for event in job.run([space], tuner, store):
                     if isinstance(event, ProblemEnded):
-                        found = "no winner" if event.winner is None else winner_text(event.winner)
+                        found = "no winner" if event.winner is None else event.winner.summary
                         click.echo(f"pack {place} {space.problem.text}: {found}")
             self._say_seconds("winners", tuner)
             self._cross(Crossing(frozenset(problems), tuner, store), end)

@@ -34,15 +34,15 @@ PROBLEMS = (
 FUNCTIONS = {  # what a program may rely on: a change here is one that users are told of
     "best": "db: 'str | PathLike[str]' = 'results.db', *, device: 'int | str | None' = None,"
     " products: 'Products | None' = None, dtype: 'ElementTypes | None' = None, op: 'Texts | None' = None,"
-    " layout: 'str' = 'column', cache: 'str | None' = None",
+    " layout: 'str | None' = None, cache: 'str | None' = None",
     "confirm": "db: 'str | PathLike[str]' = 'results.db', *, device: 'int | str | None' = None,"
     " products: 'Products | None' = None, dtype: 'ElementTypes | None' = None, op: 'Texts | None' = None,"
-    " layout: 'str' = 'column', cache: 'str | None' = None, wait: 'bool' = False,"
+    " layout: 'str | None' = None, cache: 'str | None' = None, wait: 'bool' = False,"
     " on_event: 'Callable[[Event], object] | None' = None",
     "export": "db: 'str | PathLike[str]' = 'results.db', *, format: 'str',"
     " output: 'str | PathLike[str] | None' = None, device: 'int | str | None' = None,"
     " products: 'Products | None' = None, dtype: 'ElementTypes | None' = None, op: 'Texts | None' = None,"
-    " layout: 'str' = 'column', cache: 'str | None' = None, family: 'str | None' = None, binaries: 'bool' = True,"
+    " layout: 'str | None' = None, cache: 'str | None' = None, family: 'str | None' = None, binaries: 'bool' = True,"
     " launcher: 'bool' = False, between: 'bool | None' = None, within: 'float | str | None' = None,"
     " measure: 'bool' = True, wait: 'bool' = False,"
     " on_event: 'Callable[[ExportEvent], object] | None' = None",
@@ -54,7 +54,7 @@ FUNCTIONS = {  # what a program may rely on: a change here is one that users are
     " layout: 'str' = 'column', math: 'str' = 'full'",
     "report": "db: 'str | PathLike[str]' = 'results.db', *, output: 'str | PathLike[str] | None' = None,"
     " compare: 'Databases' = (), device: 'int | str | None' = None, products: 'Products | None' = None,"
-    " dtype: 'ElementTypes | None' = None, op: 'Texts | None' = None, layout: 'str' = 'column',"
+    " dtype: 'ElementTypes | None' = None, op: 'Texts | None' = None, layout: 'str | None' = None,"
     " cache: 'str | None' = None",
     "tune": "products: 'Products', *, dtype: 'ElementTypes' = 'f32', op: 'Texts' = 'nn', layout: 'str' = 'column',"
     " math: 'str' = 'full', device: 'Devices' = None, cluster: 'str | None' = None,"
@@ -250,7 +250,7 @@ def test_what_is_neither_is_refused(products: Any, options: dict[str, Any], comp
 )
 def test_best_is_what_the_command_prints(options: dict[str, Any], arguments: tuple[str, ...], database: str) -> None:
     rows = tsm2_tune.best(database, **options)
-    printed = json.loads(run("best", "--db", database, "--json", *arguments).output)
+    printed = json.loads(run("best", "--db", database, "--json", *arguments).output)["best"]
     assert [(row.problem.text, row.config, row.median_us) for row in rows] == [
         (f"{one['m']}x{one['n']}x{one['k']}:{one['dtype']}", one["config"], one["median_us"]) for one in printed
     ]

@@ -14,7 +14,7 @@ STARTED = """
 import os, sys
 from contextlib import suppress
 from tsm2_tune.__main__ import main
-sys.argv = ["tsm2-tune", "--version"]
+sys.argv = ["tsm2-tune", "--shapes", "8x8x8", "--device", "tpu"]
 with suppress(SystemExit):
     main()
 assert "numpy" in sys.modules

@@ -45,7 +45,6 @@ from tsm2_tune.tuner.host.toolchain import host_toolchain
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache, Final, Trial
-from tsm2_tune.winners import winner_text
 
 RUN = tuning_run()
 C128, C256 = configuration(128), configuration(256)
@@ -265,21 +264,21 @@ def both(store: Store) -> Store:
 
 
 def test_a_table_is_of_one_state_and_names_it(both: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    winners_table(both.best(), console())
+    winners_table(both.best(), console(), is_long=True)
     lines = capsys.readouterr().out.splitlines()
     clean, dirty = lines.index(f"{GPU}, L2 clean"), lines.index(f"{GPU}, L2 dirty")
-    assert lines[clean + 1].split()[-2:] == ["floor", "ties"]  # nothing of other states, nor of cuBLAS
+    assert lines[clean + 1].split()[-3:] == ["floor", "ties", "trial"]  # nothing of other states, nor of cuBLAS
     heads, cells = lines[dirty + 1], lines[dirty + 2].split()
-    assert " x cuBLAS  clean us  clean x cuBLAS  ties" in heads
-    assert cells[-5:] == ["750.0", "1.50", "450.0", "1.20", "1"]
+    assert "cuBLAS us     x  clean us  clean x cuBLAS  ties" in heads
+    assert cells[-6:-1] == ["750.0", "1.50", "450.0", "1.20", "1"]
 
 
 def test_a_line_about_a_winner_names_the_state(both: Store, store: Store) -> None:
     (row,) = both.best(cache=Cache.DIRTY)
-    assert "500.0 us dirty, " in winner_text(row)
+    assert "500.0 us dirty, " in str(row)
     store.add_trial(host_run(), trial(700, C128))
     (row,) = store.best(device="Some CPU")
-    assert "700.0 us, " in winner_text(row)  # an emulated kernel's time is of no L2
+    assert "700.0 us, " in str(row)  # an emulated kernel's time is of no L2
 
 
 @pytest.mark.parametrize("form", ["markdown", "latex"])
@@ -303,7 +302,7 @@ def run(*arguments: str) -> Any:
 
 def test_results_of_one_state_can_be_asked_for(both: Store, path: Path) -> None:
     def shown(*options: str) -> set[tuple[str, int]]:
-        rows = json.loads(run("best", "--db", str(path), "--json", *options).output)
+        rows = json.loads(run("best", "--db", str(path), "--json", *options).output)["best"]
         return {(row["cache"], row["n"]) for row in rows}
 
     assert shown() == {("dirty", 16), ("clean", 8)}
@@ -316,7 +315,7 @@ def test_results_of_one_state_can_be_asked_for(both: Store, path: Path) -> None:
     assert [line.split()[-2] for line in table.splitlines()[1:]] == ["dirty", "clean"]
     said = run("show", "1", "--db", str(path), "--cache", "dirty")
     assert (said.exit_code, "leave them or TRIAL out" in said.output) == (2, True)
-    assert "cache: dirty" in run("show", "1", "--db", str(path)).output
+    assert "L2 dirty" in run("show", "1", "--db", str(path)).output
 
 
 def test_another_word_is_no_state(path: Path) -> None:

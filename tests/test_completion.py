@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 from click.shell_completion import ShellComplete
 
-from tsm2_tune.cli import MODULES, main
+from tsm2_tune.cli import COMMANDS, main
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.tuner import cuda
 
@@ -86,6 +86,27 @@ def test_what_can_be_imported_is_completed(command: tuple[str, ...]) -> None:
 
 
 def test_every_command_is_there_under_its_name() -> None:
-    assert [main.commands[name].name for name in MODULES] == list(MODULES)
+    assert [main.commands[name].name for name in COMMANDS] == list(COMMANDS)
     assert completed("do") == ["doctor"]
-    assert set(completed("")) == set(MODULES)
+    assert set(completed("")) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_listed_by_the_first_line_of_its_help(name: str) -> None:
+    summary = COMMANDS[name][1]
+    assert len(summary) < 50
+    assert (main.commands[name].help or "").partition("\n")[0] == f"{summary}."
+
+
+@pytest.mark.parametrize("command", [(), ("tune",), ("best",), ("source",), ("model",)])
+def test_types_ops_and_layouts_are_completed(command: tuple[str, ...]) -> None:
+    assert completed(*command, "--dtype", "f") == ["f32", "f64", "f16"]
+    assert completed(*command, "--dtype", "f32,f6") == ["f32,f64"]
+    assert completed(*command, "--op", "t") == ["tn", "tt"]
+    assert completed(*command, "--layout", "") == ["column", "row"]
+
+
+@pytest.mark.parametrize("command", [(), ("tune",)])
+def test_options_of_tuning_need_no_command(command: tuple[str, ...]) -> None:
+    assert completed(*command, "--bud") == ["--budget"]
+    assert completed(*command, "--shapes", "8x8x8", "--bud") == ["--budget"]

@@ -28,7 +28,6 @@ from tests.test_between import (
     tuned,
 )
 from tsm2_tune.crossed import Pairs
-from tsm2_tune.display import trial_facts
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.between import shapes_between
 from tsm2_tune.generator.families import config_spelt
@@ -36,6 +35,7 @@ from tsm2_tune.generator.families.resident_b import ResidentBFmaConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.trial_tables import trial_facts
 from tsm2_tune.tuner import crossing, job
 from tsm2_tune.tuner.crossing import Crossed, Crossing
 from tsm2_tune.tuner.export.contending import Contender, contending

@@ -172,29 +172,26 @@ def check_command(line: str) -> None:
     program, *words = shlex.split(line, comments=True)
     assert program == "tsm2-tune"
     command: click.Command = main
+    ctx: click.Context | None = None
     while True:
-        ctx = click.Context(command, info_name=program)
-        values, rest, _ = command.make_parser(ctx).parse_args(words)
-        for parameter in command.params:
-            found = values.get(parameter.name or "")
-            if isinstance(found, str) and not isinstance(parameter.type, click.Path):
-                parameter.type.convert(found, parameter, ctx)
-        texts = {key: found for key, found in values.items() if isinstance(found, str)}
+        try:
+            ctx = command.make_context(program, words, parent=ctx)
+        except click.exceptions.Exit:  # of --help
+            return
+        texts = {key: found for key, found in ctx.params.items() if isinstance(found, str)}
         if "shapes" in texts and not texts["shapes"].startswith("@"):
             tsm2_tune.problems(
                 texts["shapes"],
                 **{name: texts[key] for name, key in (("dtype", "dtypes"), ("op", "ops")) if key in texts},
                 **{name: texts[name] for name in ("layout", "math") if name in texts},
             )
-        if not isinstance(command, click.Group) or not rest:
-            if command.params and not isinstance(command, click.Group):
-                return
-            assert not rest, f"{line}: {rest}"
+        if not isinstance(command, click.Group) or not ctx._protected_args:
             return
-        name, words = rest[0], rest[1:]
-        if name not in command.commands:
-            raise click.UsageError(f"no such command {name!r}")
-        command = command.commands[name]
+        name, below, words = command.resolve_command(ctx, [*ctx._protected_args, *ctx.args])
+        assert below is not None, name
+        if not words:  # it is mentioned
+            return
+        command = below
 
 
 def test_command_lines_parse() -> None:

@@ -114,7 +114,7 @@ def test_a_final_stores_the_vendor_and_best_tells_it(path: Path) -> None:
     ]
     assert plain_sql(path, "SELECT count(*) FROM trial WHERE config LIKE 'cublas%'") == [(0,)]
 
-    (best,) = json.loads(run("best", "--json", "--db", str(path)).output)
+    (best,) = json.loads(run("best", "--json", "--db", str(path)).output)["best"]
     ((fastest,),) = plain_sql(path, "SELECT min(median_us) FROM vendor_measurement WHERE cache = 'dirty'")
     assert (best["cache"], best["round"], best["vendor_us"]) == ("dirty", 2, fastest)
     assert best["clean_x_cublas"] == pytest.approx(best["clean_vendor_us"] / best["clean_us"])

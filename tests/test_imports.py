@@ -9,17 +9,19 @@ from pathlib import Path
 import pytest
 
 import tsm2_tune
+from tsm2_tune.cli import COMMANDS
 
 PACKAGE = Path(tsm2_tune.__file__).parent
 ALLOWED = {
     "runtime": {"runtime"},
     "generator": {"errors", "generator", "runtime"},
     "tuner": {"errors", "generator", "runtime", "tuner"},
-    "winners": {"tuner", "winners"},
+    "winners": {"generator", "tuner", "winners"},
+    "printable": set[str](),
     "liveness": set[str](),
-    "display": {"errors", "generator", "tuner", "winners", "display"},
+    "display": {"errors", "generator", "printable", "tuner", "winners", "display"},
     "tally": {"generator", "tuner"},
-    "live": {"generator", "liveness", "tally", "tuner", "winners", "display"},
+    "live": {"generator", "liveness", "printable", "tally", "tuner", "display"},
     "json_lines": {"api", "liveness", "tally", "tuner"},
     "options": {"errors", "generator", "tuner"},
     "selection": {"errors", "generator", "tuner", "options"},
@@ -27,20 +29,32 @@ ALLOWED = {
     "api": {"errors", "generator", "tuner", "options", "selection", "pretuned", "html", "api"},
     "pretuned": {"errors", "pretuned"},
     "reporting": {"tuner", "display", "command_options", "usage"},
-    "importing": {"tuner", "display", "command_options", "usage"},
-    "databases": {"api", "importing", "tuner", "display", "command_options", "usage"},
+    "importing": {"printable", "tuner", "display", "command_options", "usage"},
+    "databases": {"api", "importing", "printable", "tuner", "display", "command_options", "usage"},
     "completion": {"generator", "pretuned", "tuner"},
-    "command_options": {"completion", "errors", "generator", "tuner", "options"},
-    "usage": {"errors", "tuner", "display"},
-    "reports": {"errors", "generator", "tuner", "winners", "display"},
+    "command_options": {"completion", "errors", "generator", "tuner", "options", "usage"},
+    "usage": {"errors", "printable", "tuner", "display"},
+    "reports": {"errors", "generator", "tuner", "display"},
     "confirming": {"display", "errors", "tuner", "command_options", "usage"},
     "caching": {"tuner", "display", "command_options", "usage"},
-    "doctor": {"tuner", "display", "command_options"},
-    "trials": {"tuner", "display", "options", "selection", "command_options", "usage"},
+    "doctor": {"tuner", "display", "command_options", "usage"},
+    "trials": {"printable", "tuner", "options", "selection", "command_options", "usage"},
     "standin": {"errors", "generator", "runtime", "tuner", "pretuned", "standin"},
     "recording": {"generator", "tuner", "standin", "options"},
     "programs": {"errors", "tuner", "standin", "options", "display", "command_options", "recording", "usage"},
-    "planning": {"completion", "errors", "generator", "tuner", "options", "command_options", "reports"},
+    "kernel_source": {"errors", "generator", "options"},
+    "planning": {
+        "completion",
+        "errors",
+        "generator",
+        "kernel_source",
+        "tuner",
+        "trials",
+        "options",
+        "command_options",
+        "reports",
+        "usage",
+    },
 }
 
 
@@ -78,10 +92,27 @@ def test_planning_loads_no_pycuda_and_a_file_nothing_of_servers(tmp_path: Path) 
     assert not loaded & {"sqlalchemy.dialects.postgresql", "tsm2_tune.tuner.server"}
 
 
-def test_commands_without_a_database_do_not_wait_for_what_reads_one() -> None:
-    commands = [[name, "--help"] for name in ("run", "record", "cache", "doctor")]
+HEAVY = {"jinja2", "multiprocessing", "numpy", "pycuda", "rich", "sqlalchemy"}
+
+
+def test_help_and_wrong_input_load_nothing_heavy() -> None:
+    commands = [[], ["--help"], *([name, "--help"] for name in COMMANDS), ["--shapes", "64x8"], ["best", "--nothing"]]
+    run = (
+        "import contextlib, io\nfrom tsm2_tune.cli import main\n"
+        f"for command in {commands!r}:\n"
+        "    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()): main(command)\n"
+    )
+    assert not loaded_modules(run) & HEAVY
+
+
+def test_source_and_model_load_no_database() -> None:
+    commands = [
+        ["source", "tsm2:version=v0,threads=32,columns=1,prefetch=1"],
+        ["model", "--device", "h100", "--shapes", "64x8x64"],
+        ["devices"],
+    ]
     run = f"from tsm2_tune.cli import main\nfor command in {commands!r}: main(command, standalone_mode=False)"
-    assert not loaded_modules(run) & {"sqlalchemy", "tsm2_tune.tuner.export", "tsm2_tune.progress"}
+    assert "sqlalchemy" not in loaded_modules(run)
 
 
 def test_the_generator_has_no_side_effects_to_offer() -> None:
@@ -120,6 +151,7 @@ def test_completing_plain_options_loads_nothing_heavy() -> None:
     complete = (
         "from click.shell_completion import ShellComplete\nfrom tsm2_tune.cli import main\n"
         "shell = ShellComplete(main, {}, 'tsm2-tune', '_TSM2_TUNE_COMPLETE')\n"
-        "assert [one.value for one in shell.get_completions([], '--dev')] == ['--device']"
+        "assert [one.value for one in shell.get_completions([], '--dev')] == ['--device']\n"
+        "assert shell.get_completions(['best', '--dtype'], 'f3')[0].value == 'f32'"
     )
-    assert not loaded_modules(complete) & {"sqlalchemy", "rich", "jinja2", "multiprocessing", "pycuda"}
+    assert not loaded_modules(complete) & HEAVY

@@ -17,13 +17,13 @@ from tests.command import run
 from tests.conftest import TryKernel
 from tests.fabricated import trial, tuning_run
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.cli import NO_GPU
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.ladder import STEPS, LadderConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.reports import print_ladder
+from tsm2_tune.tune_command import NO_GPU
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.ladder import in_turns, rungs
 from tsm2_tune.tuner.store import Store

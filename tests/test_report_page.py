@@ -158,7 +158,7 @@ def test_without_the_package_one_sentence_says_what_to_install(
         (("--db", "newer.db"), "newer.db "),
         (("--db", "good.db", "--compare", "none.db"), "no database none.db"),
         (("--db", "good.db", "--compare", "foreign.db"), "foreign.db is "),
-        (("--db", "good.db", "--shapes", "8x8x8"), "none of 10 trials in good.db is of what was asked for"),
+        (("--db", "good.db", "--shapes", "8x8x8"), "no trial of 10 matches: good.db has"),
         (("--db", "good.db", "--device", "K80"), "no trial of the device 'K80' in good.db"),
         (("--db", "good.db", "--output", "good.db"), "cannot write good.db: it is part of the database good.db"),
         (
@@ -187,7 +187,7 @@ def test_what_cannot_be_reported_is_one_sentence(
         with closing(sqlite3.connect(name)) as connection, connection:
             connection.execute(statement)
     before = {one: one.read_bytes() for one in tmp_path.iterdir() if one.is_file()}
-    result = run("report", "--output", "report.html", *arguments)
+    result = run("report", *arguments)
     assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
     assert sentence in result.output
     assert {one: one.read_bytes() for one in tmp_path.iterdir() if one.is_file()} == before

@@ -18,11 +18,13 @@ from tsm2_tune.generator.order import expected_times_us, ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.options import STRATEGIES
 from tsm2_tune.tuner.past import NOTHING_PAST, Claimed, Past
 from tsm2_tune.tuner.search import Search, Why
-from tsm2_tune.tuner.strategies import OWN, STRATEGIES, strategy_named
+from tsm2_tune.tuner.strategies import OPTUNA, OWN, strategy_named
 from tsm2_tune.tuner.strategies.gain import MOST, Gain
 from tsm2_tune.tuner.strategies.model import FIRST, Model
+from tsm2_tune.tuner.strategies.sampled import SAMPLERS
 from tsm2_tune.tuner.strategies.strategy import InOrder, Strategy, Told
 
 SPACE = search_space(Problem(1000, 8, 8, "f64"), PROFILES["h100"], families=["tsm2", "ism2"])
@@ -51,6 +53,10 @@ def made(name: str, seed: int = 0) -> Strategy:
     if name.startswith("optuna:"):
         pytest.importorskip("optuna")
     return strategy_named(name)(SPACE, seed, ())
+
+
+def test_every_strategy_that_can_be_named_is_made() -> None:
+    assert (*OWN, *(f"{OPTUNA}{name}" for name in SAMPLERS)) == STRATEGIES
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,11 @@ from rich.console import Console
 
 from tests.command import run
 from tests.fabricated import GPU, configuration, exported, host_run, trial, tuning_run
-from tsm2_tune import display, reports
+from tsm2_tune import audit_tables, display, reports, trial_tables
 from tsm2_tune.__main__ import main as command
 from tsm2_tune.generator.families.ladder import STEPS
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.printable import printable
 from tsm2_tune.tuner.export import FORMATS
 from tsm2_tune.tuner.export.tables import csv_cell
 from tsm2_tune.tuner.ladder import Rung
@@ -73,10 +74,10 @@ def tables_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[Printed]
     """Every table that the command prints."""
     found: list[Printed] = []
 
-    def keep(_: Console, heads: Any, cells: Any, right: Any = ()) -> None:
+    def keep(_: Console, heads: Any, cells: Any, right: Any = (), **named: Any) -> None:
         found.append(Printed(heads, cells, right))
 
-    for module in (display, reports):
+    for module in (audit_tables, display, reports, trial_tables):
         monkeypatch.setattr(module, "print_table", keep)
     result = run(*arguments)
     assert result.exit_code == 0, result.output
@@ -93,7 +94,7 @@ def on_terminal(table: Printed, width: int) -> str:
 def assert_whole(table: Printed) -> None:
     """At every width each word of each cell stands in the output, as often as in the cells."""
     assert len(set(table.heads)) == len(table.heads), "a record would say two things by one name"
-    words = [word for row in table.cells for cell in row for word in display.printable(cell).split()]
+    words = [word for row in table.cells for cell in row for word in printable(cell).split()]
     assert words
     for width in WIDTHS:
         shown = on_terminal(table, width)
@@ -228,7 +229,7 @@ def test_nothing_shown_is_obeyed(
 def test_every_control_is_dropped_and_every_letter_stays() -> None:
     for code in (*range(0x10000), *range(0xE0000, 0xE0100), ord("😀")):
         character = chr(code)
-        shown, category = display.printable(character), unicodedata.category(character)
+        shown, category = printable(character), unicodedata.category(character)
         if character == "\n" or category[0] in "LMNPS" or character == " ":
             assert shown == character
         elif category == "Cs":

@@ -1,11 +1,8 @@
 """`tsm2-tune`, and `python -m tsm2_tune`: the command, with an early Ctrl-C as quiet as a late one."""
 
-import gc
 import io
 import sys
 from contextlib import suppress
-
-from tsm2_tune.tuner.blas_threads import one_blas_thread
 
 
 def main() -> None:
@@ -13,11 +10,8 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # standard error does so already
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        gc.disable()  # what is imported stays: looking through it meanwhile takes a tenth of the start
-        with one_blas_thread():
-            from tsm2_tune.cli import main as command
-        gc.freeze()
-        gc.enable()
+        from tsm2_tune.cli import main as command
+
         command()
     except KeyboardInterrupt:
         sys.exit(130)  # as shells have it

@@ -46,7 +46,7 @@ def show(as_json: bool) -> None:
 
 @cache.command()
 def clear() -> None:
-    """Remove every compiled kernel from the cache; what is wanted again is compiled again."""
+    """Remove every compiled kernel from the cache; kernels are recompiled when needed."""
     kept = list(binaries.entries())
     in_use = binaries.clear()
     size_bytes = sum(entry.size_bytes for entry in kept)

@@ -1,215 +1,125 @@
-"""The command line: the command that tunes, and all others under their names. Parse, call one function, print."""
+"""The command line: each command by its name, its module, and what it does.
+
+A module is imported when its command is asked for, and imports what the work takes when that begins: help, completion
+in a shell and errors in the arguments wait for none of it.
+"""
 
 from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 import tsm2_tune
-from tsm2_tune.api.devices import targets_of
-from tsm2_tune.command_options import (
-    cluster_option,
-    database_option,
-    devices_option,
-    family_options,
-    full_trials_option,
-    gain_option,
-    is_given,
-    pairs_option,
-    retry_option,
-    shapes_options,
-    strategy_option,
-    tuning_options,
-    vendor_option,
-    wait_option,
-)
-from tsm2_tune.options import computable, family_names, problems_of, thresholds_of
-from tsm2_tune.tuner.addresses import shown_name
-from tsm2_tune.usage import Group, ended_by_signals, tell
+from tsm2_tune.usage import Group, option
 
-if TYPE_CHECKING:  # completion in a shell waits for what is imported here
-    from tsm2_tune import TuningResult
-    from tsm2_tune.json_lines import EventLines
-    from tsm2_tune.progress import Progress
-    from tsm2_tune.tuner.events import RunStarted
-
-NO_GPU = (
-    "no CUDA driver answers: the host emulates the kernels, which is for smaller shapes than a GPU's;"
-    " --device cpu leaves this sentence out"
-)
-# Each command's module; its function has the command's name, or that with _ behind.
-MODULES = {
-    "best": "listing",
-    "cache": "caching",
-    "confirm": "confirming",
-    "db": "databases",
-    "devices": "planning",
-    "doctor": "doctor",
-    "export": "exporting",
-    "forget": "trials",
-    "import": "importing",
-    "ladder": "laddering",
-    "model": "planning",
-    "quarantine": "quarantining",
-    "record": "programs",
-    "report": "reporting",
-    "run": "programs",
-    "show": "listing",
-    "source": "planning",
-    "space": "planning",
+# name -> its module, in which a function has that name, or that with _ behind; and the first line of its help.
+COMMANDS = {
+    "tune": ("tune_command", "Find the fastest kernel for each shape"),
+    "best": ("listing", "Show the fastest kernel of each problem"),
+    "show": ("listing", "Show one trial, or list all trials"),
+    "export": ("exporting", "Write the winners as a module, library or table"),
+    "report": ("reporting", "Write a page with charts and tables"),
+    "run": ("programs", "Run a program with tuned kernels for cuBLAS calls"),
+    "record": ("programs", "List the cuBLAS products of a program"),
+    "confirm": ("confirming", "Time stored winners again on this device"),
+    "doctor": ("doctor", "Check this machine and explain how to fix it"),
+    "devices": ("planning", "List the devices here and the bundled cards"),
+    "space": ("planning", "Count configurations, and what each rule drops"),
+    "model": ("planning", "Show what bounds each problem, and its least time"),
+    "source": ("planning", "Print the CUDA source of a kernel"),
+    "ladder": ("laddering", "Show what each step of a six-step GEMM buys"),
+    "import": ("importing", "Add trials from another database or file"),
+    "db": ("databases", "Check, merge, clean or migrate a database"),
+    "cache": ("caching", "Show or clear the cache of compiled kernels"),
+    "forget": ("trials", "Remove trials, so that they are tried anew"),
+    "quarantine": ("quarantining", "List or forgive kernels that hung or faulted"),
 }
+DEFAULT = "tune"  # the command of a line that begins with an option
+EXAMPLES = """\
+tsm2-tune tunes, verifies and exports CUDA kernels for tall-and-skinny matrix products.
+
+  tsm2-tune --shapes 20480x16x20480 --budget 60s    tune a shape, into results.db
+  tsm2-tune best                                    show the winners
+  tsm2-tune export -o best_kernels.py               write them as a Python module
+  tsm2-tune run --pretuned -- python program.py     no tuning: use the kernels that are included
+
+tsm2-tune --help lists all commands, and tsm2-tune COMMAND --help the options of one."""
 
 
 class Commands(UserDict[str, click.Command]):
     """The commands by name, each imported when it is asked for."""
 
     def __getitem__(self, name: str) -> click.Command:
-        if name in MODULES and name not in self.data:
-            module = import_module(f"tsm2_tune.{MODULES[name]}")
+        if name in COMMANDS and name not in self.data:
+            module = import_module(f"tsm2_tune.{COMMANDS[name][0]}")
             self.data[name] = getattr(module, name, None) or getattr(module, f"{name}_")
         return self.data[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in MODULES
+        return name in COMMANDS
 
     def __iter__(self) -> Iterator[str]:
-        return iter(MODULES)
+        return iter(COMMANDS)
 
     def __len__(self) -> int:
-        return len(MODULES)
+        return len(COMMANDS)
+
+
+class Main(Group):
+    """The group of all commands, which lists them without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = [name for one in self.get_params(ctx) for name in one.opts]
+        if args and args[0].startswith("-") and args[0] not in own:
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if not incomplete.startswith("-"):
+            return [
+                CompletionItem(name, help=one[1]) for name, one in COMMANDS.items() if name.startswith(incomplete)
+            ]
+        tuning = self.commands[DEFAULT]
+        own = click.Command.shell_complete(self, ctx, incomplete)
+        return [*tuning.shell_complete(click.Context(tuning, ctx, DEFAULT), incomplete), *own]
+
+
+def _show_version(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
+        click.echo(f"tsm2-tune, version {tsm2_tune.__version__}")
+        ctx.exit()
 
 
 @click.group(
-    cls=Group,
+    cls=Main,
     commands=Commands(),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(tsm2_tune.__version__, prog_name="tsm2-tune")
-@devices_option
-@cluster_option
-@shapes_options(required=False)
-@family_options
-@tuning_options
-@strategy_option
-@gain_option
-@full_trials_option
-@vendor_option
-@pairs_option
-@retry_option
-@wait_option
-@database_option
-@click.option("--json", "as_json", is_flag=True, help="Print events as they happen, each a line of JSON.")
+@option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+)
 @click.pass_context
-def main(
-    ctx: click.Context,
-    /,
-    spec: str | None,
-    cluster: str | None,
-    shapes: str | None,
-    dtypes: str,
-    ops: str,
-    layout: str,
-    math: str,
-    families: str | None,
-    guidelines: str | None,
-    full_trials: bool,
-    no_vendor: bool,
-    pairs: bool,
-    wait: bool,
-    database: str,
-    as_json: bool,
-    **patience: Any,
-) -> None:
-    """Tune tall-and-skinny matrix multiplication for a GPU, or for this host.
+def main(ctx: click.Context) -> None:
+    """Find the fastest CUDA kernel for tall-and-skinny matrix products.
 
     \b
-    tsm2-tune --device 0 --shapes 20480x16x20480,1e7x8x8 --dtype f32,f64
+    tsm2-tune --device 0 --shapes 20480x16x20480,1e7x8x8 --dtype f32,f64 --budget 60s
+    tsm2-tune best
+    tsm2-tune export -o best_kernels.py
 
-    enumerates kernel configurations, drops those that the device or the guidelines rule out, generates and
-    compiles CUDA for the rest, verifies and times each, and stores every trial. The same command again goes on
-    where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
+    Without a command's name it tunes: `tsm2-tune tune --help` lists the options of tuning.
     """
-    if ctx.invoked_subcommand is not None:
-        given = [name for name in ctx.params if is_given(ctx, name)]
-        if given:
-            raise click.UsageError(f"options of tuning before {ctx.invoked_subcommand!r}: put them behind it")
-        return
-    from tsm2_tune.progress import tell_interrupted  # other commands do not wait for what tuning needs
-    from tsm2_tune.quarantining import tell_quarantined
-
-    if shapes is None:
-        raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480; --help says more")
-    names = family_names(families)
-    problems = computable(problems_of(shapes, dtypes, ops, layout, math), names)
-    with ended_by_signals(ctx, database, stderr=as_json):
-        thresholds = thresholds_of(guidelines)
-        devices = spec if cluster is not None else targets_of(spec)
-        is_unasked_host = not (spec or cluster) and targets_of(devices)[0].is_host
-        shown = _shown(
-            shown_name(database),
-            is_unasked_host=is_unasked_host,
-            is_cache_asked=is_given(ctx, "cache"),
-            as_json=as_json,
-        )
-        with shown:
-            result = tsm2_tune.tune(
-                problems,
-                device=devices,
-                cluster=cluster,
-                db=database,
-                family=names,
-                guidelines=thresholds,
-                full_trials=full_trials,
-                vendor=not no_vendor,
-                pairs=pairs,
-                wait=wait,
-                on_event=shown.show,
-                **patience,
-            )
-        shown.end(result)
-    tell_quarantined(sum(one.quarantined for one in result.ended), shown_name(database))
-    _tell_unsolved(result, shown_name(database))
-    tell_interrupted(result.interrupted)
-    if result.left:
-        tell(f"{len(result.left)} problems not tuned to their end, as runs ended early: the same command goes on")
-    if not result.is_complete:
-        ctx.exit(1)
-
-
-def _shown(database: str, *, is_unasked_host: bool, is_cache_asked: bool, as_json: bool) -> EventLines | Progress:
-    """What shows the run's events."""
-    from tsm2_tune.display import console
-    from tsm2_tune.json_lines import EventLines
-    from tsm2_tune.progress import Progress, of_state
-
-    if as_json:
-        if is_unasked_host:
-            tell(NO_GPU)
-        return EventLines(database)
-
-    def said(run: RunStarted, name: str) -> Iterator[str]:
-        target = run.target
-        yield f"{name or 'device'}: {target.identity.name}{of_state(target, run.options, is_asked=is_cache_asked)}"
-        if is_unasked_host:
-            yield NO_GPU
-
-    return Progress(console(), database, said)
-
-
-def _tell_unsolved(result: TuningResult, database: str) -> None:
-    """Say how many problems have no winner, if any."""
-    from tsm2_tune import display
-
-    if not result.unsolved:
-        return
-    sentence = (
-        f"no winner for {len(result.unsolved)} of {len(result.ended)} problems: see `tsm2-tune show --db {database}`"
-    )
-    if any(one.timed_out for one in result.ended if one.winner is None):
-        sentence += "; for what timed out choose smaller shapes or another device, or raise --run-limit, --budget"
-    display.print_line(display.console(stderr=True), sentence)
+    if ctx.invoked_subcommand is None:
+        click.echo(EXAMPLES)

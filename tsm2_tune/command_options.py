@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar
 
 import click
 
 from tsm2_tune import completion
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import ELEMENT_TYPES, MATHS
 from tsm2_tune.generator.profiles import PROFILES
@@ -32,14 +30,23 @@ from tsm2_tune.options import (
     MOST_WITHIN,
     OP_SPELLING,
     REACH,
+    STRATEGIES,
     hint_of,
     outcomes_of,
     share_of,
 )
-from tsm2_tune.tuner.strategies import STRATEGIES
+from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.tuner.trial import Cache, Outcome
+from tsm2_tune.usage import option
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}  # seconds, by the first letter
+_TIME = re.compile(
+    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf) *(|s|sec|seconds|m|min|minutes|h|hours)",
+    re.IGNORECASE | re.ASCII,
+)
 
 
 class WholeNumber(click.IntRange):
@@ -54,15 +61,16 @@ class WholeNumber(click.IntRange):
 
 
 class Seconds(click.FloatRange):
-    """A time in seconds: a number in the range, which "nan" is not."""
+    """A time in the range: a number of seconds, or one with its unit, such as 90s, 2m or 1h."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and (not value.isascii() or "_" in value):  # which float() would take
-            self.fail(f"{value!r} is no time: expected a number of seconds.", param, ctx)
-        seconds = super().convert(value, param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{value} is no time: expected a number of seconds.", param, ctx)
-        return seconds
+        unit = 1
+        if isinstance(value, str):
+            found = _TIME.fullmatch(value.strip())
+            if found is None:
+                self.fail(f"{value!r} is no time: expected a number of seconds, or 90s, 2m or 1h.", param, ctx)
+            value, unit = found[1], UNITS[found[2].lower()[:1]]
+        return super().convert(float(value) * unit, param, ctx)
 
 
 class Percent(click.ParamType):  # type: ignore[type-arg]
@@ -96,7 +104,7 @@ def is_given(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
-math_option = click.option(
+math_option = option(
     "--math",
     type=Choice(MATHS),
     default=MATHS[0],
@@ -107,7 +115,7 @@ math_option = click.option(
 )
 
 
-layout_option = click.option(
+layout_option = option(
     "--layout",
     type=Choice(LAYOUTS),
     default="column",
@@ -122,50 +130,51 @@ def shapes_options(required: bool) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         """The command with these options."""
         function = layout_option(function)
-        function = click.option(
+        function = option(
             "--op",
             "ops",
             default="nn",
             show_default=True,
             metavar="OP,...",
+            shell_complete=completion.ops,
             help=f"How the matrices lie, separated by commas. {OP_SPELLING}",
         )(function)
         function = math_option(function)
-        function = click.option(
+        function = option(
             "--dtype",
             "dtypes",
             default="f32",
             show_default=True,
-            help=f"Element types, separated by commas: {', '.join(ELEMENT_TYPES)}.",
+            metavar="TYPE,...",
+            shell_complete=completion.dtypes,
+            help=f"Element types, separated by commas: {', '.join(ELEMENT_TYPES)}, or NumPy's names.",
         )(function)
-        return click.option("--shapes", required=required, metavar="MxNxK,...", help=SPELLING)(function)
+        return option("--shapes", required=required, metavar="MxNxK,...", help=SPELLING)(function)
 
     return decorate
 
 
 def family_options(function: F) -> F:
     """--family and --guidelines, together."""
-    function = click.option(
+    function = option(
         "--guidelines",
         metavar="NAME=VALUE,...",
         help="Move thresholds of the guideline rules: a lower one keeps more configurations, a higher one fewer, and"
-        " those that are not named stay each family's own. none takes all of them away, none,min-reuse=4 all but"
-        " that."
+        " those that are not named stay each family's own. `none` disables all; `none,min-reuse=4` all but min-reuse."
         f" [default: {Guidelines().text}; of gemm those that leave hundreds of configurations; `space` prints them]",
     )(function)
-    unasked = ", ".join(name for name, family in FAMILIES.items() if family.only_by_name)
-    return click.option(
+    return option(
         "--family",
         "families",
         metavar="NAME,...",
         shell_complete=completion.families,
-        help=f"Only these kernel families: {', '.join(FAMILIES)}. Without it all of them but {unasked}.",
+        help="Only these kernel families; `space --families` lists them.",
     )(function)
 
 
 def database_option_of(default: str) -> Callable[[F], F]:
     """--db, with this file where it is not given."""
-    return click.option(
+    return option(
         "--db",
         "database",
         default=default,
@@ -176,56 +185,71 @@ def database_option_of(default: str) -> Callable[[F], F]:
 
 
 database_option = database_option_of(DEFAULT_DATABASE)
-device_option = click.option(
+
+
+def named_database(function: F) -> F:
+    """--db, which may also be an argument: `best h100.db`."""
+
+    @wraps(function)
+    def with_database(*arguments: Any, database: str, place: str | None, **named: Any) -> Any:
+        if place is not None and is_given(click.get_current_context(), "database"):
+            raise click.UsageError(
+                f"the database is named twice, {shown_name(place)} and --db {shown_name(database)}"
+            )
+        return function(*arguments, database=database if place is None else place, **named)
+
+    return click.argument("place", metavar="[DB]", required=False, type=click.Path(dir_okay=False))(
+        database_option(with_database)
+    )  # type: ignore[return-value]
+
+
+device_option = option(
     "--device",
     "spec",
     shell_complete=completion.devices_here,
     help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]",
 )
-devices_option = click.option(
+devices_option = option(
     "--device",
     "spec",
     shell_complete=completion.several_devices,
+    metavar="DEVICE,...",
     help="CUDA ordinal, cpu, or several GPUs that divide the work: 0,1, or all. [default: GPU 0 if there is one,"
     " else cpu]",
 )
-cluster_option = click.option(
+cluster_option = option(
     "--cluster",
     metavar="ADDRESS",
     help="The Dask scheduler, such as tcp://host:8786, whose workers each tune on the first GPU that they see, or"
     " on their host where they see none or with --device cpu. They must all reach --db.",
 )
-stored_device_option = click.option(
+stored_device_option = option(
     "--device",
     shell_complete=completion.devices_here,
     help="Only this device: cpu, a CUDA ordinal, or the stored name or words of it.",
 )
-planning_device_option = click.option(
+planning_device_option = option(
     "--device",
     "spec",
     shell_complete=completion.devices_and_cards,
     help=f"CUDA ordinal, cpu, or a card: {', '.join(PROFILES)}. [default: GPU 0, else cpu]",
 )
-wait_option = click.option(
-    "--wait", is_flag=True, help="Where another run uses the device, wait until that has ended."
-)
-vendor_option = click.option(
-    "--no-vendor", is_flag=True, help="Measure no cuBLAS and cuBLASLt beside the fastest kernels."
-)
-full_trials_option = click.option(
+wait_option = option("--wait", is_flag=True, help="If the device is busy, wait for it.")
+vendor_option = option("--no-vendor", is_flag=True, help="Measure no cuBLAS and cuBLASLt beside the fastest kernels.")
+full_trials_option = option(
     "--full-trials",
     is_flag=True,
     help=f"On a GPU: verify and time in full also what cannot win. Without it a trial ends as {Outcome.BEHIND.value}"
     f" if each of its first launches takes over {100 * REACH - 100:.0f} % longer than the fastest right kernel.",
 )
-pairs_option = click.option(
+pairs_option = option(
     "--pairs/--no-pairs",
     default=True,
     show_default=True,
     help="Whether each winner's kernel, and kernels for shapes between, are measured at the other tuned shapes too,"
     " beyond --budget and --max-trials.",
 )
-strategy_option = click.option(
+strategy_option = option(
     "--strategy",
     type=Choice(STRATEGIES),
     default="model",
@@ -233,19 +257,20 @@ strategy_option = click.option(
     help="In which order configurations are tried: model, by what was fast nearby and by expected time; exhaustive,"
     " in the order of `space --list`; random; or as a sampler of Optuna's asks.",
 )
-gain_option = click.option(
+gain_option = option(
     "--gain",
     type=Percent(MOST_GAIN),
     metavar="PERCENT",
     help="End a problem's search once less is expected to be gained by going on, such as 0.5%. Without it the search"
     " goes on until the budget is spent.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+output_option = partial(option, "--output", "-o", metavar="FILE")
+json_option = option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
     """--cache, a state of the L2, which is this one where it is not given."""
-    return click.option(
+    return option(
         "--cache",
         type=Choice([one.value for one in Cache]),
         default=None if default is None else default.value,
@@ -257,9 +282,9 @@ def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
 
 def within_options(function: F) -> F:
     """--within and --no-measure."""
-    for option in (
-        click.option("--no-measure", is_flag=True, help="With --within: choose by what was measured before."),
-        click.option(
+    for added in (
+        option("--no-measure", is_flag=True, help="With --within: choose by what was measured before."),
+        option(
             "--within",
             type=Percent(MOST_WITHIN),
             metavar="PERCENT",
@@ -267,13 +292,13 @@ def within_options(function: F) -> F:
             " to be known for that is measured where the device is here.",
         ),
     ):
-        function = option(function)
+        function = added(function)
     return function
 
 
 def outcomes_option(name: str, variable: str, known: Sequence[Outcome], about: str) -> Callable[[F], F]:
     """An option that names outcomes, separated by commas."""
-    return click.option(
+    return option(
         name,
         variable,
         metavar="OUTCOME,...",
@@ -287,51 +312,51 @@ retry_option = outcomes_option("--retry", "retry", FAILURES, "Try again the conf
 
 def tuning_options(function: F) -> F:
     """What `options_of` takes, but for the vendor: how much to try, how patiently, and in which state of the L2."""
-    for option in (
+    for added in (
         cache_option(
             Cache.DIRTY,
             "What is in a GPU's L2 before a trial is timed: clean, what was read before; dirty, what was written, as"
             " in most programs; warm, the operands that fit. Finals measure clean and dirty too.",
         ),
-        click.option(
+        option(
             "--run-limit",
             type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
             default=DEFAULT_RUN_LIMIT_SECONDS,
             show_default=True,
-            metavar="SECONDS",
-            help="Time for each stage of a trial: verifying, timing.",
+            metavar="TIME",
+            help="Time for each stage of a trial (verifying, timing), in seconds, or such as 2m.",
         ),
-        click.option(
+        option(
             "--compile-limit",
             type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
             default=DEFAULT_COMPILE_LIMIT_SECONDS,
             show_default=True,
-            metavar="SECONDS",
-            help="Time to compile one configuration.",
+            metavar="TIME",
+            help="Time to compile one configuration, in seconds, or such as 2m.",
         ),
-        click.option(
+        option(
             "--seed",
             type=WholeNumber(0, MOST_SEED),
             default=0,
             show_default=True,
             help="Seed of the inputs and of the order.",
         ),
-        click.option(
+        option(
             "--max-trials",
             type=WholeNumber(min=1),
             metavar="N",
             help="Configurations for each problem, those of earlier runs included.",
         ),
-        click.option(
+        option(
             "--budget",
             type=Seconds(min=0, max=MOST_BUDGET_SECONDS),
             default=DEFAULT_BUDGET_SECONDS,
             show_default=True,
-            metavar="SECONDS",
-            help="Time for each problem, that of earlier runs included; 0 is no limit.",
+            metavar="TIME",
+            help="Time for each problem, earlier runs included: seconds, or such as 90s, 2m, 1h; 0 is no limit.",
         ),
     ):
-        function = option(function)
+        function = added(function)
     return function
 
 
@@ -345,7 +370,7 @@ def selection_options(function: F) -> F:
         shapes: str | None,
         dtypes: str | None,
         ops: str | None,
-        layout: str,
+        layout: str | None,
         cache: Cache | None,
         **named: Any,
     ) -> Any:
@@ -359,17 +384,27 @@ def selection_options(function: F) -> F:
         }
         return function(*arguments, which=which, **named)
 
-    for option in (
+    for added in (
         cache_option(None, "Only times in this state of the L2. Without it winners in dirty come before others."),
-        layout_option,
-        click.option("--op", "ops", metavar="OP,...", help=f"Only these ops. {OP_SPELLING}"),
-        click.option("--dtype", "dtypes", metavar="DTYPE,...", help="Only these element types."),
-        click.option(
+        option(
+            "--layout",
+            type=Choice(LAYOUTS),
+            help="What --op calls n, as for tuning; without --op: only products whose C lies so.",
+        ),
+        option("--op", "ops", metavar="OP,...", shell_complete=completion.ops, help=f"Only these ops. {OP_SPELLING}"),
+        option(
+            "--dtype",
+            "dtypes",
+            metavar="TYPE,...",
+            shell_complete=completion.dtypes,
+            help="Only these element types.",
+        ),
+        option(
             "--shapes",
             metavar="MxNxK,...",
             help="Only these shapes, spelt as for tuning, or problems as they are printed: 16x16x1000:f64:tn.",
         ),
         stored_device_option,
     ):
-        with_selection = option(with_selection)
+        with_selection = added(with_selection)
     return with_selection  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""What a shell completes: devices, kernel families, what can be imported, and configurations as they are spelt."""
+"""What a shell completes: devices, element types, ops, kernel families, what can be imported, configurations."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from itertools import islice
 from click import Context, Parameter
 from click.shell_completion import CompletionItem
 
-from tsm2_tune.generator.config import family_spelt
-from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.problem import ELEMENT_TYPES
 from tsm2_tune.generator.profiles import PROFILES
 
+OPS = ("nn", "nt", "tn", "tt", "cn", "nc", "gram")  # those that are usual
 MOST_CONFIGURATIONS = 20_000  # of a family that are looked at: the shell waits
 
 
@@ -36,15 +36,35 @@ def devices_and_cards(ctx: Context, param: Parameter, incomplete: str) -> list[s
     return [*devices_here(ctx, param, incomplete), *_beginning(incomplete, PROFILES)]
 
 
-def families(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
+def _listed(incomplete: str, every: Iterable[str]) -> list[str]:
     """The last of several names with commas between, without those before it."""
     before, comma, last = incomplete.rpartition(",")
     named = before.split(",")
-    return [f"{before}{comma}{name}" for name in _beginning(last, FAMILIES) if name not in named]
+    return [f"{before}{comma}{name}" for name in _beginning(last, every) if name not in named]
+
+
+def dtypes(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
+    """Element types, one after another."""
+    return _listed(incomplete, ELEMENT_TYPES)
+
+
+def ops(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
+    """Usual ops, one after another."""
+    return _listed(incomplete, OPS)
+
+
+def families(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
+    """Kernel families, one after another."""
+    from tsm2_tune.generator.families import FAMILIES  # which takes as long to load as all the rest
+
+    return _listed(incomplete, FAMILIES)
 
 
 def configurations(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
     """Their beginnings up to the next value that has a choice: a shell ends the word after the only one."""
+    from tsm2_tune.generator.config import family_spelt
+    from tsm2_tune.generator.families import FAMILIES
+
     if ":" not in incomplete:
         names = [f"{name}:" for name in _beginning(incomplete, FAMILIES)]
         if len(names) != 1:

@@ -4,36 +4,40 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import tsm2_tune
 from tsm2_tune import display
-from tsm2_tune.command_options import database_option, json_option, selection_options, wait_option
+from tsm2_tune.command_options import json_option, named_database, selection_options, wait_option
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.addresses import shown_name
-from tsm2_tune.tuner.events import Confirmed, Event, Noted
-from tsm2_tune.usage import ended_by_signals, tell
+from tsm2_tune.usage import Command, ended_by_signals, tell
+
+if TYPE_CHECKING:
+    from tsm2_tune.tuner.events import Confirmed, Event
 
 
-@click.command()
-@database_option
+@click.command(cls=Command)
+@named_database
 @selection_options
 @wait_option
 @json_option
 @click.pass_context
 def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool, as_json: bool) -> None:
-    """Repeat the finals of stored winners on this device, in a new process.
+    """Time stored winners again on this device.
 
     \b
     tsm2-tune confirm --device 0 --shapes 20480x16x20480
 
-    The finalists, the fastest few, are verified in full and timed in turns, with cuBLAS where it was beside them. A
-    line for each problem says whether the winner wins again, and how its time has drifted. The new times are stored
-    beside those of before; a kernel that is wrong now competes no more. The exit status is 1 where a winner changed,
-    a kernel is wrong, or finals could not be repeated.
+    In a new process the finalists, the fastest few, are verified in full and timed in turns, with cuBLAS where it was
+    beside them. A line for each problem says whether the winner wins again, and how its time has drifted. The new
+    times are stored beside those of before; a kernel that is wrong now competes no more. The exit status is 1 where a
+    winner changed, a kernel is wrong, or finals could not be repeated.
     """
+
+    from tsm2_tune.tuner.events import Confirmed, Noted
 
     def show(event: Event) -> None:
         if isinstance(event, Noted):

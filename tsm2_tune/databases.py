@@ -9,12 +9,11 @@ import click
 
 import tsm2_tune
 from tsm2_tune import completion, display
-from tsm2_tune.api.importing import refuse_others
-from tsm2_tune.command_options import database_option, json_option
+from tsm2_tune.command_options import database_option, json_option, named_database
 from tsm2_tune.importing import tell_imported
+from tsm2_tune.printable import printable
 from tsm2_tune.tuner.addresses import place_of, shown_name
-from tsm2_tune.tuner.doctor.finding import State
-from tsm2_tune.usage import Group, tell
+from tsm2_tune.usage import Group, option, tell
 
 
 @click.group(cls=Group)
@@ -23,7 +22,7 @@ def db() -> None:
 
 
 @db.command()
-@database_option
+@named_database
 @json_option
 @click.pass_context
 def check(ctx: click.Context, database: str, as_json: bool) -> None:
@@ -33,6 +32,7 @@ def check(ctx: click.Context, database: str, as_json: bool) -> None:
     nothing. It reads a copy: runs on the database go on, and nothing is changed. The exit status is 1 where there is
     a problem.
     """
+    from tsm2_tune.tuner.doctor.finding import State
     from tsm2_tune.tuner.upkeep import checking
 
     with display.waiting(f"checking {shown_name(database)}"):
@@ -63,18 +63,20 @@ def merge(sources: tuple[str, ...], database: str) -> None:
     sentence says where two databases contradict each other, and what counts then. Where one of them is no such
     file, or is of a newer version, nothing is added.
     """
+    from tsm2_tune.api.importing import refuse_others
+
     for source in sources:
         refuse_others(source)
     for source in sources:
         with display.waiting(f"merging {shown_name(source)}"):
             found = tsm2_tune.import_trials(source, database)
         tell_imported(found)
-        click.echo(display.printable(f"{shown_name(source)}: {found}"))
+        click.echo(printable(f"{shown_name(source)}: {found}"))
 
 
 @db.command()
-@click.option("--alone", is_flag=True, help="Nobody else uses the database: let it take as long as it takes.")
-@database_option
+@option("--alone", is_flag=True, help="Nobody else uses the database: let it take as long as it takes.")
+@named_database
 def vacuum(alone: bool, database: str) -> None:
     """Remove what nothing needs, and write the file anew without gaps.
 
@@ -85,14 +87,14 @@ def vacuum(alone: bool, database: str) -> None:
 
     with display.waiting(f"vacuuming {shown_name(database)}"):
         found = vacuuming.vacuum(place_of(database), alone=alone)
-    click.echo(display.printable(f"{shown_name(database)}: {found}"))
+    click.echo(printable(f"{shown_name(database)}: {found}"))
     if not found.is_compact:
         tell("the file has its gaps still: other runs would wait too long; use --alone when there are none")
 
 
 @db.command()
-@click.option("--keep", is_flag=True, help="Keep a copy of the database as it was beside it.")
-@database_option
+@option("--keep", is_flag=True, help="Keep a copy of the database as it was beside it.")
+@named_database
 def migrate(keep: bool, database: str) -> None:
     """Bring a database of an older version to this version's schema.
 
@@ -102,6 +104,6 @@ def migrate(keep: bool, database: str) -> None:
 
     with display.waiting(f"migrating {shown_name(database)}"):
         found = migrating.migrate(place_of(database), keep=keep)
-    click.echo(display.printable(f"{shown_name(database)}: {found}"))
+    click.echo(printable(f"{shown_name(database)}: {found}"))
     for step in found.steps:
-        click.echo(display.printable(step))
+        click.echo(printable(step))

@@ -9,16 +9,16 @@ import click
 
 from tsm2_tune import display
 from tsm2_tune.command_options import database_option, device_option, json_option
-from tsm2_tune.tuner.target import HOST, check_spec
+from tsm2_tune.usage import Command
 
 
-@click.command()
+@click.command(cls=Command)
 @device_option
 @database_option
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, spec: str | None, database: str, as_json: bool) -> None:
-    """Say what tuning needs, whether it is here, and what to do where it is not.
+    """Check this machine and explain how to fix it.
 
     \b
     tsm2-tune doctor --device 0
@@ -27,6 +27,7 @@ def doctor(ctx: click.Context, spec: str | None, database: str, as_json: bool) -
     tuning on the device cannot run. Then the exit status is 1.
     """
     from tsm2_tune.tuner.doctor.examination import examine
+    from tsm2_tune.tuner.target import HOST, check_spec
 
     if spec is not None:
         check_spec(spec)

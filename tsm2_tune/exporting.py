@@ -2,43 +2,54 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 import tsm2_tune
 from tsm2_tune import completion, display
-from tsm2_tune.api.results import FORMATS, contradiction
-from tsm2_tune.command_options import Choice, database_option, selection_options, wait_option, within_options
-from tsm2_tune.fewest import Choosing
+from tsm2_tune.command_options import (
+    Choice,
+    database_option,
+    output_option,
+    selection_options,
+    wait_option,
+    within_options,
+)
+from tsm2_tune.options import FORMAT_OF_ENDING, FORMATS
 from tsm2_tune.tuner.addresses import shown_name
-from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
-from tsm2_tune.usage import ended_by_signals, tell
+from tsm2_tune.usage import Command, ended_by_signals, option, tell
 
 
-@click.command()
+@click.command(cls=Command)
 @database_option
 @selection_options
-@click.option("--format", "form", type=Choice(FORMATS), required=True, help="What to write.")
-@click.option(
+@option(
+    "--format",
+    "form",
+    type=Choice(FORMATS),
+    help=f"What to write. Without it the file's ending says it: {', '.join(FORMAT_OF_ENDING)}.",
+)
+@option(
     "--family",
     metavar="NAME",
     shell_complete=completion.families,
     help="Only trials of this family, in t4 and kernel-tuner-cache.",
 )
-@click.option("--output", required=True, metavar="FILE", help="The file to write; - is standard output.")
-@click.option(
+@output_option(required=True, help="The file to write; - is standard output.")
+@option(
     "--binaries/--no-binaries",
     default=True,
     show_default=True,
     help="Whether a module holds compiled kernels, where nvcc is here to compile them.",
 )
-@click.option(
+@option(
     "--launcher",
     is_flag=True,
-    help="Let a module hold a compiled launcher, by which a call takes less time; the C++ compiler builds it.",
+    help="Embed a compiled launcher in a module, for faster calls (needs a C++ compiler).",
 )
-@click.option(
+@option(
     "--between/--no-between",
     default=None,
     help="Whether a module or library also holds kernels that won nothing, and are expected to be faster than winners"
@@ -52,7 +63,7 @@ def export(
     /,
     database: str,
     which: dict[str, Any],
-    form: str,
+    form: str | None,
     family: str | None,
     output: str,
     binaries: bool,
@@ -62,18 +73,25 @@ def export(
     no_measure: bool,
     wait: bool,
 ) -> None:
-    """Write the winners as an importable module, a C library, a table or a text of trials to import; or all trials of
-    a problem on a device as a T4 file or a cache of Kernel Tuner.
+    """Write the winners as a module, library or table.
 
     \b
-    tsm2-tune export --format module --output best_kernels.py
-    tsm2-tune export --format module --launcher --output best_kernels.py
-    tsm2-tune export --format library --output libtsm2.so
-    tsm2-tune export --within 3% --format module --output best_kernels.py
-    tsm2-tune export --format trials --output h200.jsonl
-    tsm2-tune export --format t4 --shapes 20480x16x20480 --output trials.json
-    tsm2-tune export --format kernel-tuner-cache --family stream_a_fma --output stream_a_fma.json
+    tsm2-tune export -o best_kernels.py
+    tsm2-tune export --launcher -o best_kernels.py
+    tsm2-tune export -o libtsm2.so
+    tsm2-tune export --within 3% -o best_kernels.py
+    tsm2-tune export -o h200.jsonl
+    tsm2-tune export --format t4 --shapes 20480x16x20480 -o trials.json
+    tsm2-tune export --format kernel-tuner-cache --family stream_a_fma -o stream_a_fma.json
+
+    A text of trials (.jsonl) is for `tsm2-tune import`. A T4 file and a cache of Kernel Tuner have all trials of one
+    problem on one device.
     """
+    from tsm2_tune.api.results import contradiction
+    from tsm2_tune.fewest import Choosing
+    from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
+
+    form = form or _format_of(output)
     measures = not no_measure
     wrong = contradiction(
         form, family=family, binaries=binaries, launcher=launcher, between=between, within=within, measure=measures,
@@ -106,3 +124,14 @@ def export(
         tell(written(form, output))
     elif exported.text is not None:
         click.echo(exported.text.encode(), nl=False)  # as files are, whatever a terminal has
+
+
+def _format_of(output: str) -> str:
+    """The format that the ending of the file says. UsageError where it says none."""
+    found = FORMAT_OF_ENDING.get(Path(output).suffix.lower())
+    if found is None:
+        raise click.UsageError(
+            f"{output}: its ending says no format: name one with --format ({', '.join(FORMATS)}), or end it in"
+            f" {', '.join(FORMAT_OF_ENDING)}"
+        )
+    return found

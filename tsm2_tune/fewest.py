@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Column
 
-from tsm2_tune.display import one_line, print_line, print_table
+from tsm2_tune.display import print_line, print_table
 from tsm2_tune.live import SILENCE_SECONDS
+from tsm2_tune.printable import one_line
 from tsm2_tune.tuner.events import (
     Crossed,
     Event,

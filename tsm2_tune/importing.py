@@ -7,7 +7,8 @@ import click
 import tsm2_tune
 from tsm2_tune import completion
 from tsm2_tune.command_options import database_option
-from tsm2_tune.display import printable, waiting
+from tsm2_tune.display import waiting
+from tsm2_tune.printable import printable
 from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.usage import Command, tell
 
@@ -18,16 +19,17 @@ MOST_TOLD = 20  # configurations of a kind
 @click.argument("source", metavar="FILE", shell_complete=completion.importable)
 @database_option
 def import_(source: str, database: str) -> None:
-    """Add the trials of FILE to the database: of another database, a text of trials, a T4 file or a cache of Kernel
-    Tuner.
+    """Add trials from another database or file.
+
+    FILE is a database, a text of trials, a T4 file or a cache of Kernel Tuner, and is only read.
 
     \b
     tsm2-tune import colleague.db
     tsm2-tune import h200.jsonl --db results.db
     tsm2-tune import pretuned:h200 --db h200.db
 
-    FILE is only read. What is there already stays as it is, so that the same again adds nothing. Texts, T4 files
-    and caches are those that `tsm2-tune export` wrote; the texts of this package are pretuned:h100 and pretuned:h200.
+    What is there already stays as it is, so that the same again adds nothing. Texts, T4 files and caches are those
+    that `tsm2-tune export` wrote; the texts of this package are pretuned:h100 and pretuned:h200.
     """
     with waiting(f"importing {shown_name(source)}"):
         found = tsm2_tune.import_trials(source, database)

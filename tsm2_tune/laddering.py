@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from tsm2_tune import display, reports
-from tsm2_tune.api.tuning import options_of
+from tsm2_tune import display
 from tsm2_tune.command_options import (
     database_option_of,
     device_option,
@@ -19,20 +18,13 @@ from tsm2_tune.command_options import (
     tuning_options,
     wait_option,
 )
-from tsm2_tune.live import Display
 from tsm2_tune.options import LADDER_DATABASE, problems_of
-from tsm2_tune.progress import of_state, tell_interrupted
-from tsm2_tune.tuner import ladder as steps
 from tsm2_tune.tuner.addresses import shown_name
-from tsm2_tune.tuner.events import is_interruption
-from tsm2_tune.tuner.locks import device_lock
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import default_spec, find_target
-from tsm2_tune.tuner.tune import Tuner
-from tsm2_tune.usage import ended_by_signals, tell
+from tsm2_tune.tuner.blas_threads import one_blas_thread
+from tsm2_tune.usage import Command, ended_by_signals, tell
 
 
-@click.command()
+@click.command(cls=Command)
 @device_option
 @shapes_options(required=True)
 @tuning_options
@@ -64,6 +56,19 @@ def ladder(
     two, with vector loads. Beside them is what the article reports that they are from.
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
+    from tsm2_tune import reports  # what is misspelt is told before any of this is loaded
+
+    with one_blas_thread():
+        from tsm2_tune.api.tuning import options_of
+    from tsm2_tune.live import Display
+    from tsm2_tune.progress import of_state, tell_interrupted
+    from tsm2_tune.tuner import ladder as steps
+    from tsm2_tune.tuner.events import is_interruption
+    from tsm2_tune.tuner.locks import device_lock
+    from tsm2_tune.tuner.store import Store
+    from tsm2_tune.tuner.target import default_spec, find_target
+    from tsm2_tune.tuner.tune import Tuner
+
     interrupted = 0
     with ended_by_signals(ctx, database, stderr=as_json):
         console, options = display.console(stderr=as_json), options_of(**patience)

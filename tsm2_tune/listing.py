@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import tsm2_tune
 from tsm2_tune import display
-from tsm2_tune.command_options import database_option, json_option, selection_options
+from tsm2_tune.command_options import (
+    Choice,
+    WholeNumber,
+    database_option,
+    json_option,
+    named_database,
+    selection_options,
+)
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.selection import Selection, selected
 from tsm2_tune.trials import TrialNumber
 from tsm2_tune.tuner.addresses import shown_name
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.usage import tell
+from tsm2_tune.usage import Command, option, tell
+from tsm2_tune.winners import SORTS
+
+if TYPE_CHECKING:
+    from tsm2_tune.selection import Selection
 
 
-@click.command()
-@database_option
+@click.command(cls=Command)
+@named_database
 @selection_options
+@option("--sort", type=Choice(tuple(SORTS)), help="Sort by this column, the least first: x puts losses first.")
+@option("--limit", type=WholeNumber(min=1), metavar="N", help="Only the first N.")
+@option("--long", "is_long", is_flag=True, help="Show configurations, ties and other states of the L2 too.")
 @json_option
-def best(database: str, which: dict[str, Any], as_json: bool) -> None:
-    """Show the winners in the database."""
+def best(
+    database: str, which: dict[str, Any], sort: str | None, limit: int | None, is_long: bool, as_json: bool
+) -> None:
+    """Show the fastest kernel of each problem.
+
+    \b
+    tsm2-tune best
+    tsm2-tune best h100.db --dtype f64 --sort x --limit 10
+
+    Times are medians in microseconds: +- is the reach of the 95 % confidence interval, x the time of cuBLAS over
+    the kernel's, and floor the least time that the device's memory and arithmetic allow. `show TRIAL` has the rest.
+    """
+    from tsm2_tune.selection import selected
+
     with display.waiting(f"reading {shown_name(database)}"):
         rows = tsm2_tune.best(database, **which)
     if not rows:
@@ -35,10 +57,14 @@ def best(database: str, which: dict[str, Any], as_json: bool) -> None:
         _refuse_nothing("winner", [(row.problem, row.cache) for row in every], selection, database)
         if not every and not as_json:
             tell(f"{shown_name(database)} has no winner yet: tune first")
+    if sort is not None:
+        rows = tuple(sorted(rows, key=SORTS[sort]))
     if as_json:
-        click.echo(json.dumps([{**asdict(row), "parameters": row.tunables} for row in rows], indent=2))
+        from tsm2_tune.tuner.export.tables import json_text
+
+        click.echo(json_text(rows[:limit], {}, shown_name(database)), nl=False)
     else:
-        display.winners_table(rows, display.console())
+        display.winners_table(rows[:limit], display.console(), is_long=is_long)
 
 
 def _refuse_nothing(what: str, stored: Sequence[tuple[Problem, str]], selection: Selection, database: str) -> None:
@@ -47,22 +73,38 @@ def _refuse_nothing(what: str, stored: Sequence[tuple[Problem, str]], selection:
         raise InputError(selection.none_of(what, stored, shown_name(database)))
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("trial", type=TrialNumber(), required=False)
 @database_option
 @selection_options
+@option("--samples", "has_samples", is_flag=True, help="With a TRIAL: also every sample of its time.")
+@option("--source", "has_source", is_flag=True, help="With a TRIAL: also its CUDA source.")
 @json_option
-def show(trial: int | None, database: str, which: dict[str, Any], as_json: bool) -> None:
-    """Show one TRIAL in full, or list all trials."""
+def show(
+    trial: int | None, database: str, which: dict[str, Any], has_samples: bool, has_source: bool, as_json: bool
+) -> None:
+    """Show one trial, or list all trials.
+
+    \b
+    tsm2-tune show
+    tsm2-tune show 35 --samples
+    """
+    from tsm2_tune import trial_tables
+    from tsm2_tune.selection import selected
+    from tsm2_tune.tuner.store import Store
+
     selection = selected(**which)
     of_list = selection.device is not None or selection.cache is not None or selection.is_of_problems
     if trial is not None and of_list:
         raise click.UsageError(
             "--device, --shapes, --dtype, --op and --cache are of the list: leave them or TRIAL out"
         )
+    if trial is None and (has_samples or has_source):
+        raise click.UsageError("--samples and --source are of one trial: name its number, such as show 35")
     with Store.open(database, create=False) as store:
         if trial is not None:
-            display.trial_in_full(store.trial(trial), display.console(), as_json=as_json)
+            shown = {"as_json": as_json, "has_samples": has_samples, "has_source": has_source}
+            trial_tables.trial_in_full(store.trial(trial), display.console(), **shown)
             return
         device = selection.device_in(store)
         every = [line for line in store.listing() if device is None or line.device == device]
@@ -71,4 +113,4 @@ def show(trial: int | None, database: str, which: dict[str, Any], as_json: bool)
     if not lines:
         stored = [(Problem.parse(line.problem), line.cache) for line in every]
         _refuse_nothing("trial", stored, selection, database)
-    display.trials_table(lines, display.console(), as_json=as_json)
+    trial_tables.trials_table(lines, display.console(), as_json=as_json)

@@ -13,9 +13,11 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID
 from rich.table import Column
 from rich.text import Text
 
-from tsm2_tune.display import one_line, print_line
+from tsm2_tune.display import print_line
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.roofline import rate_text
 from tsm2_tune.liveness import LONG_SECONDS, Liveness
+from tsm2_tune.printable import one_line
 from tsm2_tune.tally import Tally, Turn, left_text
 from tsm2_tune.tuner.events import (
     Event,
@@ -34,7 +36,6 @@ from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.trial import Outcome, Trial
 from tsm2_tune.tuner.tune import Options
-from tsm2_tune.winners import rate_text, winner_text
 
 SILENCE_SECONDS = 15.0  # after which trials are counted in a line, where no bar does so
 BAR_WIDTH = 20
@@ -180,7 +181,7 @@ class Display:
 
     def _problem_ended(self, event: ProblemEnded, run: str) -> None:
         if event.winner is not None:
-            text = winner_text(event.winner)
+            text = event.winner.summary
         elif event.tried:
             all_timed_out = event.timed_out == event.tried
             text = f"no configuration {'was done in time' if all_timed_out else 'gave a right result'}"

@@ -9,12 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from os import PathLike
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tsm2_tune.errors import InputError, nearest_name
-from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.former_names import FORMER_NAMES
 from tsm2_tune.generator.guidelines import NO_GUIDELINES, Guidelines, Thresholds, parse_thresholds, spelt
 from tsm2_tune.generator.problem import (
@@ -31,6 +28,9 @@ from tsm2_tune.generator.problem import (
 from tsm2_tune.generator.shapes import parse_shapes
 from tsm2_tune.tuner.trial import Cache, Outcome, shown
 
+if TYPE_CHECKING:  # a command line is parsed without it
+    import numpy as np
+
 DEFAULT_DATABASE = "results.db"
 LADDER_DATABASE = "ladder.db"  # apart, so that no teaching kernel is exported as the best one of a shape
 LARGE = 8192  # extents of a product that is not skinny
@@ -42,6 +42,13 @@ DEFAULT_COMPILE_LIMIT_SECONDS = 120.0
 DEFAULT_RUN_LIMIT_SECONDS = 60.0
 MOST_LIMIT_SECONDS = 86400.0  # a day
 LAYOUTS = ("column", "row")
+STRATEGIES = ("model", "exhaustive", "random", "optuna:tpe", "optuna:nsgaii")
+EXCHANGE = ("t4", "kernel-tuner-cache")  # formats of other autotuners
+FORMATS = ("module", "csv", "json", "markdown", "latex", "trials", *EXCHANGE, "library")  # of exports
+FORMAT_OF_ENDING = {
+    ".py": "module", ".so": "library", ".csv": "csv", ".json": "json", ".md": "markdown", ".tex": "latex",
+    ".jsonl": "trials",
+}  # fmt: skip
 OPPOSITE = str.maketrans("ntcj", "tnjc")
 GRAM = "gram"
 MOST_SEED = 2**31 - 1
@@ -54,7 +61,7 @@ FAILURES = tuple(one for one in STORED_OUTCOMES if one not in (Outcome.OK, Outco
 REACH = 1.06  # times as long as the fastest so far: a trial whose first launches take longer ends there
 _PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
 _SPACED = re.compile(r" *([xX]) *")
-_PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII)
+_PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII | re.IGNORECASE)
 OP_SPELLING = (
     "A letter for A and one for B: n column-major, t row-major, which is transposed to BLAS, and with complex numbers"
     " c conjugate transposed, j conjugated; then a third, t, where C is row-major. x for B where that is A's own"
@@ -62,8 +69,8 @@ OP_SPELLING = (
 )
 
 Texts = str | Iterable[str]  # a text with commas, or the texts between them
-ElementType = str | type[np.generic] | np.dtype[Any]
-ElementTypes = ElementType | Iterable[ElementType]
+ElementType: TypeAlias = "str | type[np.generic] | np.dtype[Any]"
+ElementTypes: TypeAlias = "ElementType | Iterable[ElementType]"
 Products = str | Problem | Iterable[str | Problem]
 
 
@@ -80,17 +87,25 @@ def texts(what: str, value: Texts) -> str:
 def dtype_texts(value: ElementTypes) -> str:
     """Names of element types in a row, separated by commas: NumPy's types have ours. InputError for what is none."""
     try:
-        several = [value] if isinstance(value, str | type | np.dtype) else value
+        is_one = isinstance(value, str | type) or hasattr(value, "type")  # as a dtype of NumPy's has
+        several: Iterable[Any] = [value] if is_one else value  # type: ignore[assignment]
         return ",".join(map(_element_name, several))
     except TypeError:
         raise InputError(f"dtype = {shown(value)}: expected a text, a type of NumPy's, or several") from None
 
 
-def _element_name(one: ElementType) -> str:
-    scalar = one.type if isinstance(one, np.dtype) else one
-    if isinstance(scalar, type) and issubclass(scalar, np.generic):
-        return SPELT_OTHERWISE.get(scalar.__name__, scalar.__name__)
-    return scalar  # type: ignore[return-value]
+def _element_name(one: Any) -> str:
+    """The text, or the name of NumPy's type."""
+    scalar = getattr(one, "type", one)
+    is_numpys = isinstance(scalar, type) and any(base.__module__ == "numpy" for base in scalar.__mro__)
+    name: str = scalar.__name__ if is_numpys else one  # which join refuses, if it is no text
+    return name
+
+
+def dtype_spelt(name: str) -> str:
+    """Our name of an element type, such as f32 for float32, single, fp32 or F32; a name that none has as it is."""
+    lower = name.strip().lower()
+    return SPELT_OTHERWISE.get(lower, lower if lower in DTYPES else name.strip())
 
 
 def file_name(what: str, name: str | PathLike[str]) -> str:
@@ -122,6 +137,8 @@ def family_names(names: Texts | None) -> tuple[str, ...]:
 
 def check_family(name: str) -> None:
     """InputError where no family is called so; of a family of an older version it says what it is called now."""
+    from tsm2_tune.generator.families import FAMILIES, family_named
+
     if name in FORMER_NAMES:
         family_named(name)
     check_named("family", name, list(FAMILIES))
@@ -135,8 +152,8 @@ def problems_of(
     """
     check_named("layout", layout, LAYOUTS)
     check_named("math", math, MATHS)
-    names = tuple(dict.fromkeys(dtype_with(math, name.strip()) for name in dtype_texts(dtypes).split(",")))
-    several = tuple(dict.fromkeys(op.strip() for op in texts("op", ops).split(",")))
+    names = tuple(dict.fromkeys(dtype_with(math, name) for name in dtype_texts(dtypes).split(",")))
+    several = tuple(dict.fromkeys(op_spelt(op) for op in texts("op", ops).split(",")))
     found = dict[Problem, None]()
     for item in items(products):
         problem = spelt_problem(item) if isinstance(item, str) else item
@@ -196,16 +213,20 @@ def items_of(shapes: str) -> tuple[str, ...]:
 
 def spelt_problem(item: str) -> Problem | None:
     """The problem, where the item spells one as it is printed: MxNxK:DTYPE or MxNxK:DTYPE:OP."""
-    return Problem.parse(item) if _PROBLEM.fullmatch(item) else None
+    if not _PROBLEM.fullmatch(item):
+        return None
+    shape, dtype, *op = item.split(":")
+    return Problem.parse(":".join([shape.lower(), dtype_spelt(dtype), *map(op_spelt, op)]))
 
 
 def dtype_name(name: str) -> str:
     """The name of a Dtype. InputError, with what may be meant, where it is none."""
-    return dtype_named(name).name
+    return dtype_named(dtype_spelt(name)).name
 
 
 def dtype_with(math: str, name: str) -> str:
     """The name of the Dtype whose products are computed so. InputError where the type has no such products."""
+    name = dtype_spelt(name)
     if name in MATHS:
         raise InputError(f"unknown dtype {name!r}: that is how f32 may be multiplied: --dtype f32 --math {name}")
     if name not in ELEMENT_TYPES:
@@ -217,6 +238,11 @@ def dtype_with(math: str, name: str) -> str:
             " name that, or leave --math out"
         )
     return known[name]
+
+
+def op_spelt(text: str) -> str:
+    """The op as we spell it: BLAS has capital letters."""
+    return text.strip().lower()
 
 
 def op_of(text: str, dtype_name: str) -> str:
@@ -297,6 +323,8 @@ def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outc
 
 def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
     """The problems; InputError where no kernel family computes one of them, or none of those named."""
+    from tsm2_tune.generator.families import FAMILIES  # which takes as long to load as all the rest
+
     for problem in problems:
         able = [name for name, family in FAMILIES.items() if family.supports(problem)]
         if not able:

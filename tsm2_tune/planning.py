@@ -4,51 +4,36 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 import tsm2_tune
-from tsm2_tune import completion, display, reports
+from tsm2_tune import completion, display
 from tsm2_tune.command_options import (
+    Choice,
     database_option,
     family_options,
     is_given,
     json_option,
-    layout_option,
     math_option,
     planning_device_option,
     shapes_options,
 )
-from tsm2_tune.errors import InputError, TuneError, nearest_name
-from tsm2_tune.generator.config import KernelConfig, family_spelt
-from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.guidelines import Thresholds
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.render import render
-from tsm2_tune.generator.roofline import data_sheet, modelled
-from tsm2_tune.generator.space import unfit
-from tsm2_tune.generator.spelling import unknown_word, value_spelt, words_of
-from tsm2_tune.generator.tunables import declared
 from tsm2_tune.options import (
-    LARGE,
     LARGE_SQUARE,
+    LAYOUTS,
     OP_SPELLING,
-    check_named,
-    dtype_with,
     family_names,
-    op_in,
-    op_of,
     problems_of,
     thresholds_of,
 )
+from tsm2_tune.trials import TrialNumber
 from tsm2_tune.tuner.addresses import shown_name
-from tsm2_tune.tuner.audit import audit
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import default_spec, limits_of, stored_target
+from tsm2_tune.usage import Command, option, tell
+
+if TYPE_CHECKING:
+    from tsm2_tune.generator.guidelines import Thresholds
 
 NOT_OF_AN_AUDIT = {
     "shapes": "--shapes",
@@ -61,11 +46,15 @@ NOT_OF_AN_AUDIT = {
 }
 
 
-@click.command()
+@click.command(cls=Command)
 @json_option
 def devices(as_json: bool) -> None:
     """List the devices here and the bundled cards."""
+    from tsm2_tune import reports
+    from tsm2_tune.errors import TuneError
+    from tsm2_tune.generator.profiles import PROFILES
     from tsm2_tune.tuner.cuda import cuda_device_count
+    from tsm2_tune.tuner.target import limits_of
 
     found = []
     for spec in [*(str(ordinal) for ordinal in range(cuda_device_count())), "cpu", *PROFILES]:
@@ -79,13 +68,14 @@ def devices(as_json: bool) -> None:
     reports.print_devices(found, display.console())
 
 
-@click.command()
+@click.command(cls=Command)
 @planning_device_option
 @shapes_options(required=False)
 @family_options
-@click.option("--explain", is_flag=True, help="Say what each rule is for.")
-@click.option("--list", "as_lines", is_flag=True, help="Print each kept configuration as a line of JSON.")
-@click.option(
+@option("--families", "is_of_families", is_flag=True, help="List the kernel families and what each is for.")
+@option("--explain", is_flag=True, help="Say what each rule is for, and show those that drop nothing.")
+@option("--list", "as_lines", is_flag=True, help="Print each kept configuration as a line of JSON.")
+@option(
     "--audit",
     "is_audit",
     is_flag=True,
@@ -108,28 +98,34 @@ def space(
     explain: bool,
     as_lines: bool,
     is_audit: bool,
+    is_of_families: bool,
     database: str,
     as_json: bool,
 ) -> None:
-    """Show how many configurations there are, and which rule drops how many.
+    """Count configurations, and what each rule drops.
 
     \b
+    tsm2-tune space --families
     tsm2-tune space --device h200 --shapes 20480x16x20480 --explain
     tsm2-tune space --audit --db results.db
 
     Without --shapes it is the space of a large square product. The cost of a guideline is known only from trials that
     it would have dropped: tune with --guidelines none, then --audit.
     """
-    _refuse_unused(ctx, is_audit)
+    _refuse_unused(ctx, is_audit, is_of_families)
+    if is_of_families:
+        _print_families(as_json=as_json)
+        return
     if is_audit:
         _audit(spec, database, thresholds_of(guidelines), family_names(families), as_json=as_json)
         return
-    limits = limits_of(default_spec() if spec is None else spec)
     chosen, names = thresholds_of(guidelines), family_names(families)
-    searched = [
-        tsm2_tune.plan_space(problem, device=limits, family=names, guidelines=chosen)
-        for problem in problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math)
-    ]
+    problems = problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math)
+    from tsm2_tune import reports  # what is misspelt is told before any of this is loaded
+    from tsm2_tune.tuner.target import default_spec, limits_of
+
+    limits = limits_of(default_spec() if spec is None else spec)
+    searched = [tsm2_tune.plan_space(problem, device=limits, family=names, guidelines=chosen) for problem in problems]
     if as_lines:
         for one in searched:
             for c in one.kept:
@@ -150,9 +146,27 @@ def space(
         reports.print_space(one, display.console(), explain=explain)
 
 
-def _refuse_unused(ctx: click.Context, is_audit: bool) -> None:
+def _print_families(*, as_json: bool) -> None:
+    """A line for each family."""
+    from tsm2_tune.generator.families import FAMILIES
+
+    if as_json:
+        click.echo(json.dumps({name: family.summary for name, family in FAMILIES.items()}, indent=2))
+        return
+    cells = [
+        (name, "only by name" if one.only_by_name else "", ", ".join(one.dtypes), one.summary)
+        for name, one in FAMILIES.items()
+    ]
+    display.print_table(display.console(), ("family", "searched", "types", "what it does"), cells)
+
+
+def _refuse_unused(ctx: click.Context, is_audit: bool, is_of_families: bool) -> None:
     """UsageError for an option that the command would ignore."""
-    if is_audit:
+    if is_of_families:
+        others = [name for name in ctx.params if name not in ("is_of_families", "as_json") and is_given(ctx, name)]
+        if others:
+            raise click.UsageError("--families lists all of them: leave the other options out")
+    elif is_audit:
         for name, option in NOT_OF_AN_AUDIT.items():
             if is_given(ctx, name):
                 raise click.UsageError(f"--audit is of all that the database has: leave {option} out")
@@ -166,6 +180,11 @@ def _audit(
     spec: str | None, database: str, guidelines: Thresholds, families: tuple[str, ...], *, as_json: bool
 ) -> None:
     """Audit the database's trials of the device."""
+    from tsm2_tune import audit_tables
+    from tsm2_tune.tuner.audit import audit
+    from tsm2_tune.tuner.store import Store
+    from tsm2_tune.tuner.target import stored_target
+
     with Store.open(database, create=False) as store:
         name, limits = stored_target(store.devices(), spec, shown_name(database))
         trials = [trial for trial in store.current(name) if not trial.is_between]
@@ -173,15 +192,15 @@ def _audit(
     limits = replace(limits, name=name)
     found = audit(of_families, limits, guidelines)
     if as_json:
-        click.echo(json.dumps(reports.audit_facts(found, limits, shown_name(database)), indent=2))
+        click.echo(json.dumps(audit_tables.audit_facts(found, limits, shown_name(database)), indent=2))
     else:
-        reports.print_audit(found, limits, shown_name(database), display.console())
+        audit_tables.print_audit(found, limits, shown_name(database), display.console())
 
 
-@click.command()
+@click.command(cls=Command)
 @planning_device_option
 @shapes_options(required=True)
-@click.option(
+@option(
     "--db",
     "database",
     metavar="FILE",
@@ -199,20 +218,32 @@ def model(
     database: str | None,
     as_json: bool,
 ) -> None:
-    """Show what bounds each problem on a device, the least time, and what the TSM2 paper's model chooses.
+    """Show what bounds each problem, and its least time.
 
     \b
+    tsm2-tune model --device h100 --shapes 20480x16x20480
     tsm2-tune model --device k40c --shapes 20480x16x20480,8192x8192x8192 --dtype f64 --json
 
     For every problem: the least bytes, the operations, the operations for each byte (arithmetic intensity), and the
     intensity at which arithmetic takes as long as memory (machine balance). For A B in f32, f64, c64 and c128,
-    column-major, also t1, t2 and t3 by Algorithm 5, from the data sheet's rates.
+    column-major, also what the model of the TSM2 paper chooses (t1, t2 and t3 by Algorithm 5), from the data sheet's
+    rates. Without a GPU here, --device names a card.
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
+    from tsm2_tune import reports  # what is misspelt is told before any of this is loaded
+    from tsm2_tune.generator.profiles import PROFILES
+    from tsm2_tune.generator.roofline import data_sheet, modelled
+    from tsm2_tune.tuner.target import HOST, default_spec, limits_of, stored_target
+
     if database is None:
-        limits = limits_of(default_spec() if spec is None else spec)
+        device = default_spec() if spec is None else spec
+        if spec is None and device == HOST:
+            raise click.UsageError(f"no GPU here: name a card with --device ({', '.join(PROFILES)}), or cpu")
+        limits = limits_of(device)
         ceilings, source = data_sheet(limits), reports.data_sheet_text(limits)
     else:
+        from tsm2_tune.tuner.store import Store
+
         with Store.open(database, create=False) as store:
             name, limits = stored_target(store.devices(), spec, shown_name(database))
             newest = store.newest_run(name)
@@ -224,68 +255,37 @@ def model(
         reports.print_model(found, limits, source, display.console())
 
 
-MOST_LOOKED_AT = 400_000  # configurations, for an error
-
-
-def _what_is_wrong(family: Family[Any], config: KernelConfig | None, spelling: str) -> str:
-    """How configurations are spelt, or which tunable, or value of one, none has."""
-    if config is None:
-        spelt_like = f"they are spelt like {next(iter(family.configurations())).text}"
-        _, has_words, words = spelling.partition(":")
-        unknown = unknown_word(family.config_type, words) if has_words else ""
-        if not unknown:
-            return spelt_like
-        near = nearest_name(unknown, words_of(family.config_type))
-        return f"{unknown!r} is none of its tunables{f', did you mean {near}' if near else ''}; {spelt_like}"
-    every = list(islice(family.configurations(), MOST_LOOKED_AT))
-    if len(every) == MOST_LOOKED_AT:  # of a space of millions
-        return "its values do not go together; tsm2-tune space --list names all"
-    for one in declared(type(config)):
-        known = sorted({*one.tunable.late, *(other.tunables[one.name] for other in every)})
-        if config.tunables[one.name] not in known:
-            name = one.word if one.word == one.name else f"{one.name} in {one.word}="
-            return f"{name} is one of {', '.join(value_spelt(one, value) for value in known)}"
-    return "each of its values is right, but not with the others; tsm2-tune space --list names all"
-
-
-@click.command()
-@click.argument("configuration", shell_complete=completion.configurations)
-@click.option("--dtype", "dtype", default="f32", show_default=True, help="Element type.")
+@click.command(cls=Command)
+@click.argument("kernel", metavar="TRIAL|CONFIGURATION", shell_complete=completion.configurations)
+@option("--dtype", "dtype", shell_complete=completion.dtypes, help="Element type. [default: f32 if it has that]")
 @math_option
-@click.option("--op", "op", default="nn", show_default=True, help=f"How the matrices lie. {OP_SPELLING}")
-@layout_option
-def source(configuration: str, dtype: str, math: str, op: str, layout: str) -> None:
-    """Print the CUDA text of one CONFIGURATION, spelt as `space --list` and `best` spell it.
+@option("--op", "op", shell_complete=completion.ops, help=f"How the matrices lie. {OP_SPELLING}")
+@option("--layout", type=Choice(LAYOUTS), help="What --op calls n, as for tuning.")
+@database_option
+@click.pass_context
+def source(
+    ctx: click.Context, kernel: str, dtype: str | None, math: str, op: str | None, layout: str | None, database: str
+) -> None:
+    """Print the CUDA source of a kernel.
 
     \b
+    tsm2-tune source 35
     tsm2-tune source tsm2:version=v3,threads=128,columns=16,prefetch=4 --dtype f64
+
+    A number is a trial's, as `best` and `show` list it: its source is in the database. A configuration is spelled as
+    `best --long` and `space --list` print it. Without --dtype, --op and --layout it is the source for the first type
+    and layout that the kernel computes.
     """
-    family_name = family_spelt(configuration)
-    check_named("family", family_name, list(FAMILIES))
-    family = FAMILIES[family_name]
-    if "*" in configuration:
-        raise InputError(
-            f"configuration {configuration!r}: * stands for any launch number, and source prints the text of one"
-            " configuration: put a number in its place"
-        )
-    name = dtype_with(math, dtype)
-    op = op_in(layout, op_of(op, name))
-    problems = [Problem(size, size, size, name, op) for size in (1, LARGE)]  # one text is for all shapes
-    problem = next(filter(family.supports, problems), None)
-    if problem is None:
-        raise InputError(
-            f"{family.name} has no kernel for {name} and op {op}: choose another --dtype, --math or --op"
-            + ("" if name in family.dtypes else f"; it computes {', '.join(family.dtypes)}")
-        )
-    config = family.config_type.parse(configuration)
-    if config is None or not family.has(config, problem):
-        raise InputError(
-            f"{family.name} has no configuration {configuration!r}: {_what_is_wrong(family, config, configuration)}"
-        )
-    why_not = unfit(family, config, problem)
-    if why_not is not None:
-        raise InputError(
-            f"{config.text} has no kernel for {problem.dtype_name} and op {op}, as {why_not}:"
-            " choose another configuration, --dtype, --math or --op"
-        )
-    click.echo(render(problem, config).text, nl=False)
+    if kernel.isascii() and kernel.isdecimal():
+        from tsm2_tune.tuner.store import Store
+
+        trial = TrialNumber().convert(kernel, None, ctx)
+        with Store.open(database, create=False) as store:
+            click.echo(store.trial(trial).trial.source.text, nl=False)
+        return
+    from tsm2_tune.kernel_source import source_of
+
+    found = source_of(kernel, dtype=dtype, math=math if is_given(ctx, "math") else None, op=op, layout=layout)
+    if found.options:
+        tell(f"for {found.options}")
+    click.echo(found.text, nl=False)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from tsm2_tune import display
-from tsm2_tune.command_options import Percent, database_option, is_given
+from tsm2_tune.command_options import Percent, database_option, is_given, output_option
 from tsm2_tune.errors import InputError
 from tsm2_tune.options import share_of
-from tsm2_tune.recording import NONE_SEEN, recorded
-from tsm2_tune.standin.build import gpu_here, standin_path
-from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, written_in
 from tsm2_tune.standin.running import Standing, become, journal_folder, path_of_program, ran
 from tsm2_tune.tuner.trial import in_a_line
 from tsm2_tune.tuner.written_files import refuse_unwritable, write
-from tsm2_tune.usage import Command
+from tsm2_tune.usage import Command, option
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tsm2_tune.standin.journal import Seen, Written
 
 WHOLE = 1.0  # of the GPU time of all products
 VERIFIED = 3  # products of each shape
@@ -47,16 +49,16 @@ program_argument = click.argument("program", nargs=-1, metavar="PROGRAM...", cal
 
 @click.command(cls=Command, context_settings=PROGRAM)
 @database_option
-@click.option("--library", metavar="FILE", help="Take kernels from this exported C library, not from a database.")
-@click.option(
+@option("--library", metavar="FILE", help="Take kernels from this exported C library, not from a database.")
+@option(
     "--pretuned",
     is_flag=True,
     help="Take the kernels that the package brings for this GPU, or for one of its compute capability.",
 )
-@click.option(
+@option(
     "--report", is_flag=True, help="Say at the end which products there were, and their GPU time before and after."
 )
-@click.option(
+@option(
     "--verify",
     is_flag=True,
     help=f"Let cuBLAS compute the first {VERIFIED} products of each shape too, and compare: a kernel that is off is"
@@ -73,7 +75,9 @@ def run(
     verify: bool,
     program: tuple[str, ...],
 ) -> None:
-    """Run a PROGRAM whose products by cuBLAS are computed by tuned kernels where these are faster.
+    """Run a program with tuned kernels for cuBLAS calls.
+
+    A product goes to a tuned kernel if that is faster than cuBLAS.
 
     \b
     tsm2-tune run -- python simulation.py
@@ -84,6 +88,9 @@ def run(
     that it starts. Products that no kernel computes go to cuBLAS. A program that has cuBLAS linked into itself is not
     reached.
     """
+    from tsm2_tune.standin.build import standin_path
+    from tsm2_tune.standin.journal import written_in
+
     given = [f"--{name}" for name in ("db", "library") if is_given(ctx, name.replace("db", "database"))]
     if pretuned and given:
         raise click.UsageError(f"--pretuned and {given[0]} each say where kernels are from: name one of them")
@@ -123,15 +130,15 @@ def _library(name: str) -> Path:
         content = file.read(len(ELF))
         if content != ELF or FUNCTION not in file.read():
             raise InputError(f"{name} is no library of kernels: tsm2-tune export --format library makes one")
+    from tsm2_tune.standin.build import gpu_here
+
     gpu_here(_tell)
     return Path(name)
 
 
 @click.command(cls=Command, context_settings=PROGRAM)
-@click.option(
-    "--output", required=True, metavar="FILE", help="The file to write, for --shapes @FILE; - is standard output."
-)
-@click.option(
+@output_option(required=True, help="The file to write, for --shapes @FILE; - is standard output.")
+@option(
     "--worth",
     type=Percent(WHOLE),
     default="0%",
@@ -143,12 +150,18 @@ def _library(name: str) -> Path:
 @program_argument
 @click.pass_context
 def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]) -> None:
-    """Run a PROGRAM as it is, and write down which products it lets cuBLAS compute, in how much GPU time.
+    """List the cuBLAS products of a program.
+
+    The program runs as it is. The list has each product's shape, calls and GPU time.
 
     \b
     tsm2-tune record --output products.txt --worth 1% -- python simulation.py
     tsm2-tune --shapes @products.txt --device 0
     """
+    from tsm2_tune.recording import NONE_SEEN, recorded
+    from tsm2_tune.standin.build import standin_path
+    from tsm2_tune.standin.journal import count_of, written_in
+
     if output != "-":
         refuse_unwritable(output)  # before the program takes its hours
     path_of_program(program[0])
@@ -187,6 +200,9 @@ def _failed(status: int) -> str:
 
 def _report(written: Written, status: int, *, has_times: bool) -> None:
     """What became of a program's products, on standard error."""
+    from tsm2_tune.recording import NONE_SEEN
+    from tsm2_tune.standin.journal import count_of
+
     console, seen = display.console(stderr=True), written.seen
     calls, taken = sum(one.calls for one in seen), sum(one.taken for one in seen)
     if written.is_empty:
@@ -221,6 +237,8 @@ def _report(written: Written, status: int, *, has_times: bool) -> None:
 
 
 def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
+    from tsm2_tune.standin.journal import REASONS, count_of
+
     for reason, why in TROUBLES.items():
         count = sum(one.left[REASONS.index(reason)] for one in seen)
         if count:

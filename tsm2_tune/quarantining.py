@@ -6,16 +6,20 @@ import json
 import re
 import shlex
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from tsm2_tune import display
-from tsm2_tune.command_options import database_option, json_option, stored_device_option
+from tsm2_tune.command_options import json_option, named_database, stored_device_option
 from tsm2_tune.options import DEFAULT_DATABASE
-from tsm2_tune.selection import selected
-from tsm2_tune.tuner.quarantine import ALL, Quarantined, entries, forgive
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.usage import tell
+from tsm2_tune.printable import one_line
+from tsm2_tune.usage import Command, option, tell
+
+if TYPE_CHECKING:
+    from tsm2_tune.tuner.quarantine import Quarantined
+
+ALL = "all"  # as tuner.quarantine has it
 
 DIGITS = 12  # of a digest, that a table has
 LEAST_DIGITS = 8  # that tell which one is meant
@@ -35,13 +39,13 @@ class Digest(click.ParamType):  # type: ignore[type-arg]
         return text
 
 
-@click.command()
-@click.option("--forgive", "digest", type=Digest(), help=f"Remove the kernel whose digest begins so, or {ALL}.")
+@click.command(cls=Command)
+@option("--forgive", "digest", type=Digest(), help=f"Remove the kernel whose digest begins so, or {ALL}.")
 @stored_device_option
-@database_option
+@named_database
 @json_option
 def quarantine(digest: str | None, device: str | None, database: str, as_json: bool) -> None:
-    """Show the kernels that hung or faulted on a device, or forgive them.
+    """List or forgive kernels that hung or faulted.
 
     \b
     tsm2-tune quarantine
@@ -51,6 +55,10 @@ def quarantine(digest: str | None, device: str | None, database: str, as_json: b
     What timed out is tried again under a larger --run-limit, and `tsm2-tune --retry crashed,timed-out` tries all
     again.
     """
+    from tsm2_tune.selection import selected
+    from tsm2_tune.tuner.quarantine import entries, forgive
+    from tsm2_tune.tuner.store import Store
+
     with Store.open(database, create=False) as store:
         name = selected(device).device_in(store)
         if digest is not None:
@@ -84,7 +92,7 @@ def _table(found: list[Quarantined]) -> None:
             str(one.times),
             one.last_at[: len("2026-01-02T03:04")],
             one.problem,
-            display.one_line(one.detail, 60),
+            one_line(one.detail, 60),
             f"{one.toolkit}, {one.driver}",
         )
         for one in found

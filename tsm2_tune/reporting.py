@@ -8,28 +8,28 @@ import click
 
 import tsm2_tune
 from tsm2_tune import display
-from tsm2_tune.command_options import database_option, selection_options
+from tsm2_tune.command_options import named_database, output_option, selection_options
 from tsm2_tune.tuner.addresses import shown_name
-from tsm2_tune.usage import tell
+from tsm2_tune.usage import Command, option, tell
 
 
-@click.command()
-@database_option
+@click.command(cls=Command)
+@named_database
 @selection_options
-@click.option(
+@option(
     "--compare",
     multiple=True,
     type=click.Path(dir_okay=False),
     metavar="OTHER.db",
     help="Put the winners beside those of this database. May be given several times.",
 )
-@click.option("--output", required=True, metavar="FILE", help="The HTML file to write; - is standard output.")
+@output_option(default="report.html", show_default=True, help="The HTML file to write; - is standard output.")
 def report(database: str, which: dict[str, Any], compare: tuple[str, ...], output: str) -> None:
-    """Write a page with charts and tables of what is stored.
+    """Write a page with charts and tables.
 
     \b
-    tsm2-tune report --output report.html
-    tsm2-tune report --db h200.db --compare h100.db --output cards.html
+    tsm2-tune report
+    tsm2-tune report h200.db --compare h100.db -o cards.html
 
     The page is one file, which needs no network: gains over cuBLAS, winners, a roofline, the course of each search,
     times over two tunables, and trials. It needs the extra `report`: pip install 'tsm2-tune[report]'.

@@ -1,29 +1,28 @@
-"""What is printed of plans and of steps: spaces, models, audits, devices, the ladder."""
+"""Tables of plans and of steps: spaces, models, devices, the ladder."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from tsm2_tune.display import print_line, print_table
 from tsm2_tune.generator.architecture import HOST
-from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.families.ladder import PUBLISHED_ON, PUBLISHED_SHAPE
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.roofline import Modelled
-from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.generator.roofline import Modelled, rate_text
 from tsm2_tune.generator.tunables import declared
-from tsm2_tune.tuner.audit import ALL, OF_THE_HOST, Audit, DroppedWinner, Estimate, GuidelineAudit, RuleAudit
-from tsm2_tune.tuner.ladder import Rung
-from tsm2_tune.tuner.spaces import GIB
 from tsm2_tune.tuner.trial import TuningRun
-from tsm2_tune.winners import rate_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tsm2_tune.generator.space import SearchSpace
+    from tsm2_tune.tuner.ladder import Rung
+
+GIB = 1 << 30
 
 
 def space_counts(space: SearchSpace) -> dict[str, Any]:
@@ -42,16 +41,23 @@ def space_counts(space: SearchSpace) -> dict[str, Any]:
 
 
 def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
-    """Print how many configurations were kept and which rule dropped how many; explained, what all are for."""
+    """Print how many configurations were kept and which rule dropped how many; explained, what all rules are for."""
     kept = f"{len(space.kept)} of {space.total} configurations kept"
     print_line(console, f"{space.problem.text} on {space.limits.name}: {kept}")
     heads = ("dropped", "rule", "kind", "because")[: 4 if explain else 3]
-    cells = [(str(count), rule.name, rule.kind, rule.because)[: len(heads)] for rule, count in space.dropped]
-    print_table(console, heads, cells, right=(0,))
+    dropped = [(rule, count) for rule, count in space.dropped if count or explain]
+    cells = [(str(count), rule.name, rule.kind, rule.because)[: len(heads)] for rule, count in dropped]
+    if cells:
+        print_table(console, heads, cells, right=(0,))
+    idle = len(space.dropped) - len(dropped)
+    if idle:
+        print_line(console, f"{idle} more rules drop nothing here: --explain lists them")
     for in_force in dict.fromkeys(space.guidelines):
         names = [name for name, own in zip(space.families, space.guidelines, strict=True) if own == in_force]
         print_line(console, f"guidelines of {', '.join(names)}: {in_force.text}")
     if explain:
+        from tsm2_tune.generator.families import family_named
+
         kept_of = Counter(candidate.config.family for candidate in space.kept)
         for name in space.families:
             family = family_named(name)
@@ -69,7 +75,7 @@ def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Conso
             spec,
             kind,
             limits.name,
-            ".".join(map(str, limits.compute_capability)),
+            "-" if limits.compute_capability == HOST else ".".join(map(str, limits.compute_capability)),
             str(limits.sms),
             f"{limits.memory_bytes / GIB:.1f}",
             f"{limits.dram_gbytes_per_s:.0f}",
@@ -172,6 +178,8 @@ def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
 
 def print_ladder(problem: Problem, device: str, rungs: Sequence[Rung], console: Console) -> None:
     """Print what each step of the ladder buys, beside the article's numbers."""
+    from tsm2_tune.generator.families.ladder import PUBLISHED_ON, PUBLISHED_SHAPE
+
     print_line(console, f"{problem.text} on {device}; published: {PUBLISHED_SHAPE} in f32 on {PUBLISHED_ON}")
     heads = ("step", "configuration", "us", "GFLOP/s", "x before", "x first", "% of floor")
     published = ("published GFLOP/s", "published x before", "published x first")
@@ -198,138 +206,3 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
-
-
-def audit_facts(found: Audit, limits: DeviceLimits, database: str) -> dict[str, Any]:
-    """The audit as JSON has it."""
-    return {
-        "device": limits.name,
-        "database": database,
-        "trials": found.trials,
-        "left_out": found.left_out,
-        "measured": found.measured,
-        "problems": found.problems,
-        "guidelines": [
-            {
-                "rule": one.rule,
-                "would_drop": one.would_drop,
-                "problems": one.problems,
-                "mean_cost": _mean(one.costs),
-                "worst_cost": max(one.costs, default=None),
-                "dropped_winners": [_dropped_facts(dropped) for dropped in one.dropped],
-            }
-            for one in found.guidelines
-        ],
-        "estimates": [
-            {**asdict(one), "worst_config": one.worst_config.text, "worst_problem": one.worst_problem.text}
-            for one in found.estimates
-        ],
-        "rules": [asdict(one) for one in found.rules],
-    }
-
-
-def _dropped_facts(dropped: DroppedWinner) -> dict[str, Any]:
-    return {
-        "problem": dropped.problem.text,
-        "winner": dropped.winner.text,
-        "winner_us": dropped.winner_us,
-        "kept": dropped.kept.text if dropped.kept is not None else None,
-        "kept_us": dropped.kept_us,
-        "cost": dropped.cost,
-    }
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def print_audit(found: Audit, limits: DeviceLimits, database: str, console: Console) -> None:
-    """Print what each guideline would have cost, and how far the estimates were from the compiled kernels."""
-    problems = f"{found.problems} problem{'s' if found.problems != 1 else ''}"
-    counts = f"{found.trials} trials, {found.measured} of them measured, of {problems}"
-    left_out = f"; {found.left_out} of configurations that this version does not have" if found.left_out else ""
-    print_line(console, f"{limits.name} in {database}: {counts}{left_out}")
-    if found.guidelines:
-        _print_guidelines(found.guidelines, console)
-    else:
-        print_line(console, "no trial gave a right result that was measured: nothing says what guidelines cost")
-    _print_estimates(found.estimates, console)
-    if limits.compute_capability == HOST:
-        print_line(console, f"the host tells of compiled kernels {', '.join(OF_THE_HOST)} alone")
-    elif found.rules:
-        _print_rules(found.rules, console)
-    else:
-        print_line(console, "no rule decides otherwise by the compiled kernels")
-
-
-def _print_guidelines(guidelines: Sequence[GuidelineAudit], console: Console) -> None:
-    """A line for each guideline, then one for each winner that it would have dropped."""
-    cells = []
-    for one in guidelines:
-        mean, costs = _mean(one.costs), one.costs
-        cells.append(
-            (
-                one.rule,
-                str(one.would_drop),
-                str(one.problems),
-                str(len(one.dropped)),
-                str(len(one.dropped) - len(costs)),
-                "" if mean is None else f"{mean:.3f}",
-                f"{max(costs):.3f}" if costs else "",
-            )
-        )
-    heads = ("guideline", "would drop", "of problems", "winners", "with none left", "mean cost", "worst cost")
-    print_table(console, heads, cells, right=(1, 2, 3, 4, 5, 6))
-    unseen = [one.rule for one in guidelines if not one.would_drop and one.rule != ALL]
-    if unseen:
-        print_line(
-            console,
-            f"nothing was measured that {', '.join(unseen)} would drop: tune with --guidelines none to learn more",
-        )
-    dropped = [(one.rule, winner) for one in guidelines if one.rule != ALL for winner in one.dropped]
-    if not dropped:
-        return
-    print_line(console, "")
-    cells = [
-        (
-            winner.problem.text,
-            rule,
-            winner.winner.text,
-            f"{winner.winner_us:.1f}",
-            "none was measured" if winner.kept is None else winner.kept.text,
-            "" if winner.kept_us is None else f"{winner.kept_us:.1f}",
-            "" if winner.cost is None else f"{winner.cost:.3f}",
-        )
-        for rule, winner in dropped
-    ]
-    heads = ("problem", "would be dropped by", "winner", "winner's us", "fastest kept", "its us", "cost")
-    print_table(console, heads, cells, right=(3, 5, 6))
-
-
-def _print_estimates(estimates: Sequence[Estimate], console: Console) -> None:
-    """A line for each family and quantity."""
-    cells = [
-        (
-            one.family,
-            one.quantity,
-            str(one.trials),
-            f"{one.mean:+.1f}",
-            f"{100 * one.under / one.trials:.0f} %",
-            f"{one.worst:+d}",
-            str(one.spilled),
-            one.worst_config.text,
-            one.worst_problem.text,
-        )
-        for one in estimates
-    ]
-    print_line(console, "")
-    heads = ("family", "estimate of", "trials", "compiled more by", "too low", "worst", "spilled", "worst of", "on")
-    print_table(console, heads, cells, right=(2, 3, 4, 5, 6))
-
-
-def _print_rules(rules: Sequence[RuleAudit], console: Console) -> None:
-    """A line for each rule that decides otherwise by compiled kernels."""
-    cells = [(one.rule, one.kind, str(one.trials), str(one.wrongly_kept), str(one.wrongly_dropped)) for one in rules]
-    print_line(console, "")
-    heads = ("by the compiled kernel", "kind", "trials", "kept wrongly", "dropped wrongly")
-    print_table(console, heads, cells, right=(2, 3, 4))

@@ -22,6 +22,7 @@ from tsm2_tune.options import (
     gram_ops,
     items,
     op_in,
+    op_spelt,
     spelt_problem,
     texts,
 )
@@ -76,7 +77,7 @@ class Selection:
         if not any(there.values()):
             there = {name: {value(*one) for one in stored} for name, (_, value) in kinds.items()}
         known = (f"{name} {_few(values)}" for name, values in there.items() if values)
-        return f"none of {len(stored)} {what}s in {place} is of what was asked for: it has {' or '.join(known)}{rest}"
+        return f"no {what} of {len(stored)} matches: {place} has {' or '.join(known)}{rest}"
 
     def device_in(self, store: Store) -> str | None:
         """The name under which the store has the device; InputError where it has none."""
@@ -111,7 +112,7 @@ def selected(
     dtype: ElementTypes | None = None,
     op: Texts | None = None,
     cache: str | None = None,
-    layout: str = "column",
+    layout: str | None = None,
 ) -> Selection:
     """The selection of what is named, by texts as a command line has them or by records.
 
@@ -124,20 +125,20 @@ def selected(
             of_shapes.update(parse_shapes(str(item)))
         else:
             problems.add(problem)
-    check_named("layout", layout, LAYOUTS)
-    names = [one.strip() for one in texts("op", op).split(",")] if op is not None else []
-    if op is None and layout != "column":
+    if layout is not None:
+        check_named("layout", layout, LAYOUTS)
+    names = [op_spelt(one) for one in texts("op", op).split(",")] if op is not None else []
+    if op is None and layout is not None:
         names = [of_a + of_b for of_a in OP_LETTERS for of_b in (*OP_LETTERS, SAME)]  # all that lie so
-    ops = frozenset(op_in(layout, one) for name in names for one in (gram_ops() if name == GRAM else (name,)))
+    spelled = [one for name in names for one in (gram_ops() if name == GRAM else (name,))]
+    ops = frozenset(op_in(layout or LAYOUTS[0], one) for one in spelled)
     for one in ops:
         Problem(1, 1, 1, "c64", one)  # which says what an op is
     return Selection(
         None if device is None else str(device),
         frozenset(problems),
         frozenset(of_shapes),
-        frozenset(dtype_name(name.strip()) for name in dtype_texts(dtype).split(","))
-        if dtype is not None
-        else frozenset(),
+        frozenset(dtype_name(name) for name in dtype_texts(dtype).split(",")) if dtype is not None else frozenset(),
         ops,
         cache_named(cache),
     )

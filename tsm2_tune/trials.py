@@ -7,12 +7,11 @@ from collections.abc import Mapping
 import click
 
 from tsm2_tune.command_options import WholeNumber, database_option, outcomes_option, stored_device_option
-from tsm2_tune.display import printable
 from tsm2_tune.options import STORED_OUTCOMES
-from tsm2_tune.selection import selected
+from tsm2_tune.printable import printable
 from tsm2_tune.tuner.addresses import shown_name
-from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.usage import Command
 
 MOST_TRIAL = 2**63 - 1  # SQLite's largest
 
@@ -26,13 +25,13 @@ class TrialNumber(WholeNumber):
         super().__init__(1, MOST_TRIAL)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("trials", metavar="[TRIAL]...", type=TrialNumber(), nargs=-1)
 @outcomes_option("--outcome", "outcomes", STORED_OUTCOMES, "All trials that ended as")
 @stored_device_option
 @database_option
 def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], device: str | None, database: str) -> None:
-    """Remove TRIALs and what was measured of them: a search tries their configurations anew.
+    """Remove trials, so that they are tried anew.
 
     \b
     tsm2-tune forget --outcome failed
@@ -48,6 +47,9 @@ def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], device: str | 
             "nothing to forget: name trials, outcomes with --outcome, or a device with --device; `tsm2-tune show`"
             " lists all three"
         )
+    from tsm2_tune.selection import selected
+    from tsm2_tune.tuner.store import Store
+
     if trials and device is not None:
         raise click.UsageError("a trial's number says which device it is of: leave --device or the numbers out")
 

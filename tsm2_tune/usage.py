@@ -6,17 +6,21 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 import click
 
 from tsm2_tune.errors import ToolMissing, TuneError
+from tsm2_tune.printable import printable
 from tsm2_tune.tuner.addresses import is_address, shown_name
 from tsm2_tune.tuner.stopping import stoppable
 from tsm2_tune.tuner.trial import in_a_line
 
+F = TypeVar("F", bound=Callable[..., Any])
+SEVERAL = ",..."  # how the metavar of an option ends that takes several values, separated by commas
 OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
 STOPPED = 130  # the exit status after Ctrl-C, as shells have it
 MOST_CHARACTERS = 2000  # of a sentence
@@ -25,8 +29,56 @@ _LONG_WORD = re.compile(r"(\S{150})\S{100,}(\S{50})")  # no configuration, and n
 _LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # in names that a user gives, and in what click says
 
 
+class Option(click.Option):
+    """An option that never drops a value silently, where click takes the last one.
+
+    Given twice, values of a list are joined, and any other option is refused.
+    """
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        own, self.multiple = self.multiple, True  # so that the parser keeps every value
+        super().add_to_parser(parser, ctx)
+        self.multiple = own
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
+        name = self.name or ""
+        if not self.multiple and name in opts:
+            opts = {**opts, name: self._one_of(opts[name], ctx)}
+        return super().consume_value(ctx, opts)
+
+    def _one_of(self, values: Sequence[Any], ctx: click.Context) -> Any:
+        if len(values) > 1 and (self.metavar or "").endswith(SEVERAL):
+            return ",".join(values)
+        if len(values) > 1 and not ctx.resilient_parsing and not (self.is_flag and len(set(values)) == 1):
+            names = " and ".join([*self.opts, *self.secondary_opts] if self.is_flag else [max(self.opts, key=len)])
+            raise click.UsageError(f"{names} given {len(values)} times: it takes one value", ctx)
+        return values[-1]
+
+
+def option(*names: str, **facts: Any) -> Callable[[F], F]:
+    """A decorator that adds an Option to a command."""
+    return click.option(*names, cls=Option, **facts)
+
+
 class Command(click.Command):
     """Every error that a user can cause becomes one sentence and exit status 2."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        takes_more, ctx.allow_extra_args = ctx.allow_extra_args, True
+        rest = super().parse_args(ctx, args)
+        if rest and not takes_more and not ctx.resilient_parsing:
+            raise click.UsageError(f"Got unexpected extra argument ({rest[0]}){self._meant(ctx, rest[0])}", ctx)
+        return rest
+
+    def _meant(self, ctx: click.Context, word: str) -> str:
+        """The end of a sentence, which says what this word may be meant for."""
+        if word in getattr(ctx.find_root().command, "commands", ()):
+            return f": put the options behind the command {word!r}"
+        names = {name for one in self.params for name in one.opts}
+        is_database = Path(word).suffix == ".db" or is_address(word)
+        likely = ("--db", "--output") if is_database else ("--output", "--db")
+        found = next((name for name in likely if name in names), None)
+        return f": name it with {found}, as {found} {word}" if found else ""
 
     def make_context(self, *arguments: Any, **named: Any) -> click.Context:
         with _one_sentence():  # --help and --version print already here
@@ -39,6 +91,12 @@ class Command(click.Command):
 
 class Group(Command, click.Group):
     """The same of commands with a name each. Without one it says that it is missing; click would print all help."""
+
+    command_class = Command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)  # before the options: they are what is looked for
+        click.Command.format_options(self, ctx, formatter)
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **{"no_args_is_help": False, **named})
@@ -101,8 +159,6 @@ def tell(sentence: str) -> None:
 
 
 def _refusal(sentence: str) -> Refusal:
-    from tsm2_tune.display import printable
-
     sentence = _LONG_WORD.sub(r"\1...\2", _SECRET.sub(r"\1:***@", sentence))
     if len(sentence) > MOST_CHARACTERS:  # it quotes an argument
         sentence = f"{sentence[: MOST_CHARACTERS // 2]} ... {sentence[-MOST_CHARACTERS // 2 :]}"

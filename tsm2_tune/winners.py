@@ -1,39 +1,47 @@
-"""What is said of a winner, in a line and in a table."""
+"""A winner in a line and as a row of a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tsm2_tune.generator.roofline import rate_text
 from tsm2_tune.tuner.vendor import texts
 
 if TYPE_CHECKING:
     from tsm2_tune.tuner.stored import BestRow
 
-
-def rate_text(gbytes_per_s: float) -> str:
-    """The rate in TB/s, or in GB/s where that is the handier unit."""
-    return f"{gbytes_per_s / 1e3:.3g} TB/s" if gbytes_per_s >= 100 else f"{gbytes_per_s:.3g} GB/s"
-
-
-def winner_text(row: BestRow) -> str:
-    """One line about a winner."""
-    ties = f", ties with {row.ties - 1} more" if row.ties > 1 else ""
-    beside_vendor = f", {texts.x_cublas(row)} x cuBLAS" if row.x_cublas is not None else ""
-    return (
-        f"{row.config} {row.median_us:.1f} us{_of_state(row)}, {rate_text(row.gbytes_per_s)},"
-        f" {row.percent_of_floor:.0f} % of the floor{beside_vendor}{ties}"
-    )
+FACTORS = {"n": "{}", "t": "{}^T", "c": "{}^H", "j": "conj {}"}  # an op's letters, of column-major matrices
+OF_ROWS = str.maketrans("ntcj", "tnjc")  # the letters of row-major matrices
+SORTS: dict[str, Callable[[BestRow], tuple[float | str, ...]]] = {  # what winners are sorted by, the least first
+    "shape": lambda row: (row.m, row.n, row.k),
+    "us": lambda row: (row.median_us,),
+    "x": lambda row: (math.inf if row.x_cublas is None else row.x_cublas,),
+    "floor": lambda row: (row.percent_of_floor,),
+    "family": lambda row: (row.family,),
+    "trial": lambda row: (row.trial_id,),
+}
 
 
-def _of_state(row: BestRow) -> str:
-    """Which state of the L2 a GPU's time is of."""
-    return f" {row.cache}" if row.compute_capability else ""
+def product_text(op: str) -> str:
+    """The product that the op spells, such as A^T B, of matrices that lie as `layout_text` says."""
+    letters = op[:2].translate(OF_ROWS) if len(op) == 3 else op
+    if op[1] == "x":
+        of_a, of_b = {"t": ("A^T", "A"), "c": ("A^H", "A"), "n": ("A", "A^T"), "j": ("A", "A^H")}[letters[0]]
+        return f"{of_a} {of_b}"
+    return " ".join(FACTORS[letter].format(name) for letter, name in zip(letters, "AB", strict=True))
+
+
+def layout_text(op: str) -> str:
+    """How the matrices of a product lie."""
+    return "row-major" if len(op) == 3 else "column-major"
 
 
 def device_text(row: BestRow) -> str:
     """The heading of a table of winners: the device, and the state of its L2 where it is a GPU."""
-    return f"{row.device}, L2{_of_state(row)}" if row.compute_capability else row.device
+    return f"{row.device}, L2 {row.cache}" if row.compute_capability else row.device
 
 
 def spread_percent(row: BestRow) -> float:
@@ -42,31 +50,86 @@ def spread_percent(row: BestRow) -> float:
 
 
 def state_text(row: BestRow) -> str:
-    """What a winner has to be told of; empty for most."""
+    """What a reader has to know of a winner; empty for most."""
     return "stale" if row.stale else "" if row.verified_in_full else "verified in part"
 
 
-VENDOR_COLUMNS = ("cuBLAS us", "x cuBLAS")
-WINNER_COLUMNS: dict[str, Callable[[BestRow], str]] = {  # heading -> the cell's text
-    "problem": lambda row: row.problem.text,
-    "configuration": lambda row: row.config,
-    "median us": lambda row: f"{row.median_us:.1f}",
-    "+- %": lambda row: f"{spread_percent(row):.1f}",
-    "rate": lambda row: rate_text(row.gbytes_per_s),
-    "% of floor": lambda row: f"{row.percent_of_floor:.1f}",
-    "cuBLAS us": texts.vendor_us,
-    "x cuBLAS": texts.x_cublas,
-    "ties": lambda row: str(row.ties),
-    "": state_text,
-}
+def summary_text(rows: Sequence[BestRow]) -> str:
+    """How the winners compare with cuBLAS, in a line; empty where none was compared."""
+    found = [row.x_cublas for row in rows if row.x_cublas is not None]
+    if not found:
+        return ""
+    mean = math.exp(math.fsum(map(math.log, found)) / len(found))
+    faster = sum(one >= 1 for one in found)
+    return f"geometric mean {mean:.2f} x cuBLAS: {faster} faster, {len(found) - faster} slower"
 
 
-def columns_of(rows: Sequence[BestRow]) -> dict[str, Callable[[BestRow], str]]:
-    """The columns of a table of these winners, which are of one state: those in which one of them has something."""
-    columns = dict(WINNER_COLUMNS)
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table of winners."""
+
+    head: str
+    text: Callable[[BestRow], str]
+    is_number: bool = True
+    dropped: int = 0  # in which order columns go where the terminal is too narrow; 0: never
+
+
+def columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
+    """The columns of a short table; product and layout where they differ, and cuBLAS where it was measured."""
+    is_beside_vendor = any(row.vendor_us is not None for row in rows)
+    columns = (
+        Column("shape", lambda row: row.problem.shape, is_number=False),
+        Column("type", lambda row: row.dtype, is_number=False),
+        *_differing(rows),
+        Column("us", lambda row: f"{row.median_us:.1f}"),
+        Column("+- %", lambda row: f"{spread_percent(row):.1f}", dropped=2),
+        Column("cuBLAS us", texts.vendor_us, dropped=3) if is_beside_vendor else None,
+        Column("x", texts.x_cublas) if is_beside_vendor else None,
+        Column("% floor", lambda row: f"{row.percent_of_floor:.1f}", dropped=4),
+        Column("family", lambda row: row.family, is_number=False),
+        Column("trial", lambda row: str(row.trial_id), dropped=5),
+        _said(rows, Column("note", state_text, is_number=False)),
+    )
+    return tuple(filter(None, columns))
+
+
+def uniform_text(rows: Sequence[BestRow]) -> str:
+    """Product and layout, where all rows have the same."""
+    found = ({text(row.op) for row in rows} for text in (product_text, layout_text))
+    return ", ".join(next(iter(one)) for one in found if len(one) == 1)
+
+
+def long_columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
+    """The columns of a table of all that is known of the winners, configurations first."""
     others = texts.other_states(rows, us="{} us", digits=1)
-    if all(row.vendor_us is None for row in rows):
-        columns = {head: text for head, text in columns.items() if head not in VENDOR_COLUMNS}
-    heads = list(columns)
-    place = heads.index("ties")
-    return {head: columns.get(head) or others[head] for head in (*heads[:place], *others, *heads[place:])}
+    is_beside_vendor = any(row.vendor_us is not None for row in rows)
+    columns = (
+        Column("problem", lambda row: row.problem.text, is_number=False),
+        Column("configuration", lambda row: row.config, is_number=False),
+        Column("us", lambda row: f"{row.median_us:.1f}"),
+        Column("+- %", lambda row: f"{spread_percent(row):.1f}"),
+        Column("rate", lambda row: rate_text(row.gbytes_per_s)),
+        Column("% floor", lambda row: f"{row.percent_of_floor:.1f}"),
+        Column("cuBLAS us", texts.vendor_us) if is_beside_vendor else None,
+        Column("x", texts.x_cublas) if is_beside_vendor else None,
+        *(Column(head, text) for head, text in others.items()),
+        Column("ties", lambda row: str(row.ties)),
+        Column("trial", lambda row: str(row.trial_id)),
+        _said(rows, Column("note", state_text, is_number=False)),
+    )
+    return tuple(filter(None, columns))
+
+
+def _differing(rows: Sequence[BestRow]) -> Iterator[Column]:
+    """A column of the product or the layout, or of both, where they differ."""
+    texts_of: dict[str, Callable[[str], str]] = {
+        "product": product_text,
+        "layout": lambda op: layout_text(op).removesuffix("-major"),
+    }
+    kinds = [head for head, text in texts_of.items() if len({text(row.op) for row in rows}) > 1]
+    if kinds:
+        yield Column(kinds[0], lambda row: " ".join(texts_of[kind](row.op) for kind in kinds), is_number=False)
+
+
+def _said(rows: Sequence[BestRow], column: Column) -> Column | None:
+    return column if any(column.text(row) for row in rows) else None

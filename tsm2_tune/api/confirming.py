@@ -30,7 +30,7 @@ from tsm2_tune.tuner.tune import Tuner
 
 def confirm(
     db: str | PathLike[str] = DEFAULT_DATABASE, *, device: int | str | None = None, products: Products | None = None,
-    dtype: ElementTypes | None = None, op: Texts | None = None, layout: str = "column", cache: str | None = None,
+    dtype: ElementTypes | None = None, op: Texts | None = None, layout: str | None = None, cache: str | None = None,
     wait: bool = False, on_event: Callable[[Event], object] | None = None,
 ) -> tuple[Confirmed, ...]:  # fmt: skip
     """Repeat the finals of stored winners, in a new process on this device. `tsm2-tune confirm` does this.

@@ -23,7 +23,7 @@ Databases = str | PathLike[str] | Iterable[str | PathLike[str]]
 def report(
     db: str | PathLike[str] = DEFAULT_DATABASE, *, output: str | PathLike[str] | None = None,
     compare: Databases = (), device: int | str | None = None, products: Products | None = None,
-    dtype: ElementTypes | None = None, op: Texts | None = None, layout: str = "column", cache: str | None = None,
+    dtype: ElementTypes | None = None, op: Texts | None = None, layout: str | None = None, cache: str | None = None,
 ) -> Exported:  # fmt: skip
     """Write a page that shows what is stored: one HTML file, which needs no network. `tsm2-tune report` does this.
 

@@ -13,6 +13,8 @@ from typing import Any
 from tsm2_tune.errors import InputError
 from tsm2_tune.options import (
     DEFAULT_DATABASE,
+    EXCHANGE,
+    FORMATS,
     MOST_WITHIN,
     ElementTypes,
     Products,
@@ -33,8 +35,6 @@ from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.tune import Options
 
 TRIALS = "trials"  # a text, which `import_trials` reads
-EXCHANGE = exports.EXCHANGE  # formats of other autotuners
-FORMATS = (*exports.FORMATS, TRIALS, *EXCHANGE, "library")
 PACKS = ("module", "library")  # formats that serve all shapes
 
 
@@ -45,14 +45,15 @@ def best(
     products: Products | None = None,
     dtype: ElementTypes | None = None,
     op: Texts | None = None,
-    layout: str = "column",
+    layout: str | None = None,
     cache: str | None = None,
 ) -> tuple[BestRow, ...]:
     """The winners in a database, by device, op, element type and shape. `tsm2-tune best` shows them.
 
     - `db`: the database.
     - `device`: only winners on "cpu", on a CUDA ordinal, or on the device of this stored name or part of one.
-    - `products`, `dtype`, `op`, `layout`: only these shapes or problems, element types and ops, as of `problems`.
+    - `products`, `dtype`, `op`, `layout`: only these shapes or problems, element types and ops, as of `problems`;
+      `layout` without `op`: only products whose C lies so.
     - `cache`: only winners in this state of the L2, "dirty", "clean" or "warm"; without it of each problem the first
       of these that it has.
 
@@ -78,7 +79,7 @@ class Exported:
 def export(
     db: str | PathLike[str] = DEFAULT_DATABASE, *, format: str, output: str | PathLike[str] | None = None,
     device: int | str | None = None, products: Products | None = None, dtype: ElementTypes | None = None,
-    op: Texts | None = None, layout: str = "column", cache: str | None = None, family: str | None = None,
+    op: Texts | None = None, layout: str | None = None, cache: str | None = None, family: str | None = None,
     binaries: bool = True, launcher: bool = False, between: bool | None = None,
     within: float | str | None = None, measure: bool = True, wait: bool = False,
     on_event: Callable[[ExportEvent], object] | None = None,

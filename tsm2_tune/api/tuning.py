@@ -23,6 +23,7 @@ from tsm2_tune.options import (
     MOST_LIMIT_SECONDS,
     MOST_SEED,
     REACH,
+    STRATEGIES,
     ElementTypes,
     Products,
     Texts,
@@ -44,7 +45,7 @@ from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.running import Run, awaited, winners
 from tsm2_tune.tuner.stopping import interruptible
 from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.strategies import STRATEGIES, strategy_named
+from tsm2_tune.tuner.strategies import strategy_named
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Cache, shown
 

@@ -6,11 +6,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from tsm2_tune.errors import InputError, nearest_name
+
+if TYPE_CHECKING:  # a command line is parsed without it
+    import numpy as np
 
 INT32_MAX = 2**31 - 1
 PADDING_ROWS = 20  # the most rows that verification adds to a leading dimension
@@ -109,6 +110,8 @@ class Dtype:
 
     def factor(self, value: complex) -> np.generic:
         """Alpha or beta as a kernel gets it; the real part alone where elements are real."""
+        import numpy as np
+
         scalar: Any = np.dtype(self.sum.numpy_name).type
         factor: np.generic = scalar(value if self.is_complex else value.real)
         return factor

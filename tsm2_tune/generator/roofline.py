@@ -163,3 +163,8 @@ def _check_unit(dtype: Dtype, limits: DeviceLimits) -> None:
             f"{limits.name} has no tensor cores for --math {dtype.name}, which came with compute capability 8.0:"
             " leave --math out or name another --device"
         )
+
+
+def rate_text(gbytes_per_s: float) -> str:
+    """Return the rate in TB/s, or in GB/s where that is the handier unit."""
+    return f"{gbytes_per_s / 1e3:.3g} TB/s" if gbytes_per_s >= 100 else f"{gbytes_per_s:.3g} GB/s"

@@ -14,7 +14,7 @@ from tsm2_tune.generator.config import KernelConfig, Launch, OtherConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.generator.roofline import Ceilings, rate_text
 from tsm2_tune.generator.source import KernelSource, index_defines
 from tsm2_tune.generator.tunables import declared
 from tsm2_tune.tuner import schema
@@ -101,6 +101,20 @@ class BestRow:
     def tunables(self) -> dict[str, Any]:
         """Tunable -> value."""
         return dict(json.loads(self.parameters))
+
+    @property
+    def summary(self) -> str:
+        """The configuration and its time, beside the floor and cuBLAS."""
+        state = f" {self.cache}" if self.compute_capability else ""
+        beside_vendor = f", {self.x_cublas:.2f} x cuBLAS" if self.x_cublas is not None else ""
+        ties = f", ties with {self.ties - 1} more" if self.ties > 1 else ""
+        return (
+            f"{self.config} {self.median_us:.1f} us{state}, {rate_text(self.gbytes_per_s)},"
+            f" {self.percent_of_floor:.0f} % of the floor{beside_vendor}{ties}"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.problem.text} on {self.device}: {self.summary}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tsm2_tune.generator.order import first_and_rest
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import Chosen
 from tsm2_tune.tuner.strategies.model import Model
-from tsm2_tune.tuner.strategies.sampled import SAMPLERS, Sampled, require_optuna
+from tsm2_tune.tuner.strategies.sampled import Sampled, require_optuna
 from tsm2_tune.tuner.strategies.strategy import InOrder, Strategy
 
 Known = Sequence[Measured]  # what the database knows of problems nearby
@@ -43,12 +43,13 @@ def by_model(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
 
 OWN: dict[str, Make] = {"model": by_model, "exhaustive": exhaustive, "random": shuffled}
 OPTUNA = "optuna:"  # before the name of a sampler
-STRATEGIES = (*OWN, *(f"{OPTUNA}{name}" for name in SAMPLERS))
 
 
 def strategy_named(name: str) -> Make:
-    """What makes the strategy of this name, which is one of STRATEGIES. ToolMissing where it needs Optuna, which is
-    not installed."""
+    """Return what makes the strategy of this name: one of OWN, or OPTUNA and a sampler's name.
+
+    ToolMissing where it needs Optuna, which is not installed.
+    """
     return OWN[name] if name in OWN else by_optuna(name.removeprefix(OPTUNA))
 
 

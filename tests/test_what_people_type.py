@@ -1,0 +1,158 @@
+"""What people type works, or is refused with the word that works."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.command import run
+from tests.fabricated import trial, tuning_run
+from tsm2_tune.cli import EXAMPLES, main
+from tsm2_tune.command_options import Seconds
+from tsm2_tune.tuner import cuda
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.usage import Option
+
+pytestmark = pytest.mark.usefixtures("no_driver")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    """A database with one trial."""
+    path = tmp_path / "results.db"
+    with Store.open(path, create=True) as store:
+        store.add_trial(tuning_run(), trial(500.0))
+    return str(path)
+
+
+def test_alone_it_shows_four_examples_that_parse() -> None:
+    result = run()
+    assert (result.exit_code, result.output) == (0, f"{EXAMPLES}\n")
+    assert result.output.count("\n  tsm2-tune ") == 4
+
+
+def test_help_lists_commands_before_options() -> None:
+    shown = run("--help").output
+    assert shown.index("Commands:") < shown.index("Options:")
+    assert "..." not in shown.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("command", [(), ("tune",)])
+def test_tune_is_a_command_and_what_is_done_without_one(command: tuple[str, ...]) -> None:
+    refused = run(*command, "--shapes", "8x8x8", "--device", "tpu")
+    assert (refused.exit_code, "unknown device 'tpu'" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "seconds"),
+    [("90", 90), ("90s", 90), ("2m", 120), ("1.5h", 5400), ("1e2", 100), ("2 min", 120), (".5", 0.5)],
+)
+def test_a_budget_may_have_a_unit(typed: str, seconds: float) -> None:
+    assert Seconds(min=0).convert(typed, None, None) == seconds
+
+
+@pytest.mark.parametrize("typed", ["2d", "2ms", "m", "1_0m", "2m30", "nan", "\uff11m"])
+def test_another_unit_is_refused(typed: str) -> None:
+    refused = run("--shapes", "8x8x8", "--budget", typed)
+    assert (refused.exit_code, "expected a number of seconds, or 90s, 2m or 1h" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize("command", [("best",), ("db", "check"), ("report",), ("quarantine",), ("db", "vacuum")])
+def test_a_database_may_be_an_argument(
+    command: tuple[str, ...], database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(database).parent)
+    pytest.importorskip("vl_convert")
+    assert run(*command, database).exit_code == 0
+    twice = run(*command, database, "--db", "other.db")
+    assert (twice.exit_code, "named twice" in twice.output) == (2, True)
+    assert (command == ("report",)) == Path("report.html").exists()
+
+
+def test_the_ending_of_a_file_says_the_format(database: str, tmp_path: Path) -> None:
+    for ending, beginning in (
+        (".csv", "device,"),
+        (".json", "{"),
+        (".md", "## "),
+        (".tex", "\\begin{table}"),
+        (".jsonl", "{"),
+    ):
+        output = tmp_path / f"best{ending}"
+        done = run("export", "--db", database, "-o", str(output))
+        assert (done.exit_code, output.read_text()[: len(beginning)]) == (0, beginning), done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("export", "x.py"), "name it with --output, as --output x.py"),
+        (("export", "x.db"), "name it with --db, as --db x.db"),
+        (("show", "1", "x.db"), "name it with --db, as --db x.db"),
+    ],
+)
+def test_a_stray_word_gets_its_option(arguments: tuple[str, ...], hint: str) -> None:
+    refused = run(*arguments, *(("-o", "-") if arguments[0] == "export" else ()))
+    assert (refused.exit_code, hint in refused.output) == (2, True)
+
+
+def test_a_model_without_a_gpu_asks_for_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "cuda_device_count", lambda: 0)
+    refused = run("model", "--shapes", "8x8x8")
+    assert (refused.exit_code, "name a card with --device (" in refused.output) == (2, True)
+    assert run("model", "--shapes", "8x8x8", "--device", "cpu").exit_code == 0
+
+
+def test_the_source_of_a_trial_and_of_a_configuration_as_best_prints_them(database: str) -> None:
+    stored = json.loads(run("show", "1", "--db", database, "--json").output)
+    assert run("source", "1", "--db", database).output == stored["source"]
+    copied = "row_lanes_register_b:threads=128,vector_bytes=4,lanes=1,columns=1,rows=2,min_blocks=2"
+    found = run("source", copied)
+    assert (found.exit_code, found.stderr) == (0, "for --layout row\n")
+    assert "A, B, C row-major" in found.stdout
+
+
+# An option given twice
+
+
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    for name, command in main.commands.items():
+        yield name, command
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {below}", one) for below, one in command.commands.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), list(every_command()), ids=lambda one: one if isinstance(one, str) else ""
+)
+def test_no_option_drops_a_value_silently(name: str, command: click.Command) -> None:
+    assert all(isinstance(one, Option) for one in command.params if isinstance(one, click.Option))
+
+
+def test_lists_are_joined_and_single_values_refused() -> None:
+    words = (
+        "space",
+        "--device",
+        "h100",
+        "--shapes",
+        "64x4x64",
+        "--shapes",
+        "8x8x8",
+        "--dtype",
+        "f32",
+        "--dtype",
+        "f64",
+    )
+    found = json.loads(run(*words, "--json", "--json").output)
+    assert [one["problem"] for one in found] == ["64x4x64:f32", "64x4x64:f64", "8x8x8:f32", "8x8x8:f64"]
+    for arguments, name in (
+        (("best", "--db", "a.db", "--db", "b.db"), "--db"),
+        (("--shapes", "8x8x8", "--budget", "1", "--budget", "2"), "--budget"),
+        (("--shapes", "8x8x8", "--pairs", "--no-pairs"), "--pairs and --no-pairs"),
+        (("export", "-o", "a.py", "--output", "b.py"), "--output"),
+    ):
+        refused = run(*arguments)
+        assert (refused.exit_code, f"{name} given 2 times: it takes one value" in refused.output) == (2, True)

@@ -1,0 +1,134 @@
+"""The CUDA source of a configuration, which a user has copied or typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from tsm2_tune.errors import InputError, nearest_name
+from tsm2_tune.generator.config import KernelConfig, family_spelt
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.problem import DTYPES, FULL_MATH, Problem, dtype_named
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.space import unfit
+from tsm2_tune.generator.spelling import unknown_word, value_spelt, words_of
+from tsm2_tune.generator.tunables import declared
+from tsm2_tune.options import LARGE, LAYOUTS, check_named, dtype_spelt, dtype_with, op_in, op_of, op_spelt
+
+OPS = ("nn", "tn", "nt", "tt", "gram", "nx")  # in which order they are looked at
+MOST_LOOKED_AT = 400_000  # configurations, for an error
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A type and a layout in which a kernel may be asked for."""
+
+    dtype_name: str
+    op: str  # as --op has it
+    layout: str
+
+    def problem(self, size: int) -> Problem:
+        return Problem(size, size, size, self.dtype_name, op_in(self.layout, op_of(self.op, self.dtype_name)))
+
+    def options(self, *given: str | None) -> str:
+        """The options that ask for it, but for values that are `given` and for those that are taken without any."""
+        dtype = dtype_named(self.dtype_name)
+        spelled = (
+            ("--dtype", dtype.element_name, "f32"),
+            ("--math", dtype.math, FULL_MATH),
+            ("--op", self.op, OPS[0]),
+            ("--layout", self.layout, LAYOUTS[0]),
+        )
+        return " ".join(f"{name} {value}" for name, value, default in spelled if value not in (default, *given))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A kernel's source."""
+
+    text: str
+    options: str  # that nobody gave, and without which there is no such kernel
+
+
+def source_of(
+    configuration: str, *, dtype: str | None, math: str | None, op: str | None, layout: str | None
+) -> Found:
+    """Return the source of the configuration for the first type and layout that fit, of those that are asked for.
+
+    InputError where the family, the configuration or the kernel does not exist; it names options that help.
+    """
+    family_name = family_spelt(configuration)
+    check_named("family", family_name, list(FAMILIES))
+    family = FAMILIES[family_name]
+    if "*" in configuration:
+        raise InputError(
+            f"configuration {configuration!r}: * stands for any launch number, and source prints the text of one"
+            " configuration: put a number in its place"
+        )
+    ways = list(_ways(family, dtype, math, op, layout))
+    supported = {way: found for way in ways if (found := _supported(family, way)) is not None}
+    if not supported:
+        others = (way for way in _ways(family, None, None, None, None) if _supported(family, way) is not None)
+        other = next((way.options() for way in others), "")
+        raise InputError(
+            f"{family.name} has no kernel for {ways[0].dtype_name} and op {ways[0].op} in {ways[0].layout} layout"
+            + (f": try {other}" if other else f"; it computes {', '.join(family.dtypes)}")
+        )
+    config = family.config_type.parse(configuration)
+    known = {} if config is None else {way: one for way, one in supported.items() if family.has(config, one)}
+    if config is None or not known:
+        raise InputError(
+            f"{family.name} has no configuration {configuration!r}: {_what_is_wrong(family, config, configuration)}"
+        )
+    for way, problem in known.items():
+        if unfit(family, config, problem) is None:
+            given = (dtype and dtype_spelt(dtype), math, op and op_spelt(op), layout)
+            return Found(render(problem, config).text, way.options(*given))
+    way, problem = next(iter(known.items()))
+    raise InputError(
+        f"{config.text} has no kernel for {problem.dtype_name} and op {way.op}, as {unfit(family, config, problem)}:"
+        " choose another configuration, --dtype, --math or --op"
+    )
+
+
+def _ways(
+    family: Family[Any], dtype: str | None, math: str | None, op: str | None, layout: str | None
+) -> Iterator[Way]:
+    """Every way that is asked for: all types of the family if none is named, and all layouts and ops if no op is."""
+    if dtype is None and math is None:
+        names = sorted(family.dtypes, key=list(DTYPES).index)
+    else:
+        names = [dtype_with(math or FULL_MATH, dtype_spelt(dtype or "f32"))]
+    for name in names:
+        for one in OPS if op is None else (op_spelt(op),):
+            for lying in LAYOUTS if layout is None and op is None else (layout or LAYOUTS[0],):
+                yield Way(name, one, lying)
+
+
+def _supported(family: Family[Any], way: Way) -> Problem | None:
+    """The first problem of the way that the family supports: one text is for all shapes."""
+    return next(filter(family.supports, map(way.problem, (1, LARGE))), None)
+
+
+def _what_is_wrong(family: Family[Any], config: KernelConfig | None, spelling: str) -> str:
+    """How configurations are spelt, or which tunable, or value of one, none has."""
+    if config is None:
+        spelt_like = f"they are spelt like {next(iter(family.configurations())).text}"
+        _, has_words, words = spelling.partition(":")
+        unknown = unknown_word(family.config_type, words) if has_words else ""
+        if not unknown:
+            return spelt_like
+        near = nearest_name(unknown, words_of(family.config_type))
+        return f"{unknown!r} is none of its tunables{f', did you mean {near}' if near else ''}; {spelt_like}"
+    every = list(islice(family.configurations(), MOST_LOOKED_AT))
+    if len(every) == MOST_LOOKED_AT:  # of a space of millions
+        return "its values do not go together; tsm2-tune space --list names all"
+    for one in declared(type(config)):
+        known = sorted({*one.tunable.late, *(other.tunables[one.name] for other in every)})
+        if config.tunables[one.name] not in known:
+            name = one.word if one.word == one.name else f"{one.name} in {one.word}="
+            return f"{name} is one of {', '.join(value_spelt(one, value) for value in known)}"
+    return "each of its values is right, but not with the others; tsm2-tune space --list names all"
