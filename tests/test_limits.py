@@ -51,7 +51,7 @@ def test_a_block_fits_a_multiprocessor_of_every_card(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["sms", "warp_threads", "sm_clock_mhz", "dram_gbytes_per_s"])
 def test_a_limit_that_divides_cannot_be_zero(name: str) -> None:
-    with pytest.raises(ValueError, match=f"limits of h200: {name} = 0 is not positive"):
+    with pytest.raises(ValueError, match=f"limits of h200: {name} = 0(.0)? is not positive"):
         replace(profile_named("h200"), **{name: 0})  # type: ignore[arg-type]
 
 

@@ -8,6 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+SHOWN = 60  # characters of a value in a message
+
+
+def shown(value: object) -> str:
+    """The value as Python writes it, or its beginning."""
+    try:
+        text = repr(value[:SHOWN] if isinstance(value, str | bytes) else value)
+    except ValueError:  # Python writes no whole number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 2 * SHOWN else f"{text[:SHOWN]}..."
+
 
 def nearest_name(name: object, known: Iterable[str]) -> str:
     """Of the known names the one that may be meant by a misspelt one; empty where none is near."""

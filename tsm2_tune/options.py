@@ -7,13 +7,15 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tsm2_tune.errors import InputError, nearest_name
+from tsm2_tune.errors import InputError, nearest_name, shown
 from tsm2_tune.generator.former_names import FORMER_NAMES
 from tsm2_tune.generator.guidelines import NO_GUIDELINES, Guidelines, Thresholds, parse_thresholds, spelt
+from tsm2_tune.generator.plain import plain_text, real, whole
 from tsm2_tune.generator.problem import (
     DTYPES,
     ELEMENT_TYPES,
@@ -26,7 +28,7 @@ from tsm2_tune.generator.problem import (
     unknown_dtype,
 )
 from tsm2_tune.generator.shapes import parse_shapes
-from tsm2_tune.tuner.trial import Cache, Outcome, shown
+from tsm2_tune.tuner.trial import Cache, Outcome
 
 if TYPE_CHECKING:  # a command line is parsed without it
     import numpy as np
@@ -76,10 +78,8 @@ Products = str | Problem | Iterable[str | Problem]
 
 def texts(what: str, value: Texts) -> str:
     """Texts in a row, separated by commas, as a command line has them. InputError for what is none."""
-    if isinstance(value, str):
-        return value
     try:
-        return ",".join(value)
+        return plain_text(what, value) if isinstance(value, str) else ",".join(value)
     except TypeError:
         raise InputError(f"{what} = {shown(value)}: expected a text or several") from None
 
@@ -112,7 +112,12 @@ def file_name(what: str, name: str | PathLike[str]) -> str:
     """The name of a file. InputError for what is neither a text nor a path."""
     if not isinstance(name, str | PathLike):
         raise InputError(f"{what} = {shown(name)}: expected the name of a file")
-    return os.fspath(name)
+    return plain_text(what, os.fsdecode(name))
+
+
+def device_name(device: object) -> str:
+    """The device as a command line has it: a CUDA ordinal's digits, or a text. InputError for anything else."""
+    return plain_text("device", device) if isinstance(device, str) else str(whole("device", device))
 
 
 def check_callable(what: str, function: object) -> None:
@@ -123,7 +128,7 @@ def check_callable(what: str, function: object) -> None:
 
 def joined(what: str, names: Texts | None) -> str | None:
     """The names in a row, separated by commas; None where there are none. InputError for what is no text."""
-    return names if names is None or isinstance(names, str) else texts(what, names) or None
+    return None if names is None else texts(what, names) or None
 
 
 def family_names(names: Texts | None) -> tuple[str, ...]:
@@ -191,8 +196,8 @@ def items(products: Products) -> Iterator[str | Problem]:
 
 def check_named(what: str, name: str, known: Sequence[str]) -> None:
     """InputError where the name is none of those that are known."""
-    if name not in known:
-        raise InputError(f"unknown {what} {name!r}: expected one of {', '.join(known)}{hint_of(name, known)}")
+    if not isinstance(name, str) or name not in known:
+        raise InputError(f"unknown {what} {shown(name)}: expected one of {', '.join(known)}{hint_of(name, known)}")
 
 
 def hint_of(name: object, known: Sequence[str]) -> str:
@@ -274,7 +279,7 @@ def op_in(layout: str, op: str) -> str:
 def thresholds_of(guidelines: str | Thresholds | None) -> Thresholds:
     """The thresholds that are moved, or that the text of --guidelines moves; none without. InputError for others."""
     if isinstance(guidelines, Mapping):
-        guidelines = ",".join(f"{name}={value}" for name, value in guidelines.items())
+        guidelines = ",".join(f"{name}={_number(name, value)}" for name, value in guidelines.items())
     elif not isinstance(guidelines, str | None):
         raise InputError(f"guidelines = {shown(guidelines)}: expected a text, or thresholds by their names")
     text = guidelines or ""
@@ -282,6 +287,11 @@ def thresholds_of(guidelines: str | Thresholds | None) -> Thresholds:
     for name in filter(None, (item.partition("=")[0].strip() for item in text.split(","))):
         check_named("guideline", spelt(name), known)
     return parse_thresholds(text)
+
+
+def _number(name: str, value: object) -> int | float:
+    """The value of a guideline as one of Python's numbers, whose text is read then."""
+    return whole(name, value) if isinstance(value, Integral) else real(name, value)
 
 
 def share_of(text: str, most: float) -> float:
@@ -296,8 +306,14 @@ def checked_share(what: str, value: float | str | None, most: float) -> float | 
     """A share, up to the most, or a text that `share_of` reads; None of None. InputError for anything else."""
     if isinstance(value, str):
         return share_of(value, most)
-    if value is None or value == 0 or (isinstance(value, float) and 0 < value <= min(most, 1)):
-        return value
+    if value is None:
+        return None
+    try:
+        share = real(what, value)
+    except InputError:
+        share = -1.0
+    if share == 0 or (0 < share <= min(most, 1) and not isinstance(value, Integral)):  # 1 may be meant for 1 %
+        return share
     expected = "a share from 0.0 to 1.0, such as 0.03, which is 3 %, or a text such as '3%'"
     raise InputError(f"{what} = {shown(value)}: expected {expected}")
 

@@ -17,6 +17,7 @@ from tsm2_tune.options import (
     Texts,
     cache_named,
     check_named,
+    device_name,
     dtype_name,
     dtype_texts,
     gram_ops,
@@ -135,7 +136,7 @@ def selected(
     for one in ops:
         Problem(1, 1, 1, "c64", one)  # which says what an op is
     return Selection(
-        None if device is None else str(device),
+        None if device is None else device_name(device),
         frozenset(problems),
         frozenset(of_shapes),
         frozenset(dtype_name(name) for name in dtype_texts(dtype).split(",")) if dtype is not None else frozenset(),

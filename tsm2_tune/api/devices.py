@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tsm2_tune.errors import DeviceError, InputError
+from tsm2_tune.options import device_name
 from tsm2_tune.tuner.target import HOST, Target, check_spec, default_spec, find_target
 
 ALL = "all"
@@ -20,7 +22,8 @@ def targets_of(devices: Devices) -> tuple[Target, ...]:
     """
     if devices is None:
         return (find_target(default_spec()),)
-    named = [devices] if isinstance(devices, int | str | Target) else list(devices)
+    several = isinstance(devices, Iterable) and not isinstance(devices, str)
+    named: Sequence[Any] = list(devices) if several else [devices]  # type: ignore[arg-type]
     if not named:
         raise InputError("no device: name one, such as 0, or several")
     items = [item for one in named for item in _items(one)]
@@ -44,9 +47,8 @@ def names_of(targets: Iterable[Target]) -> dict[str, Target]:
 def _items(one: OneDevice) -> list[str | Target]:
     if isinstance(one, Target):
         return [one]
-    if str(one) == ALL:
-        return list(_all())
-    return [item.strip() for item in str(one).split(",")]
+    name = device_name(one)
+    return list(_all()) if name == ALL else [item.strip() for item in name.split(",")]
 
 
 def _all() -> list[str]:

@@ -7,7 +7,16 @@ from tsm2_tune.generator.guidelines import Thresholds
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace, search_space
-from tsm2_tune.options import ElementTypes, Products, Texts, computable, family_names, problems_of, thresholds_of
+from tsm2_tune.options import (
+    ElementTypes,
+    Products,
+    Texts,
+    computable,
+    device_name,
+    family_names,
+    problems_of,
+    thresholds_of,
+)
 from tsm2_tune.tuner.target import default_spec, limits_of
 
 
@@ -61,4 +70,4 @@ def plan_space(
 
 def spec_of(device: int | str | None) -> str:
     """How the command spells the device."""
-    return default_spec() if device is None else str(device)
+    return default_spec() if device is None else device_name(device)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.plain import plain
 from tsm2_tune.options import (
     DEFAULT_DATABASE,
     EXCHANGE,
@@ -69,6 +70,7 @@ def best(
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Exported:
     """What an export has made."""
 

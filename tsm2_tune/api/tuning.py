@@ -9,8 +9,9 @@ from os import PathLike
 
 from tsm2_tune.api.devices import Devices, names_of, targets_of
 from tsm2_tune.api.planning import problems
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, shown
 from tsm2_tune.generator.guidelines import Thresholds
+from tsm2_tune.generator.plain import plain, plain_text, real, truth, whole
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.options import (
     DEFAULT_BUDGET_SECONDS,
@@ -32,6 +33,7 @@ from tsm2_tune.options import (
     check_named,
     checked_share,
     computable,
+    device_name,
     family_names,
     file_name,
     outcomes_of,
@@ -47,10 +49,11 @@ from tsm2_tune.tuner.stopping import interruptible
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.strategies import strategy_named
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Cache, shown
+from tsm2_tune.tuner.trial import Cache
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class TuningResult:
     """What a run has come to. Everything else is in the database."""
 
@@ -131,12 +134,14 @@ def tune(
         budget=budget, max_trials=max_trials, compile_limit=compile_limit, run_limit=run_limit, cache=cache,
         retry=retry, seed=seed, vendor=vendor, reach=None if full_trials else REACH, strategy=strategy, gain=gain,
     )  # fmt: skip
-    run = Run(None, asked, dict(thresholds_of(guidelines)), names, options, pairs, wait, name)
+    run = Run(
+        None, asked, dict(thresholds_of(guidelines)), names, options, truth("pairs", pairs), truth("wait", wait), name
+    )
     tell = on_event or (lambda _: None)
     if cluster is not None:
         with interruptible():
-            there = device if device is None or isinstance(device, Target) else str(device)
-            return _of_several(Cluster(cluster, run.on(there)), run, tell)
+            there = device if device is None or isinstance(device, Target) else device_name(device)
+            return _of_several(Cluster(plain_text("cluster", cluster), run.on(there)), run, tell)
     targets = targets_of(device)
     with interruptible():
         if len(targets) == 1:
@@ -157,16 +162,17 @@ def options_of(
     """
     check_named("strategy", strategy, STRATEGIES)
     strategy_named(strategy)
+    seconds = None if budget is None else real("budget", budget) or None
     return Options(
-        seed=_whole("seed", seed, 0, MOST_SEED),
-        max_trials=None if max_trials is None else _whole("max_trials", max_trials, 1),
-        budget_seconds=None if budget in (None, 0) else _seconds("budget", budget, MOST_BUDGET_SECONDS),
+        seed=whole("seed", seed, 0, MOST_SEED),
+        max_trials=None if max_trials is None else whole("max_trials", max_trials, 1),
+        budget_seconds=None if seconds is None else _seconds("budget", seconds, MOST_BUDGET_SECONDS),
         compile_limit_seconds=_seconds("compile_limit", compile_limit, MOST_LIMIT_SECONDS),
         run_limit_seconds=_seconds("run_limit", run_limit, MOST_LIMIT_SECONDS),
         retried=outcomes_of(retry, FAILURES),
         vendor=vendor,
         reach=reach,
-        strategy=strategy,
+        strategy=plain_text("strategy", strategy),
         gain=checked_share("gain", gain, MOST_GAIN),
         cache=cache_named(cache) or Cache.DIRTY,
     )
@@ -202,17 +208,8 @@ def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> 
 
 
 def _seconds(name: str, value: float, most: float) -> float:
-    """The value, if it is a time that may be asked for. InputError for another."""
-    if not isinstance(value, int | float) or not 0 < value <= most:
+    """Return the time in seconds. InputError for what is none, and outside these bounds."""
+    seconds = real(name, value)
+    if not 0 < seconds <= most:
         raise InputError(f"{name} = {shown(value)}: expected seconds, above 0 and at most {most:g}")
-    return float(value)
-
-
-def _whole(name: str, value: int, least: int, most: int | None = None) -> int:
-    """The value, if it is a number that may be asked for. InputError for another."""
-    if not isinstance(value, int) or value < least or (most is not None and value > most):
-        raise InputError(
-            f"{name} = {shown(value)}: expected a whole number of at least {least}"
-            + ("" if most is None else f", at most {most}")
-        )
-    return value
+    return seconds

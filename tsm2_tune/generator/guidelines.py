@@ -7,11 +7,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.plain import plain
 
 NO_GUIDELINES = "none"  # as a user spells thresholds of 0
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Guidelines:
     """Thresholds of the guideline rules; the user's to set. A lower one keeps more configurations, 0 all of them.
 

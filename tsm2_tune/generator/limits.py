@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tsm2_tune.generator.plain import plain
+
 POSITIVE = (
     "warp_threads", "threads_per_block", "threads_per_sm", "blocks_per_sm", "registers_per_block",
     "registers_per_sm", "sms", "sm_clock_mhz", "dram_gbytes_per_s",
@@ -11,6 +13,7 @@ POSITIVE = (
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class DeviceLimits:
     """The limits that configurations are pruned by. Driver attribute names are in brackets.
 

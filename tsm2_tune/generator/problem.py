@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from tsm2_tune.errors import InputError, nearest_name
+from tsm2_tune.errors import InputError, nearest_name, shown
+from tsm2_tune.generator.plain import plain
 
 if TYPE_CHECKING:  # a command line is parsed without it
     import numpy as np
@@ -226,6 +227,7 @@ ACROSS = {"t": "n", "c": "n", "n": "t", "j": "t"}  # A's letter -> B's, where bo
 
 
 @dataclass(frozen=True, slots=True, order=True)
+@plain
 class Problem:
     """C (m x n) = alpha A (m x k) B (k x n) + beta C, where each matrix lies column-major or row-major.
 
@@ -253,12 +255,11 @@ class Problem:
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
             size = getattr(self, name)
-            if not hasattr(size, "__index__"):  # as NumPy's whole numbers have, too
-                raise InputError(f"{name} = {size!r}: expected a whole number")
             if not 1 <= size <= INT32_MAX:
-                raise InputError(f"shape {self.shape}: {name} = {size} is outside 1 ... {INT32_MAX}")
+                shape = "x".join(map(shown, (self.m, self.n, self.k)))
+                raise InputError(f"shape {shape}: {name} = {shown(size)} is outside 1 ... {INT32_MAX}")
         letters = "".join(OP_LETTERS)
-        if not isinstance(self.op, str) or not re.fullmatch(f"[{letters}][{letters}{SAME}]t?", self.op):
+        if not re.fullmatch(f"[{letters}][{letters}{SAME}]t?", self.op):
             raise InputError(
                 f"unknown op {self.op!r}: expected two of the letters {', '.join(OP_LETTERS)}, such as nn or tn,"
                 f" and a third t where C is row-major; {SAME} for the second where B is A's own matrix"

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from tsm2_tune.generator.candidate import Candidate, tunable
+from tsm2_tune.generator.plain import plain
 from tsm2_tune.generator.problem import Problem
 
 RuleKind = Literal["limit", "shape", "guideline"]
@@ -33,6 +34,7 @@ def _covering(options: tuple[int, ...], wanted: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Rule:
     """A reason to drop: `keeps` is false for a configuration that the rule drops."""
 

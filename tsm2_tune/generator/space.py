@@ -16,6 +16,7 @@ from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.guidelines import Guidelines, Thresholds
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.plain import plain
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, RESOURCES, Rule
@@ -26,6 +27,7 @@ OWN: Thresholds = MappingProxyType({})  # no threshold is moved
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class SearchSpace:
     """The candidates that every rule kept, and how many each rule dropped."""
 

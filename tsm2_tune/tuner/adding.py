@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Executable, Table, bindparam, case, cast, insert, select, update
 
-from tsm2_tune.errors import StoreError
+from tsm2_tune.errors import StoreError, shown
 from tsm2_tune.tuner import conditions, forgetting, records, rows, schema, stored
 from tsm2_tune.tuner.claim_rows import settle
 from tsm2_tune.tuner.domains import COUNT, checked
 from tsm2_tune.tuner.inserting import add_alone, add_once
 from tsm2_tune.tuner.past import Again
-from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, TuningRun, shown
+from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.vendor import storing
 
 _SAMPLE = insert(schema.sample)

@@ -15,8 +15,9 @@ from typing import Any
 
 from sqlalchemy import Column, RowMapping
 
+from tsm2_tune.errors import shown
 from tsm2_tune.generator.problem import DTYPES, INT32_MAX
-from tsm2_tune.tuner.trial import MOST_TEXT, Cache, Outcome, shown
+from tsm2_tune.tuner.trial import MOST_TEXT, Cache, Outcome
 from tsm2_tune.tuner.vendor.libraries import FILES
 
 Row = RowMapping | Mapping[str, Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tsm2_tune.generator.plain import plain
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner.patience import Options
@@ -15,6 +16,7 @@ from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, in_a_line
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Noted:
     """Something that a user may want to know, such as that another run has the device and this one waits."""
 
@@ -25,6 +27,7 @@ class Noted:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class RunStarted:
     """The device is this run's, and the database is open: the search begins."""
 
@@ -38,6 +41,7 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class ProblemStarted:
     """A problem's turn begins."""
 
@@ -53,6 +57,7 @@ class ProblemStarted:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class TrialStored:
     """A trial ended and is in the database."""
 
@@ -64,6 +69,7 @@ class TrialStored:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class TrialInterrupted:
     """The machine ended a trial, also when it was tried again at once. It says nothing of its kernel: not stored."""
 
@@ -74,6 +80,7 @@ class TrialInterrupted:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class FinalStored:
     """The finalists were measured again, and that is in the database."""
 
@@ -85,6 +92,7 @@ class FinalStored:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class FinalFailure:
     """Why the finalists have no new measurements; their first ones stand."""
 
@@ -97,6 +105,7 @@ class FinalFailure:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class WinnerVerified:
     """What was about to win was verified in full. Where it was not right, another one wins."""
 
@@ -111,6 +120,7 @@ class WinnerVerified:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class VendorLeftOut:
     """Why the vendor was not measured beside the finalists, where it was to be."""
 
@@ -123,6 +133,7 @@ class VendorLeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class ProblemEnded:
     """A problem's turn is over; `winner` is None where no configuration gave a right result."""
 
@@ -145,6 +156,7 @@ class ProblemEnded:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Confirmed:
     """The finals of a problem were repeated, or why they were not."""
 
@@ -191,6 +203,7 @@ class Confirmed:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class PairsStarted:
     """From here on kernels are measured at shapes that they did not win, if any are to be: see `pairs` of `tune`."""
 
@@ -199,6 +212,7 @@ class PairsStarted:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Crossed:
     """How far the measuring of pairs is, of a kernel and a shape that it did not win."""
 
@@ -210,6 +224,7 @@ class Crossed:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class FleetStarted:
     """Several runs begin on one database, each on a device of its own. What happens in them follows as `OfRun`."""
 
@@ -221,6 +236,7 @@ class FleetStarted:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class OfRun:
     """Something that happened in one of several runs."""
 
@@ -232,6 +248,7 @@ class OfRun:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class RunEnded:
     """One of several runs is over. The others take over what one that failed was at."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from tsm2_tune.generator.plain import plain
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.trial import IN_FINALS, Cache, Outcome, TimeLimits
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Options:
     """How much to try, and how patiently."""
 

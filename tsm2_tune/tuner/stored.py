@@ -12,6 +12,7 @@ from typing import Any
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig, Launch, OtherConfig
 from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.plain import plain
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings, rate_text
@@ -40,6 +41,7 @@ PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n",
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class BestRow:
     """The winner of one problem on one device: a row of the view `best`, by the rules of best_view.BEST_VIEW."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tsm2_tune.errors import DeviceError, InputError
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.plain import plain
 from tsm2_tune.generator.profiles import DRIVER_NAMES, PROFILES, profile_named
 from tsm2_tune.tuner.basis import basis, tools
 from tsm2_tune.tuner.compiler import Toolchain
@@ -18,6 +19,7 @@ MOST_ORDINAL_DIGITS = 9  # an ordinal is a C int
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Target:
     """A device that can run kernels, with the compiler for it."""
 

@@ -6,26 +6,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.plain import plain
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.generator.source import KernelSource
 
 MOST_TEXT = 1000  # characters of a name
-SHOWN = 60  # characters of a value in a message
 
 
 def in_a_line(text: str) -> str:
     """The text as a name may be in a row: whatever cannot be printed is a space, and it is not too long."""
     return "".join(c if c.isprintable() else " " for c in text)[:MOST_TEXT]
-
-
-def shown(value: object) -> str:
-    """The value as Python writes it, or its beginning."""
-    try:
-        text = repr(value[:SHOWN] if isinstance(value, str | bytes) else value)
-    except ValueError:  # Python writes no whole number of thousands of digits
-        return "a number of thousands of digits"
-    return text if len(text) <= 2 * SHOWN else f"{text[:SHOWN]}..."
 
 
 class Outcome(StrEnum):
@@ -54,6 +45,7 @@ PREFERRED = (Cache.DIRTY, Cache.CLEAN, Cache.WARM)  # of a problem with winners 
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Binary:
     """A compiled kernel on disk, with what the compiler said it uses."""
 
@@ -64,6 +56,7 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class CompileFailure:
     """Why there is no binary."""
 
@@ -72,6 +65,7 @@ class CompileFailure:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class LoadedResources:
     """What a loaded kernel really uses, as the driver reports it."""
 
@@ -82,6 +76,7 @@ class LoadedResources:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Verdict:
     """Comparison of every element with the reference."""
 
@@ -91,6 +86,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Measurement:
     """Times of one kernel on one problem, in microseconds."""
 
@@ -105,6 +101,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class TimeLimits:
     """How long a trial may take, in seconds, before it counts as timed out."""
 
@@ -119,6 +116,7 @@ class TimeLimits:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Trial:
     """One try of one configuration on one problem."""
 
@@ -145,6 +143,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class VendorMeasurement:
     """A routine of the vendor's on one problem, measured in turns with finalists, in one state of the L2."""
 
@@ -156,6 +155,7 @@ class VendorMeasurement:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Final:
     """The finalists of one problem measured again, interleaved, in each of some states of the L2."""
 
@@ -165,6 +165,7 @@ class Final:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class DeviceIdentity:
     """Which device, and with which tools: the facts that a number must travel with."""
 
@@ -177,6 +178,7 @@ class DeviceIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class TuningRun:
     """One invocation on one device."""
 

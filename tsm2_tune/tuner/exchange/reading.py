@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, shown
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
@@ -17,7 +17,7 @@ from tsm2_tune.tuner.exchange import kernel_tuner, t4
 from tsm2_tune.tuner.exchange.record import NAME, Entry, entry_of, refuse_version
 from tsm2_tune.tuner.importing.reading import WRONG, Told, content_of, refuse_constant
 from tsm2_tune.tuner.importing.union import Part, TrialKey, Tried
-from tsm2_tune.tuner.trial import Outcome, in_a_line, shown
+from tsm2_tune.tuner.trial import Outcome, in_a_line
 
 T = TypeVar("T")
 DOCUMENTS: dict[str, Callable[[Entry], dict[str, Any]]] = {

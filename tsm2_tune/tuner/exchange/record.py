@@ -15,13 +15,14 @@ from typing import Any
 
 from sqlalchemy import Table
 
+from tsm2_tune.errors import shown
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import schema, stored
 from tsm2_tune.tuner.domains import checked
 from tsm2_tune.tuner.importing.parts import IDS
 from tsm2_tune.tuner.importing.reading import device_of, problem_spelt
 from tsm2_tune.tuner.importing.union import RUN, STARTED_AT, Part, Round, RunKey, Timed, TrialKey, Tried
-from tsm2_tune.tuner.trial import Cache, Outcome, shown
+from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.vendor import storing
 
 NAME, VERSION = "tsm2_tune", 1

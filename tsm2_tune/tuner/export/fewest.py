@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from tsm2_tune.errors import TuneError
+from tsm2_tune.generator.plain import plain
 from tsm2_tune.tuner.events import Noted, ProblemEvent
 from tsm2_tune.tuner.export.measuring import Bench, Narrowed, Search
 from tsm2_tune.tuner.export.pairs import Selected, Tuned, refuse_stale
@@ -19,6 +20,7 @@ from tsm2_tune.tuner.tune import Options
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class ChoiceStarted:
     """From here on it is measured what the choice for one element type and op has to know."""
 
@@ -31,6 +33,7 @@ class ChoiceStarted:
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class KernelsChosen:
     """The kernels that are chosen for the shapes of one device, element type and op."""
 

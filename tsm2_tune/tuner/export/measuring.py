@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Self
 
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.plain import plain
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import job, suggested
 from tsm2_tune.tuner.claims import Claims
@@ -36,6 +37,7 @@ Pair = tuple[str, Problem]  # a kernel's text, a shape
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Narrowed:
     """How far the search for the fewest kernels is."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.plain import plain
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import quarantine, stored
 from tsm2_tune.tuner.database import Database
@@ -19,6 +20,7 @@ from tsm2_tune.tuner.repeating import Lost, repeated
 
 
 @dataclass(frozen=True, slots=True)
+@plain
 class Imported:
     """What an import has come to."""
 

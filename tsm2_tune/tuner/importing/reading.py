@@ -14,7 +14,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, shown
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
@@ -38,7 +38,7 @@ from tsm2_tune.tuner.importing.text import (
     VERSION,
 )
 from tsm2_tune.tuner.importing.union import RUN, STARTED_AT, Part, Round, RunKey, Timed, TrialKey, Tried
-from tsm2_tune.tuner.trial import Cache, LoadedResources, Measurement, Outcome, Trial, Verdict, in_a_line, shown
+from tsm2_tune.tuner.trial import Cache, LoadedResources, Measurement, Outcome, Trial, Verdict, in_a_line
 
 MOST_BYTES = 64_000_000  # of a file; a text of 5,000 trials has 1.2 MB
 FIRST = f'{{"{NAME}":'.encode()  # what such a text begins with
