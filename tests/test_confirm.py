@@ -56,6 +56,17 @@ def test_a_winner_that_wins_again_is_kept(store: Store) -> None:
     assert tuner.in_full == [(A.text, SHAPE), (B.text, SHAPE)]
 
 
+@pytest.mark.parametrize(
+    ("now_us", "change"), [(28.0, "faster"), (94.0, "faster"), (96.0, ""), (104.0, ""), (106.0, "slower")]
+)
+def test_a_winner_whose_time_changed_is_not_kept(store: Store, now_us: float, change: str) -> None:
+    """By more than 5 % beyond the spread."""
+    found, _ = confirmed(store, {A: 100.0}, {A: now_us})
+    assert (found.change, found.is_kept, facts(found)["change"]) == (change, not change, change)
+    assert str(found).startswith(f"{SHAPE.text}: {change or 'kept'}: ")
+    assert ("confirm again on an idle device" in str(found)) is bool(change)
+
+
 def test_a_winner_that_another_overtakes_has_changed(store: Store) -> None:
     found, _ = confirmed(store, {A: 100.0, B: 103.0}, {A: 110.0, B: 90.0})
     assert not found.is_kept
@@ -68,7 +79,8 @@ def test_rounds_go_on_until_the_fastest_was_among_them(store: Store) -> None:
     """All are slower now: what was not among the finalists seems fastest, until it is timed beside them."""
     found, tuner = confirmed(store, {A: 100.0, B: 103.0, C: 120.0}, {A: 130.0, B: 134.0, C: 150.0})
     assert [members for _, members in tuner.rounds] == [{A.text, B.text}, {A.text, C.text}]
-    assert found.is_kept
+    assert found.now is not None
+    assert found.now.config == A.text
     assert (C.text, SHAPE) in tuner.in_full
 
 

@@ -26,7 +26,8 @@ from tsm2_tune.tuner.device import KernelFault, LaunchFailed
 from tsm2_tune.tuner.host import run_on_host
 from tsm2_tune.tuner.host.device import HostDevice, host_identity
 from tsm2_tune.tuner.host.limits import host_limits
-from tsm2_tune.tuner.host.toolchain import host_text, host_toolchain
+from tsm2_tune.tuner.host.text import host_text
+from tsm2_tune.tuner.host.toolchain import host_toolchain
 
 pytestmark = ON_HOST
 

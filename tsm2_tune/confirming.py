@@ -72,6 +72,7 @@ def facts(one: Confirmed) -> dict[str, Any]:
         "now_us": None if one.now is None else one.now.median_us,
         "vendor_us": None if one.now is None else one.now.vendor_us,
         "drift_percent": None if one.drift is None else 100 * one.drift,
+        "change": one.change,
         "spread_percent": 100 * one.spread,
         "slowed_samples": None if one.again is None else one.again.slowed,
         "wrong": [{"configuration": each.config, **_ending(asdict(each))} for each in one.wrong],

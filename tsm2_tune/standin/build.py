@@ -11,6 +11,7 @@ from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
 from tsm2_tune.runtime.driver import device_of
 from tsm2_tune.tuner import cache
+from tsm2_tune.tuner.environment import OF_LINKERS, OF_TEXTS, deciding
 from tsm2_tune.tuner.host.toolchain import compiler_command
 from tsm2_tune.tuner.processes import workplace
 from tsm2_tune.tuner.shared_objects import as_c, c_texts, shared_object
@@ -34,7 +35,10 @@ def standin_path() -> Path:
     compiler = compiler_command()
     path = kept(
         digest(
-            __version__, " ".join(compiler), *(f"{name}\0{text.decode()}" for name, text in sorted(texts.items()))
+            __version__,
+            " ".join(compiler),
+            *map(str, deciding((*OF_TEXTS, *OF_LINKERS))),
+            *(f"{name}\0{text.decode()}" for name, text in sorted(texts.items())),
         ),
         lambda: shared_object(texts, lambda folder, output: _command(compiler, folder, output), "stand-in"),
     )
@@ -68,6 +72,7 @@ def digest(*texts: str) -> str:
 
 def kept(key: str, make: Callable[[], bytes]) -> Path:
     """The cache's file of this key, made where it is not there."""
+    cache.refuse_noexec()
     found = cache.find(key, ".so")
     if found is not None:
         return found[0]

@@ -63,6 +63,16 @@ def cache_folder() -> Path:
     return folder
 
 
+def refuse_noexec() -> None:
+    """Raise InputError where no library can be loaded from the cache folder."""
+    folder = cache_folder()
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        raise InputError(
+            f"cache folder {folder} is on a file system that is mounted noexec, from which no compiled kernel can be"
+            " loaded: set XDG_CACHE_HOME to a folder elsewhere"
+        )
+
+
 def _make_trusted(folder: Path) -> None:
     """Make the folder where it is missing. InputError where others can change what is in it, or this user cannot."""
     for place in (*reversed(folder.parents), folder):

@@ -14,9 +14,10 @@ from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.source import code
 from tsm2_tune.tuner import cache
 from tsm2_tune.tuner.cache import cache_folder, remove_leftovers
+from tsm2_tune.tuner.environment import Variables, compiler_environment
 from tsm2_tune.tuner.interruptions import PASSING, interruption, out_of_memory_kills, refuse_full_disk, signal_name
 from tsm2_tune.tuner.processes import Ended, Ending, kill_running, kills, run, workplace
-from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome, in_a_line
 
 __all__ = ["Toolchain", "answer", "cache_folder", "compile_text", "kill_running", "remove_leftovers"]
 
@@ -43,12 +44,42 @@ class Toolchain:
     # Folders of headers that take the place of larger ones: the binary is the same, if they suit the compiler.
     includes: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()  # those named to the linker, which looks in them for what the text lacks
+    variables: Variables = ()  # of the environment, which change what the compiler makes
+    differs: str = ""  # how it differs from a plain compiler of its version, such as a script's digest; "": it is one
+
+    @property
+    def stated_flags(self) -> str:
+        """The flags that results are stored with, and what else changes what the compiler makes."""
+        named = (f"{name}={value}" for name, value in self.variables)
+        text = " ".join(filter(None, (*self.flags, *named, self.differs)))
+        if in_a_line(text) == text:
+            return text
+        return (
+            f"{in_a_line(' '.join(self.flags))[:200]} and more, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
+        )
 
     @property
     def digest(self) -> str:
         """SHA-256 of everything that decides the binary besides the text and its definitions."""
-        facts = [self.compiler, self.version, self.flags, self.suffix, self.extra_digest, *self.libraries]
+        facts: list[object] = [
+            self.compiler,
+            self.version,
+            self.flags,
+            self.suffix,
+            self.extra_digest,
+            *self.libraries,
+        ]
+        facts += [self.variables, self.differs]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def script_digest(path: str) -> str:
+    """Return the name and digest of a compiler that is a script, which may call any other; "" for a program."""
+    with open(path, "rb") as file:
+        if file.read(4) == b"\x7fELF":
+            return ""
+        file.seek(0)
+        return f"[{Path(path).name} is a script, SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()}]"
 
 
 def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
@@ -123,8 +154,8 @@ def _compiled(
             command = [toolchain.compiler, *toolchain.flags, *definitions, "-o", str(output), str(source)]
             command += toolchain.libraries
             killed_before = out_of_memory_kills()
-            # No file of the compiler's stays elsewhere, and it tells in English how its parts ended.
-            environment = {"TMPDIR": str(work.folder), "LC_ALL": "C"}
+            # No file of the compiler's stays elsewhere.
+            environment = compiler_environment(toolchain.variables) | {"TMPDIR": str(work.folder)}
             ended = work.run(command, limit_seconds=limit_seconds, environment=environment)
             why = None if ended.is_well else _failure(ended, toolchain, limit_seconds, killed_before)
             if why is None and not output.is_file():

@@ -110,7 +110,7 @@ def identity_of(drv: Any, device: Any, toolchain: Toolchain) -> DeviceIdentity:
         compute_capability=f"{major}.{minor}",
         driver=driver_version(drv),
         toolkit=toolchain.version,
-        flags=" ".join(toolchain.flags),
+        flags=toolchain.stated_flags,
     )
 
 

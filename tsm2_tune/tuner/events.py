@@ -155,6 +155,10 @@ class ProblemEnded:
         return f"{self.problem.text}: {text} ({_counted(self.new_trials, 'new trial')})"
 
 
+MOST_DRIFT = 0.05  # of a winner's time between two finals, beyond what their intervals leave open
+NEXT_STEP = "confirm again on an idle device; if it stays so, forget the problem's trials and tune again"
+
+
 @dataclass(frozen=True, slots=True)
 @plain
 class Confirmed:
@@ -168,9 +172,16 @@ class Confirmed:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the same configuration won again, and all finalists were right."""
+        """Whether the same configuration won again in about the time that it took, and all finalists were right."""
         won = self.now is not None and self.now.config == self.before.config
-        return won and self.again is not None and not self.wrong and not self.trouble
+        return won and self.again is not None and not self.wrong and not self.trouble and not self.change
+
+    @property
+    def change(self) -> str:
+        """The words slower or faster if the winner's drift is over MOST_DRIFT beyond the spread, else ""."""
+        if self.drift is None or abs(self.drift) <= MOST_DRIFT + self.spread:
+            return ""
+        return "slower" if self.drift > 0 else "faster"
 
     @property
     def drift(self) -> float | None:
@@ -186,10 +197,11 @@ class Confirmed:
 
     def __str__(self) -> str:
         before, text = self.before, f"{self.before.problem.text}: "
+        is_winner = self.now is not None and self.now.config == before.config
         if self.again is None:
             text += f"not confirmed: {in_a_line(before.config)} was {before.median_us:.1f} us"
         else:
-            text += "kept" if self.now is not None and self.now.config == before.config else "changed"
+            text += (self.change or "kept") if is_winner else "changed"
             text += f": {in_a_line(before.config)} {before.median_us:.1f} us, now {self.again.median_us:.1f} us"
             text += f" ({100 * (self.drift or 0.0):+.1f} %, spread {100 * self.spread:.1f} %)"
         if self.now is None:
@@ -197,6 +209,8 @@ class Confirmed:
         elif self.now.config != before.config:
             text += f"; {in_a_line(self.now.config)} wins with {self.now.median_us:.1f} us"
         text += "".join(f"; {in_a_line(one.config)} is wrong now: {in_a_line(one.detail)}" for one in self.wrong)
+        if self.change and is_winner:
+            text += f"; {NEXT_STEP}"
         if self.again is not None and self.again.slowed:
             text += f"; {self.again.slowed} samples while the clock had dropped"
         return text + (f"; {in_a_line(self.trouble)}" if self.trouble else "")

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.tensor_cores import WITH_WARPGROUP_PRODUCTS
-from tsm2_tune.tuner.compiler import Toolchain, answer
+from tsm2_tune.tuner.compiler import ANSWER_SECONDS, Toolchain, answer, script_digest
+from tsm2_tune.tuner.environment import OF_NVCC, OF_TEXTS, compiler_environment, deciding
+from tsm2_tune.tuner.processes import run
 from tsm2_tune.tuner.trial import in_a_line
 
+SAMPLE = "sample.cu"  # which need not be there
+# Lines of nvcc's dry run: one that sets a variable of places, and one of flags that its nvcc.profile adds.
+_PLACE = re.compile(r"#\$ (?!\w+_FLAGS=)\w+=")
+_ADDED = re.compile(r"^#\$ \w+_FLAGS=.*\S", re.MULTILINE)
+_PATH = re.compile(r"/[^\s\"]*/|tmpxft_[0-9a-f]+")
 VARIABLES = ("CUDA_HOME", "CUDA_PATH")  # each may name a toolkit; the first counts
 
 
@@ -58,12 +67,44 @@ def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
     if not (told.is_well and release):
         said = answer(compiler, "--version", errors=True).messages.strip() or "no output"
         raise ToolMissing(f"{compiler} --version fails ({said}): mend the toolkit")
+    flags = ("-cubin", f"-arch={architecture_flag(compute_capability)}", "-std=c++17", "-Xptxas", "-v")
     return Toolchain(
         compiler=compiler,
         version=in_a_line(release),
-        flags=("-cubin", f"-arch={architecture_flag(compute_capability)}", "-std=c++17", "-Xptxas", "-v"),
+        flags=flags,
         source_suffix=".cu",
         suffix=".cubin",
         extra_digest="",
         includes=(str(Path(__file__).with_name("nvcc_include")),),
+        variables=deciding((*OF_NVCC, *OF_TEXTS)),
+        differs=_differences(compiler, flags),
     )
+
+
+def _differences(compiler: str, flags: tuple[str, ...]) -> str:
+    """Return how the compiler differs from the nvcc of its toolkit; "" for that itself, and for a script that only
+    starts it.
+
+    nvcc tells what it would run, with all options (--dryrun): that is compared with what its toolkit's own nvcc says.
+    """
+    said = _dry_run(compiler, flags)
+    folder = re.search(r"^#\$ _HERE_=(.+)$", said, re.MULTILINE)
+    own = os.path.join(folder[1], "nvcc") if folder else ""
+    if not os.path.isfile(own) or script_digest(own):
+        return script_digest(compiler)
+    found = _commands(said)
+    if _ADDED.search(found) or found != _commands(_dry_run(own, flags)):
+        return f"[nvcc with other options, SHA-256 {hashlib.sha256(found.encode()).hexdigest()}]"
+    return ""
+
+
+def _dry_run(compiler: str, flags: tuple[str, ...]) -> str:
+    """Return what nvcc says that it would run, without the user's variables, which are stated by their values."""
+    command = [compiler, *flags, "--dryrun", "-o", "/dev/null", SAMPLE]
+    return run(command, limit_seconds=ANSWER_SECONDS, environment=compiler_environment(())).messages
+
+
+def _commands(said: str) -> str:
+    """Return its commands with their options, and its lines of flags, without paths of this machine."""
+    lines = (line for line in said.splitlines() if not _PLACE.match(line))
+    return _PATH.sub("", "\n".join(lines))

@@ -21,6 +21,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from tsm2_tune.tuner.environment import compiler_environment
+
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 ANSWER_SECONDS = 60.0  # for a supervisor to answer, past the limit of what it runs: a busy machine takes a while
 END_SECONDS = 10.0  # for a supervisor to kill what it runs and to end
@@ -242,7 +244,10 @@ class Workplace:
         environment: Mapping[str, str] | None = None,
         errors: bool = True,
     ) -> Ended:
-        """How the command ended. `errors`: whether standard error is among its messages."""
+        """How the command ended. `errors`: whether standard error is among its messages.
+
+        Its environment is that of compilers, if no other is given.
+        """
         try:
             folder = os.getcwd()
         except OSError:  # it was removed
@@ -251,7 +256,7 @@ class Workplace:
             "run": command,
             "limit": limit_seconds,
             "still": STILL_SECONDS,
-            "environment": {**os.environ, **(environment or {})},
+            "environment": dict(compiler_environment() if environment is None else environment),
             "cwd": folder,
             "errors": errors,
         }
@@ -296,7 +301,10 @@ def workplace(parent: Path) -> Iterator[Workplace]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(command: list[str], *, limit_seconds: float, errors: bool = True) -> Ended:
+def run(
+    command: list[str], *, limit_seconds: float, environment: Mapping[str, str] | None = None, errors: bool = True
+) -> Ended:
     """How a command ended that needs no working folder. OSError where it cannot be started."""
     with _taken() as supervisor:
-        return Workplace(supervisor, Path()).run(command, limit_seconds=limit_seconds, errors=errors)
+        place = Workplace(supervisor, Path())
+        return place.run(command, limit_seconds=limit_seconds, environment=environment, errors=errors)

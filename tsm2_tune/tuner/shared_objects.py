@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.tuner import cache
-from tsm2_tune.tuner.interruptions import refuse_full_disk
-from tsm2_tune.tuner.processes import workplace
+from tsm2_tune.tuner.environment import compiler_environment
+from tsm2_tune.tuner.interruptions import refuse_full_disk, signal_name
+from tsm2_tune.tuner.processes import Ended, Ending, workplace
 
 LIMIT_SECONDS = 600.0  # for the C compiler
 
@@ -24,7 +25,13 @@ def as_c(sources: Iterable[Path]) -> list[str]:
     return [*(word for source in sources for word in ("-x", "c", str(source))), "-x", "none"]
 
 
-def shared_object(files: Mapping[str, bytes], command: Callable[[Path, Path], list[str]], what: str) -> bytes:
+def shared_object(
+    files: Mapping[str, bytes],
+    command: Callable[[Path, Path], list[str]],
+    what: str,
+    *,
+    limit_seconds: float = LIMIT_SECONDS,
+) -> bytes:
     """What the command, of a folder that has these files and of the file to make, makes of them.
 
     ToolMissing where the compiler does not make it, InputError where there is no place to work.
@@ -35,14 +42,22 @@ def shared_object(files: Mapping[str, bytes], command: Callable[[Path, Path], li
             for file, content in files.items():
                 (work.folder / file).write_bytes(content)
             output = work.folder / what
-            line, environment = command(work.folder, output), {"TMPDIR": str(work.folder), "LC_ALL": "C"}
-            ended = work.run(line, limit_seconds=LIMIT_SECONDS, environment=environment)
+            line, environment = command(work.folder, output), {**compiler_environment(), "TMPDIR": str(work.folder)}
+            ended = work.run(line, limit_seconds=limit_seconds, environment=environment)
             if not ended.is_well or not output.is_file():
                 refuse_full_disk(parent)
-                said = ended.messages.replace(str(work.folder), "").strip()[-2000:] or f"it {ended.how}"
+                said = ended.messages.replace(str(work.folder), "").strip()[-2000:]
+                said = "it ended well, but wrote no output" if ended.is_well else said or _silent(ended)
                 raise ToolMissing(f"{line[0]} does not build the {what}: {said}")
             return output.read_bytes()
     except OSError as error:
         raise InputError(
             f"cannot build the {what} in {parent} ({error.strerror}): make it writable, with space left"
         ) from error
+
+
+def _silent(ended: Ended) -> str:
+    """Return how a compiler failed that said nothing."""
+    if ended.how is Ending.SIGNALLED:
+        return f"it was killed by {signal_name(ended.status)}"
+    return f"it {ended.how.value} {ended.status}, and said nothing"

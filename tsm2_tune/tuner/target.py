@@ -10,6 +10,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.plain import plain
 from tsm2_tune.generator.profiles import DRIVER_NAMES, PROFILES, profile_named
 from tsm2_tune.tuner.basis import basis, tools
+from tsm2_tune.tuner.cache import refuse_noexec
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.trial import Cache, DeviceIdentity
@@ -64,12 +65,14 @@ def default_spec() -> str:
 def find_target(spec: str) -> Target:
     """The device that `spec` names: a CUDA ordinal or "cpu".
 
-    InputError for another word, DeviceError where it does not answer, ToolMissing without its compiler.
+    InputError for another word, and for a host's cache that no kernel can be loaded from; DeviceError where the
+    device does not answer, ToolMissing without its compiler.
     """
     if spec == HOST:
         from tsm2_tune.tuner.host.device import host_identity, host_limits
         from tsm2_tune.tuner.host.toolchain import host_toolchain, watching
 
+        refuse_noexec()
         toolchain = host_toolchain()
         return Target(HOST, host_limits(), host_identity(toolchain), toolchain, watching(toolchain))
     ordinal = check_spec(spec)

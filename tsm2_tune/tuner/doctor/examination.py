@@ -18,7 +18,7 @@ from tsm2_tune.tuner.doctor.driver import NO_GPU, driver
 from tsm2_tune.tuner.doctor.finding import Finding, Question, State, note, problem
 from tsm2_tune.tuner.doctor.nvidia_smi import nvidia_smi
 from tsm2_tune.tuner.doctor.software import extras, host_compiler, pycuda, python
-from tsm2_tune.tuner.doctor.storage import cache, database
+from tsm2_tune.tuner.doctor.storage import cache, cache_left_as_it_was, database
 from tsm2_tune.tuner.doctor.toolkit import toolkit, vendor
 from tsm2_tune.tuner.target import HOST
 from tsm2_tune.tuner.trial import in_a_line
@@ -72,7 +72,7 @@ class Examination:
 
 def examine(spec: str | None, database: str) -> Examination:
     """Probe all that tuning on the device needs; by default GPU 0 where there is one, else the host."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with cache_left_as_it_was(), ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             of_driver = [] if spec == HOST else _examined(FIRST, Question(spec or "0", database))
             facts = next((one.facts for one in of_driver if one.facts), {})

@@ -11,6 +11,7 @@ from typing import Any
 
 import tsm2_tune
 from tsm2_tune.errors import TuneError
+from tsm2_tune.tuner.cache import refuse_noexec, working_parent
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.host.toolchain import compiler_command, host_toolchain
 from tsm2_tune.tuner.processes import Ended, Ending, run
@@ -63,31 +64,39 @@ def host_compiler(question: Question) -> list[Finding]:
     """Compiles a line with the flags of kernels, and calls it."""
     name = "C++ compiler"
     means = "--device cpu cannot run"
-    remedy = "mend it, or name another in CXX"
     try:
-        compiler = compiler_command()[0]
-        told = run([compiler, "--version"], limit_seconds=COMPILE_SECONDS)
-        if told.how is Ending.TIMED_OUT:
-            return [problem(name, f"{compiler} --version: {ending_of(told)}", means=means, remedy=remedy)]
-        toolchain = host_toolchain()
+        return [_compiled(name, means, working_parent())]
     except TuneError as error:
         return [problem(name, in_a_line(str(error)), means=means)]
-    with tempfile.TemporaryDirectory() as folder:
+
+
+def _compiled(name: str, means: str, place: Path) -> Finding:
+    """Whether a line runs that is compiled in this folder, from where kernels are loaded too."""
+    remedy = "mend it, or name another in CXX"
+    command = compiler_command()
+    told = run([*command, "--version"], limit_seconds=COMPILE_SECONDS)
+    if told.how is Ending.TIMED_OUT:
+        return problem(name, f"{command[0]} --version: {ending_of(told)}", means=means, remedy=remedy)
+    refuse_noexec()
+    toolchain = host_toolchain()
+    with tempfile.TemporaryDirectory(dir=place) as folder:
         source, binary = Path(folder, "line.cpp"), Path(folder, "line.so")
         source.write_text(LINE)
-        command = [toolchain.compiler, *toolchain.flags, "-o", str(binary), str(source)]
-        ended = run(command, limit_seconds=COMPILE_SECONDS - told.seconds)
+        line = [toolchain.compiler, *toolchain.flags, "-o", str(binary), str(source)]
+        ended = run(line, limit_seconds=COMPILE_SECONDS - told.seconds)
         if not ended.is_well:
             found = f"{toolchain.compiler} does not compile a line: {ending_of(ended)}"
-            return [problem(name, found, means=means, remedy=remedy)]
+            return problem(name, found, means=means, remedy=remedy)
         try:
             answered = ctypes.CDLL(str(binary)).answer()
         except (OSError, AttributeError) as error:
             answered = in_a_line(str(error))
     if answered != ANSWER:
         found = f"what {toolchain.compiler} compiles does not run: {answered}"
-        return [problem(name, found, means=means, remedy="set TMPDIR to a folder that programs may be run from")]
-    return [ok(name, f"{toolchain.version} ({toolchain.compiler})")]
+        return problem(
+            name, found, means=means, remedy="set XDG_CACHE_HOME to a folder that programs may be run from"
+        )
+    return ok(name, f"{toolchain.version} ({toolchain.compiler})")
 
 
 def pycuda(question: Question) -> list[Finding]:

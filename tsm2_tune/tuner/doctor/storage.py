@@ -7,7 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tsm2_tune.errors import TuneError
@@ -32,21 +33,31 @@ except sqlite3.OperationalError as error:
 """
 
 
+@contextmanager
+def cache_left_as_it_was() -> Iterator[None]:
+    """Remove the cache's folders afterwards that were not there before."""
+    try:
+        place = Path(os.path.realpath(binaries.named_folder()), binaries.WORKING)
+        missing = [one for one in (place, *place.parents) if not os.path.lexists(one)]
+    except TuneError:  # a probe tells that
+        missing = []
+    try:
+        yield
+    finally:
+        for one in missing:
+            with suppress(OSError):
+                one.rmdir()
+
+
 def cache(question: Question) -> list[Finding]:
     """Where it is, whether it can be written, its size, and its disk's free space."""
     name = "cache"
     try:
         folder = Path(os.path.realpath(binaries.named_folder()))
-        missing = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
-        try:
-            binaries.cache_folder()  # makes it, and refuses one that others can change
-            _write(folder)
-            kept, limit_bytes = list(binaries.entries()), binaries.cache_limit_bytes()
-            free_bytes = _free_bytes(folder)
-        finally:
-            for place in missing:
-                with suppress(OSError):
-                    place.rmdir()
+        binaries.cache_folder()  # makes it, and refuses one that others can change
+        _write(folder)
+        kept, limit_bytes = list(binaries.entries()), binaries.cache_limit_bytes()
+        free_bytes = _free_bytes(folder)
     except TuneError as error:
         return [problem(name, in_a_line(str(error)), means="no kernel is compiled")]
     except OSError as error:

@@ -40,7 +40,7 @@ def host_identity(toolchain: Toolchain) -> DeviceIdentity:
         compute_capability="",
         driver="host",
         toolkit=toolchain.version,
-        flags=" ".join(toolchain.flags),
+        flags=toolchain.stated_flags,
     )
 
 

@@ -8,12 +8,18 @@ import platform
 import re
 import shlex
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.tuner.compiler import Toolchain, answer
+from tsm2_tune.tuner.compiler import ANSWER_SECONDS, Toolchain, answer, script_digest
+from tsm2_tune.tuner.environment import OF_LINKERS, OF_TEXTS, Variables, deciding
+from tsm2_tune.tuner.host import text
+from tsm2_tune.tuner.host.text import host_text
+from tsm2_tune.tuner.machine_code import machine_code_digest
+from tsm2_tune.tuner.shared_objects import shared_object
 from tsm2_tune.tuner.trial import in_a_line
 
 HEADERS = Path(__file__).parent
@@ -35,6 +41,24 @@ FLAGS_WHERE_TAKEN = (
     # An index past the end of an array that a thread has in registers, or a block in shared memory, is a fault.
     ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"),
 )
+
+# Its machine code tells which compiler it was, and with which flags, whatever a wrapper says. It needs C++'s library.
+SAMPLE = """
+#include <cmath>
+#include <stdexcept>
+extern "C" __attribute__((visibility("default"))) double sample(const double *a, const float *b, int n)
+{
+    if (n < 0) throw std::invalid_argument("n");
+    double sum = 0.0;
+    float scaled[8] = {};
+    for (int i = 0; i < n; ++i) {
+        sum += a[i] * b[i] / std::sqrt(a[i]);
+        scaled[i % 8] += b[i] * b[i] + 1.0f / b[i];
+    }
+    for (float one : scaled) sum += one;
+    return sum;
+}
+"""
 
 # Of a text that is watched for races (races.h): a call before each access, of functions that are in the text. The
 # compiler's own library for races is not linked, so what is linked otherwise has to be named.
@@ -63,54 +87,30 @@ extern "C" __global__ void sample(block *blocks, unaligned *others, short *short
 }
 """
 
-# What a text must not be searched in: comments and strings.
-_NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
-_BOUNDS = r"(?:__launch_bounds__\s*\((?P<{0}>(?:[^()]|\([^()]*\))*)\)\s*)?"
-_KERNEL = re.compile(
-    r"__global__\s+" + _BOUNDS.format("before") + r"void\s+" + _BOUNDS.format("after") + r"(?P<name>\w+)\s*\("
-)
-_STATIC_SHARED = re.compile(
-    r"(?<!extern )(?<!static )\b__shared__\b(?P<variable>[^;,=]*?\b(?P<name>\w+)(?:\[[^;,=]*)?;)?"
-)
 
-
-def host_text(text: str) -> str:
-    """The CUDA text as the host's compiler gets it: line for line the same, and each kernel made known.
-
-    A kernel is a `__global__ void` function at global scope that no preprocessor condition leaves out. Static
-    shared variables become `static`, as the threads of a block share them, and are made known to what tells races.
-    """
-    code = _NO_CODE.sub(" ", text)
-    kernels = [
-        f"TSM2_HOST_KERNEL({', '.join(filter(None, (found['name'], found['before'] or found['after'])))})"
-        for found in _KERNEL.finditer(code)
-    ]
-
-    def made_static(found: re.Match[str]) -> str:
-        if found["name"] is None:
-            return f"static {found[0]}"
-        return f"static {found[0]} tsm2_host::know_shared({found['name']});"
-
-    return "\n".join([_STATIC_SHARED.sub(made_static, text), *kernels, ""])
-
-
-def compilable(text: str) -> str:
+def compilable(cuda_text: str) -> str:
     """`host_text` behind our header: where that lies is so no part of the flags that results are stored with."""
-    return f'#include "{HEADERS}/cuda_on_host.h"\n#line 1\n{host_text(text)}'
+    return f'#include "{HEADERS}/cuda_on_host.h"\n#line 1\n{host_text(cuda_text)}'
 
 
 def host_toolchain() -> Toolchain:
-    """The compiler named by $CXX, or else the first of c++, g++ and clang++ on PATH; ToolMissing without one."""
-    compiler, *own_flags = compiler_command()
-    flags = (*own_flags, *FLAGS, *_flags_taken(compiler))
+    """The command named by $CXX, or else the first of c++, g++ and clang++ on PATH.
+
+    ToolMissing where there is none, or where it does not build a C++ library.
+    """
+    compiler, *own_words = compiler_command()
+    variables = deciding((*OF_TEXTS, *OF_LINKERS))
+    version, taken, sample, differs = _answers((compiler, *own_words), variables, _files((compiler, *own_words)))
     return Toolchain(
         compiler=compiler,
-        version=_version(compiler),
-        flags=flags,
+        version=version,
+        flags=(*own_words, *FLAGS, *taken),
         source_suffix=".cpp",
         suffix=".so",
-        extra_digest=_extra_digest(),
+        extra_digest=hashlib.sha256(f"{_extra_digest()} {sample}".encode()).hexdigest(),
         wrap=compilable,
+        variables=variables,
+        differs=differs,
     )
 
 
@@ -139,20 +139,56 @@ def compiler_command() -> list[str]:
     )
 
 
-@cache
-def _version(compiler: str) -> str:
-    return in_a_line(answer(compiler, "--version").messages.partition("\n")[0].strip())
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that a compiler's command names: where it really is, and what changes when it is edited."""
+
+    path: str
+    size_bytes: int
+    modified_ns: int
+    inode: int
+
+
+def _files(command: tuple[str, ...]) -> tuple[_File, ...]:
+    """Return the programs that the command names: a wrapper such as ccache, and what it wraps."""
+    found = []
+    for path in filter(None, map(shutil.which, takewhile(lambda word: not word.startswith("-"), command))):
+        facts = os.stat(path)
+        found.append(_File(os.path.realpath(path), facts.st_size, facts.st_mtime_ns, facts.st_ino))
+    return tuple(found)
 
 
 @cache
-def _flags_taken(compiler: str) -> tuple[str, ...]:
-    """Those of FLAGS_WHERE_TAKEN that the compiler accepts."""
-    return tuple(flag for flags in FLAGS_WHERE_TAKEN if _takes(compiler, flags) for flag in flags)
+def _answers(
+    command: tuple[str, ...], variables: Variables, files: tuple[_File, ...]
+) -> tuple[str, tuple[str, ...], str, str]:
+    """Return the version of the compiler, which of FLAGS_WHERE_TAKEN it takes, the digest of the machine code that it
+    makes of SAMPLE, and which scripts it is. It is asked again when one of the files or variables changes.
+    """
+    version = in_a_line(answer(*command, "--version").messages.partition("\n")[0].strip())
+    taken = tuple(flag for flags in FLAGS_WHERE_TAKEN if _takes(command, flags) for flag in flags)
+
+    def build(folder: Path, output: Path) -> list[str]:
+        return [*command, *FLAGS, *taken, "-Wl,-z,defs", "-o", str(output), str(folder / "sample.cpp")]
+
+    try:
+        sample = machine_code_digest(
+            shared_object({"sample.cpp": SAMPLE.encode()}, build, "sample", limit_seconds=ANSWER_SECONDS)
+        )
+    except (ToolMissing, ValueError) as error:
+        lines = str(error).splitlines()
+        why = next((line for line in lines if re.search(r"\berror|undefined reference", line)), lines[0]).rpartition(
+            " sample: "
+        )[2]
+        raise ToolMissing(
+            f"C++ compiler {' '.join(command)} does not build a C++ library ({in_a_line(why)}): name another, such as"
+            " g++, in CXX"
+        ) from None
+    return version, taken, sample, " ".join(map(script_digest, (file.path for file in files))).strip()
 
 
-@cache
-def _takes(compiler: str, flags: tuple[str, ...]) -> bool:
-    return answer(compiler, "-Werror", *flags, "-x", "c++", "-fsyntax-only", os.devnull, errors=True).is_well
+def _takes(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
+    return answer(*command, "-Werror", *flags, "-x", "c++", "-fsyntax-only", os.devnull, errors=True).is_well
 
 
 def cpu_facts() -> dict[str, str]:
@@ -176,6 +212,6 @@ def _extra_digest() -> str:
     facts = cpu_facts()
     features = facts.get("flags") or facts.get("Features") or platform.processor()
     digest = hashlib.sha256(f"{platform.machine()} {cpu_name()} {features}".encode())
-    for file in (*sorted(HEADERS.glob("*.h")), Path(__file__)):
+    for file in (*sorted(HEADERS.glob("*.h")), Path(text.__file__)):
         digest.update(file.read_bytes())
     return digest.hexdigest()

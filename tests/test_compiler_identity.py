@@ -1,0 +1,163 @@
+"""A compiler is more than its version: variables and wrappers that change what it makes are told apart."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.command import TUNE, run
+from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.tuner import cache, nvcc
+from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.doctor.finding import Question, State
+from tsm2_tune.tuner.doctor.software import host_compiler
+from tsm2_tune.tuner.environment import DECIDING, OF_LINKERS, OF_NVCC, OF_TEXTS
+from tsm2_tune.tuner.host.toolchain import host_toolchain
+from tsm2_tune.tuner.trial import Binary
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+DIVISION = 'extern "C" __global__ void line(float *x) { x[threadIdx.x] = x[threadIdx.x] / x[2]; }\n'
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (*DECIDING, "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def wrapper(path: Path, compiler: str, *flags: str) -> Path:
+    path.write_text(f'#!/bin/sh\nexec {compiler} "$@" {" ".join(flags)}\n')
+    path.chmod(0o755)
+    return path
+
+
+def cubin() -> bytes:
+    found = compile_text(DIVISION, kernel="line", defines=(), toolchain=nvcc.cuda_toolchain((9, 0)), limit_seconds=60)
+    assert isinstance(found, Binary)
+    return Path(found.path).read_bytes()
+
+
+@needs_nvcc
+@pytest.mark.parametrize(("first", "then"), [("dirty", ""), ("", "dirty")])
+def test_flags_of_the_environment_serve_no_clean_run(first: str, then: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for flags in (first, then):
+        monkeypatch.setenv("NVCC_APPEND_FLAGS", flags and "-Xptxas -O0 -use_fast_math")
+        made.append(cubin())
+    assert made[0] != made[1]
+
+
+@needs_nvcc
+@pytest.mark.parametrize("name", [*OF_NVCC, *OF_TEXTS])
+def test_variables_are_part_of_what_nvccs_results_rest_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = nvcc.cuda_toolchain((9, 0))
+    monkeypatch.setenv(name, "g++" if name == "NVCC_CCBIN" else "-DA=1")
+    found = nvcc.cuda_toolchain((9, 0))
+    assert found.stated_flags == f"{plain.stated_flags} {name}={os.environ[name]}"
+    assert found.digest != plain.digest
+
+
+@needs_nvcc
+def test_a_plain_nvcc_is_stated_by_its_flags_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As stored trials have them, also if a script starts it; variables of linkers and others change no cubin."""
+    found = nvcc.cuda_toolchain((9, 0))
+    assert found.stated_flags == "-cubin -arch=sm_90a -std=c++17 -Xptxas -v"
+    wrapper(tmp_path / "nvcc", found.compiler)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("LIBRARY_PATH", "/usr/lib")
+    monkeypatch.setenv("PTXAS_FLAGS", "-O0")
+    assert nvcc.cuda_toolchain((9, 0)).stated_flags == found.stated_flags
+
+
+@needs_nvcc
+def test_a_wrapper_of_nvcc_that_adds_flags_is_another_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = nvcc.cuda_toolchain((9, 0))
+    wrapper(tmp_path / "nvcc", plain.compiler, "-Xptxas", "-O0")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    slow = nvcc.cuda_toolchain((9, 0))
+    wrapper(tmp_path / "nvcc", plain.compiler, "-Xptxas", "-O1")  # edited in place
+    assert len({one.stated_flags for one in (plain, slow, nvcc.cuda_toolchain((9, 0)))}) == 3
+
+
+def rests_on(toolchain: Toolchain) -> tuple[str, str, str]:
+    """What a basis is made of."""
+    return toolchain.version, toolchain.stated_flags, toolchain.extra_digest
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("name", [*OF_TEXTS, *OF_LINKERS])
+def test_variables_are_part_of_what_the_hosts_results_rest_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = host_toolchain()
+    monkeypatch.setenv(name, "/usr/lib/gcc/")
+    found = host_toolchain()
+    assert found.stated_flags == f"{plain.stated_flags} {name}=/usr/lib/gcc/"
+    assert found.digest != plain.digest
+
+
+@pytest.mark.host
+def test_a_wrapper_of_the_hosts_compiler_is_another_and_its_edit_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [host_toolchain()]
+    compiler = found[0].compiler
+    named = wrapper(tmp_path / "c++", compiler, "-O0")
+    monkeypatch.setenv("CXX", str(named))
+    found.append(host_toolchain())
+    wrapper(named, compiler, "-O1")
+    found.append(host_toolchain())
+    assert len(set(map(rests_on, found))) == 3
+    assert len({one.extra_digest for one in found}) == 3  # by the machine code that it makes
+
+
+@pytest.mark.host
+def test_a_wrapper_is_asked_with_the_compiler_that_it_wraps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = host_toolchain()
+    ccache = tmp_path / "ccache"
+    ccache.write_text('#!/bin/sh\ncase $1 in -*) echo ccache 4.7; exit 1;; esac\nexec "$@"\n')
+    ccache.chmod(0o755)
+    monkeypatch.setenv("CXX", f"{ccache} {plain.compiler}")
+    found = host_toolchain()
+    assert found.version == plain.version
+    assert found.flags == (plain.compiler, *plain.flags)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("command", [("doctor", "--device", "cpu"), TUNE])
+def test_a_compiler_of_c_is_refused_for_kernels(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "gcc")
+    found = run(*command, "--db", str(tmp_path / "r.db"))
+    assert found.exit_code != 0
+    assert "does not build a C++ library" in " ".join(found.output.split())
+
+
+@pytest.mark.host
+def test_a_cache_that_runs_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs
+
+    def noexec(path: str) -> os.statvfs_result:
+        values = list(real(path))
+        if str(path).startswith(str(tmp_path)):
+            values[8] |= os.ST_NOEXEC
+        return os.statvfs_result([*values, 0])
+
+    monkeypatch.setattr(os, "statvfs", noexec)
+    with pytest.raises(InputError, match=r"mounted noexec, .*: set XDG_CACHE_HOME"):
+        cache.refuse_noexec()
+    found = run(*TUNE, "--db", str(tmp_path / "r.db"))
+    assert (found.exit_code, "noexec" in found.output) == (2, True)
+    (finding,) = host_compiler(Question("cpu", "r.db"))
+    assert (finding.state, "noexec" in finding.text) == (State.PROBLEM, True)
+
+
+def test_what_is_no_compiler_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "true")
+    with pytest.raises(ToolMissing, match="does not build a C\\+\\+ library"):
+        host_toolchain()
