@@ -38,8 +38,38 @@ CONNECTION = {  # of a machine that is gone a connection ends within a minute
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
     "application_name": "tsm2-tune",
-    "client_encoding": "utf8",
 }
+# What statements and values of a session mean, whatever the server, its database or its user have set.
+SESSION = {
+    "backslash_quote": "safe_encoding",
+    "bytea_output": "hex",
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO, YMD",
+    "default_transaction_deferrable": "off",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "exit_on_error": "off",
+    "extra_float_digits": "1",  # every digit: with fewer, what is read is not what was written
+    "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
+    "idle_session_timeout": "0",
+    "IntervalStyle": "postgres",
+    "lock_timeout": f"{LOCK_SECONDS}s",
+    "row_security": "off",  # rows that a policy hides are an error, not a smaller result
+    "standard_conforming_strings": "on",
+    "statement_timeout": "0",
+    "TimeZone": "UTC",
+    "transaction_timeout": "0",
+    "transform_null_equals": "off",
+}
+# PostgreSQL's own search path, unless the address names another with options=-csearch_path=...
+_SEARCH_PATH = """CASE WHEN source = 'client' THEN setting ELSE '"$user", public' END"""
+_SETTINGS = ", ".join(f"('{name}', '{value}')" for name, value in SESSION.items())
+_SET_SESSION = f"""
+SET statement_timeout = 0;
+SELECT set_config(name, coalesce(wanted.value, {_SEARCH_PATH}), false)
+FROM pg_catalog.pg_settings LEFT JOIN (VALUES {_SETTINGS}) AS wanted (name, value) USING (name)
+WHERE wanted.value IS NOT NULL OR name = 'search_path'
+"""  # settings that this version of the server does not have are left out
 SECRETS = ("password", "passfile", "sslpassword")  # they would stand in the list of processes, and in messages
 
 _RECEIVED = insert(RECEIPT).values(written_at=func.now())
@@ -241,11 +271,9 @@ def _engine(address: Address) -> Engine:
     except ArgumentError as error:  # such as more ports than hosts
         raise StoreError(f"{address} is no address ({error}): name the database as {EXAMPLE}") from None
 
-    @event.listens_for(engine, "connect")
-    def limit(opened: Any, _: object) -> None:
-        opened.execute(
-            f"SET lock_timeout = '{LOCK_SECONDS}s'; SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
-        )
+    @event.listens_for(engine, "connect", insert=True)  # before SQLAlchemy asks the server anything
+    def begin(opened: Any, _: object) -> None:
+        opened.execute(_SET_SESSION)
         opened.commit()
 
     return engine

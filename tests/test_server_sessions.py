@@ -1,0 +1,69 @@
+"""Settings of a PostgreSQL server, a database or a role change nothing of what a session reads and writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.command import run
+from tests.exchanged import tuned_database
+from tests.servers import TestServer, asked
+from tests.test_importing import facts
+from tsm2_tune.tuner.addresses import place_of
+
+pytestmark = pytest.mark.usefixtures("session_cache")
+
+HOSTILE = {
+    "extra_float_digits": "-15",
+    "TimeZone": "'Asia/Kathmandu'",
+    "DateStyle": "'SQL, DMY'",
+    "IntervalStyle": "'iso_8601'",
+    "client_encoding": "'LATIN1'",
+    "search_path": "pg_catalog, nowhere",
+    "standard_conforming_strings": "off",
+    "backslash_quote": "off",
+    "bytea_output": "escape",
+    "default_transaction_read_only": "on",
+    "default_transaction_isolation": "serializable",
+    "default_transaction_deferrable": "on",
+    "statement_timeout": "1",
+    "lock_timeout": "1",
+    "idle_in_transaction_session_timeout": "1000",
+    "idle_session_timeout": "1000",
+    "transform_null_equals": "on",
+    "exit_on_error": "on",
+}
+
+
+def name_of(address: str) -> str:
+    return address.partition("@/")[2].partition("?")[0]
+
+
+@pytest.mark.parametrize("owner", ["DATABASE", "ROLE"])
+def test_hostile_settings_change_nothing(server: TestServer, address: str, path: Path, owner: str) -> None:
+    if owner == "DATABASE":
+        altered, user = name_of(address), "postgres"
+    else:
+        altered = user = f"of_{name_of(address)}"
+        server.sql(f"CREATE ROLE {user} LOGIN SUPERUSER")
+    for setting, value in HOSTILE.items():
+        server.sql(f"ALTER {owner} {altered} SET {setting} = {value}")
+    hostile = server.url(name_of(address), user)
+    tuned_database(path)
+    first = run("import", str(path), "--db", hostile)
+    assert "10 trials added" in first.stdout, first.stderr
+    assert "nothing new" in run("import", str(path), "--db", hostile).stdout
+    assert "nothing new" in run("import", hostile, "--db", str(path)).stdout
+    assert facts(place_of(hostile)) == facts(path)  # type: ignore[arg-type]
+    assert run("best", "--db", hostile).stdout == run("best", "--db", str(path)).stdout
+    assert run("db", "check", "--db", hostile).stdout == run("db", "check", "--db", str(path)).stdout
+
+
+def test_an_address_may_name_its_schema(server: TestServer, address: str, path: Path) -> None:
+    server.sql("CREATE SCHEMA tuning", name_of(address))
+    tuned_database(path)
+    there = f"{address}&options=-csearch_path%3Dtuning"
+    assert "10 trials added" in run("import", str(path), "--db", there).stdout
+    assert asked(address, "SELECT count(*) FROM tuning.trial") == [(10,)]
+    assert "holds no results yet" in run("best", "--db", address).stderr
