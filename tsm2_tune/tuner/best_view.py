@@ -143,8 +143,8 @@ def condition(is_alike: bool) -> TextClause:
     return _bound(_among(is_alike), is_alike)
 
 
-def winners(is_alike: bool) -> Subquery:
-    """What the view has of such, without a look at other trials."""
+def winners(is_alike: bool | None) -> Subquery:
+    """What the view has of such, without a look at other trials; None: of all. The view itself may be altered."""
     return _selected(is_alike, _FIRST)
 
 
@@ -163,6 +163,9 @@ def _bound(query: str, is_alike: bool) -> TextClause:
     return text(query).bindparams(bindparam("devices", type_=Text(), expanding=True), *given)
 
 
-def _selected(is_alike: bool, which: str) -> Subquery:
-    query = _bound(_WINNERS.format(among=f" AND {_among(is_alike)}", which=which), is_alike)
+def _selected(is_alike: bool | None, which: str) -> Subquery:
+    if is_alike is None:
+        query = text(_WINNERS.format(among="", which=which))
+    else:
+        query = _bound(_WINNERS.format(among=f" AND {_among(is_alike)}", which=which), is_alike)
     return query.columns(*(Column(one.name, one.type) for one in best.columns)).subquery(best.name)

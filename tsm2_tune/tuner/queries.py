@@ -35,7 +35,7 @@ FULL_VERDICT = (
 @cache
 def best(is_alike: bool | None, given: tuple[str, ...]) -> Select[Any]:
     """The winners, in order: those whose columns are as given; of all, of a problem, or of those that are alike."""
-    winners = schema.best if is_alike is None else best_view.winners(is_alike)
+    winners = best_view.winners(is_alike)
     view = winners.c
     query = select(winners).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
     return query.where(*(view[name] == bindparam(name) for name in given))

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, delete, event, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, MultipleResultsFound, NoResultFound
 
 from tsm2_tune.errors import StoreError, ToolMissing
 from tsm2_tune.tuner import migrations, server_layout
@@ -79,13 +79,14 @@ _WRITTEN = _RECEIVED.on_conflict_do_update(
 )
 # What the server ends of itself: a transaction for another one's sake, all of them, or one that stood still.
 LOST = ("08", "40001", "40P01", "25P03", "57P01", "57P02", "57P03", "57P05", "53300")
-# SQLSTATE, or how it begins -> what is wrong and what to do.
+UNDEFINED = "42P01"  # a table
+# SQLSTATE -> what is wrong and what to do.
 REMEDIES = {
     "55P03": "is locked by another program: wait until that has ended, then run this again",
     "42501": "may not be used so by this user ({said}): have its owner grant that, or name another with --db",
     "25006": "can only be read: name the server that is written to with --db",
     "53100": "cannot grow, the server's disk is full: free some space there, then run this again",
-    "42P01": "is no longer as tsm2-tune made it ({said}): restore a copy of it, or name another with --db",
+    UNDEFINED: "is no longer as tsm2-tune made it ({said}): restore a copy of it, or name another with --db",
 }
 
 
@@ -145,6 +146,11 @@ class Server:
             refused = self._refused(error)
             if not (isinstance(refused, Lost) and writes and is_ending and self._was_stored(token, about)):
                 raise refused from error
+        except (
+            NoResultFound,
+            MultipleResultsFound,
+        ) as error:  # such as of a row that a trigger kept from being stored
+            raise StoreError(f"{self._place} {REMEDIES[UNDEFINED].format(said=in_a_line(str(error)))}") from error
 
     def now(self, connection: Connection) -> float:
         """Seconds since 1970 by the server's clock."""

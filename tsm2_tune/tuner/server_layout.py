@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     CheckConstraint,
     Column,
     Connection,
     DateTime,
+    ForeignKeyConstraint,
     Integer,
     MetaData,
     Table,
     Text,
+    UniqueConstraint,
     inspect,
     select,
     text,
     update,
 )
+from sqlalchemy.types import TypeEngine
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import migrations, schema
@@ -77,26 +82,56 @@ def upgrade(connection: Connection, found: int) -> None:
 
 
 def _refuse_altered(connection: Connection, place: str) -> None:
-    """StoreError where a table, an index or the view is not there, or a table has other columns or keys."""
+    """Raise StoreError if the view or an index is missing, or if a table lacks a key, has other columns, or has a
+    trigger or a rule that changes what is written.
+    """
     inspector = inspect(connection)
-    columns, unique = inspector.get_multi_columns(), inspector.get_multi_unique_constraints()
-    indices, views = inspector.get_multi_indexes(), inspector.get_view_names()
+    columns, indices, views = inspector.get_multi_columns(), inspector.get_multi_indexes(), inspector.get_view_names()
+    constraints = {(table, kind, tuple(on), of) for table, kind, on, of in connection.execute(_CONSTRAINTS)}
+    rewritten = set(connection.execute(_REWRITTEN).scalars())
     for table in (*schema.metadata.tables.values(), *own.tables.values()):
-        key = (None, table.name)
-        found = {(one["name"], one["nullable"]) for one in columns.get(key, ())}
-        expected = {(one.name, bool(one.nullable)) for one in table.columns}
-        keys = {tuple(one["column_names"]) for one in unique.get(key, ())}
-        if found != expected or not _unique(table) <= keys:
+        of_table = columns.get((None, table.name), ())
+        found = {(one["name"], one["nullable"], _spelt(one["type"], connection)) for one in of_table}
+        expected = {(one.name, bool(one.nullable), _spelt(one.type, connection)) for one in table.columns}
+        if found != expected or not _constraints(table) <= constraints or table.name in rewritten:
             _refuse(place, table.name, is_there=bool(found))
-        for name in sorted({str(one.name) for one in table.indexes} - {one["name"] for one in indices.get(key, ())}):
+        known = {one["name"] for one in indices.get((None, table.name), ())}
+        for name in sorted({str(one.name) for one in table.indexes} - known):
             _refuse(place, name, is_there=False)
     if schema.best.name not in views:
         _refuse(place, schema.best.name, is_there=False)
 
 
-def _unique(table: Table) -> set[tuple[str, ...]]:
-    found = [one for one in table.constraints if one.__visit_name__ == "unique_constraint"]
-    return {tuple(column.name for column in one.columns) for one in found}  # type: ignore[attr-defined]
+_HERE = "relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
+_CONSTRAINTS = text(f"""
+SELECT pg_class.relname, contype::text, ARRAY(
+         SELECT attname::text FROM unnest(conkey) WITH ORDINALITY AS one (number, place)
+         JOIN pg_attribute ON attrelid = conrelid AND attnum = number ORDER BY place
+       ), coalesce(other.relname, '')
+FROM pg_constraint JOIN pg_class ON pg_class.oid = conrelid LEFT JOIN pg_class AS other ON other.oid = confrelid
+WHERE pg_class.{_HERE}
+""")
+# Rules, and triggers that run before a row is stored.
+_REWRITTEN = text(f"""
+SELECT relname FROM pg_class WHERE {_HERE} AND relkind <> 'v' AND (relhasrules OR EXISTS (
+  SELECT FROM pg_trigger WHERE tgrelid = pg_class.oid AND NOT tgisinternal AND tgtype & 2 = 2
+))
+""")
+
+
+def _spelt(type_: TypeEngine[Any], connection: Connection) -> str:
+    """Return a column's type and collation as PostgreSQL spells them."""
+    return str(type_.compile(dialect=connection.dialect)).replace("FLOAT", "DOUBLE PRECISION")
+
+
+def _constraints(table: Table) -> set[tuple[str, str, tuple[str, ...], str]]:
+    """Return the table's keys as _CONSTRAINTS tells them."""
+    found = {(table.name, "p", tuple(one.name for one in table.primary_key), "")}
+    for one in table.constraints:
+        if isinstance(one, UniqueConstraint | ForeignKeyConstraint):
+            kind, of = ("u", "") if isinstance(one, UniqueConstraint) else ("f", one.referred_table.name)
+            found.add((table.name, kind, tuple(column.name for column in one.columns), of))
+    return found
 
 
 def _refuse(place: str, name: str, *, is_there: bool) -> None:

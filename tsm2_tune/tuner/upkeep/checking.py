@@ -18,6 +18,7 @@ from tsm2_tune.tuner.database import Database, code_of
 from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
 from tsm2_tune.tuner.importing.parts import Reader, places
 from tsm2_tune.tuner.importing.union import Part, Round, Tried, superseded
+from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome, in_a_line
 
 RESTORE = "restore a copy"
@@ -60,7 +61,7 @@ def check(place: Path | Address) -> tuple[Finding, ...]:
     """
     if isinstance(place, Address):
         with Database.open(place, create=False) as database:
-            return tuple(_shortened(_in_rows(database)))
+            return tuple(_shortened(_found(database)))
     try:
         with Database.copied(place) as database:
             return tuple(_findings(database))
@@ -80,7 +81,7 @@ def _findings(database: Database) -> list[Finding]:
     if any(one.state is State.PROBLEM for one in found):
         return found
     database.migrate()
-    return [*found, *_shortened(_in_rows(database))]
+    return [*found, *_shortened(_found(database))]
 
 
 def _refusal(name: str, path: object, error: StoreError) -> Finding:
@@ -112,6 +113,18 @@ def _in_file(database: Database, version: int) -> Iterator[Finding]:
     for (table, parent), count in sorted(dangling.items()):
         found = f"{_counted(count, 'row')} of {table} of a {parent} that is not there"
         yield problem("references", found, remedy=RESTORE)
+
+
+def _found(database: Database) -> list[Finding]:
+    """Return what is found in the rows; if that is nothing, what the winners are refused for."""
+    found = list(_in_rows(database))
+    if not any(one.state is State.PROBLEM for one in found):
+        try:
+            for between in (False, True):
+                Store(database).best(between=between)
+        except StoreError as error:
+            found.insert(-1, _refused(error))
+    return found
 
 
 def _in_rows(database: Database) -> Iterator[Finding]:
