@@ -15,7 +15,7 @@ PACKAGE = Path(tsm2_tune.__file__).parent
 ALLOWED = {
     "runtime": {"runtime"},
     "generator": {"errors", "generator", "runtime"},
-    "tuner": {"errors", "generator", "runtime", "tuner"},
+    "tuner": {"errors", "generator", "runtime", "pretuned", "tuner"},
     "winners": {"generator", "tuner", "winners"},
     "printable": set[str](),
     "liveness": set[str](),

@@ -21,6 +21,7 @@ from tests.standin_calls import TESTS, gemm
 from tsm2_tune import pretuned
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import DRIVER_NAMES
+from tsm2_tune.tuner import cache
 from tsm2_tune.tuner.importing.reading import told_in
 from tsm2_tune.tuner.store import Store
 
@@ -118,6 +119,29 @@ def texts(tmp_path: Path, session_cache: None) -> Path:
             store.add_final(tuning_run(), final((CONFIG, 5), problem=problem, vendor=vendor), ("tsm2",), BASIS)
     tsm2_tune.export(database, format="trials", output=folder / "card.jsonl")
     return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["best", "show", "show 1", "source 1", "export --format csv -o -", "report -o -", "space --audit", "best --json"],
+)
+def test_a_text_is_read_without_an_import(texts: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretuned, "FOLDER", texts)
+    for _ in range(2):  # the second one finds what the first has made
+        result = run(*command.split(), "--db", "pretuned:card")
+        assert result.exit_code == 0, result.output
+        assert "tsm2" in result.output
+    made = list(cache.cache_folder().glob("??/*.db"))
+    assert len(made) == 1
+    assert str(made[0]) not in result.output
+
+
+@pytest.mark.parametrize("command", ["forget 1", "--device cpu --shapes 8x8x8", "db vacuum", "import best.db"])
+def test_a_text_is_never_written(texts: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretuned, "FOLDER", texts)
+    result = run(*command.split(), "--db", "pretuned:card")
+    assert result.exit_code == 2
+    assert result.output.startswith("Error: pretuned:card is only read, by best, show")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -47,13 +47,20 @@ def print_line(console: Console, text: str, style: str = "") -> None:
     console.print(printable(text), style=style or None, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
-def winners_table(rows: Iterable[BestRow], console: Console, *, is_long: bool = False) -> None:
+def winners_table(
+    rows: Sequence[BestRow], console: Console, *, limit: int | None = None, is_long: bool = False
+) -> None:
     """Print the winners by device and state of the L2, in the order of the rows, and how they compare with cuBLAS.
 
     The table has what a reader compares; the long one also the configurations. Who is slower than cuBLAS is yellow.
+    `limit` is of the rows that are shown: all are compared.
     """
+    first = set(rows[:limit])
     for heading, group in groupby(sorted(rows, key=device_text), key=device_text):
-        winners = list(group)
+        every = list(group)
+        winners = [row for row in every if row in first]
+        if not winners:
+            continue
         columns = long_columns_of(winners) if is_long else columns_of(winners)
         uniform = "" if is_long else uniform_text(winners)
         print_line(console, f"{heading}: {uniform}" if uniform else heading)
@@ -65,8 +72,9 @@ def winners_table(rows: Iterable[BestRow], console: Console, *, is_long: bool = 
             dropped=sorted((at for at, one in enumerate(columns) if one.dropped), key=lambda at: columns[at].dropped),
             styles=["yellow" if row.x_cublas is not None and row.x_cublas < 1 else "" for row in winners],
         )
-        if summary := summary_text(winners):
-            print_line(console, summary)
+        cut = f"{len(winners)} of {len(every)} winners shown" if len(winners) < len(every) else ""
+        if closing := "; ".join(filter(None, (summary_text(every), cut))):
+            print_line(console, closing)
 
 
 def print_table(

@@ -64,7 +64,7 @@ def best(
 
         click.echo(json_text(rows[:limit], {}, shown_name(database)), nl=False)
     else:
-        display.winners_table(rows[:limit], display.console(), is_long=is_long)
+        display.winners_table(rows, display.console(), limit=limit, is_long=is_long)
 
 
 def _refuse_nothing(what: str, stored: Sequence[tuple[Problem, str]], selection: Selection, database: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tsm2_tune.display import print_line, print_table
 from tsm2_tune.printable import one_line
-from tsm2_tune.winners import product_text
+from tsm2_tune.winners import layout_text, product_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,7 +104,7 @@ def _summary(record: TrialRecord) -> Iterator[tuple[str, str]]:
     state = "current" if record.current else "superseded"
     changed = "" if record.unchanged else "; this version makes another kernel"
     yield "trial", f"{record.id}, ended {record.ended_at}, {state}{changed}"
-    yield "problem", f"{trial.problem.text}, {product_text(trial.problem.op)}; {trial.problem.storage}"
+    yield "problem", f"{trial.problem.text}, {product_text(trial.problem.op)}, {layout_text(trial.problem.op)}"
     yield "configuration", trial.config.text
     yield "device", run.identity.name + (f", L2 {trial.cache}" if is_gpu else "")
     yield "outcome", f"{trial.outcome}: {one_line(trial.detail)}" if trial.detail else trial.outcome

@@ -1,4 +1,7 @@
-"""What `--db` names: a file, or a database of a PostgreSQL server. Messages show no password."""
+"""What `--db` names: a file, a database of a PostgreSQL server, or trials that the package brings.
+
+Messages show no password.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 
 from tsm2_tune.errors import StoreError
 
+PREFIX = "pretuned:"  # of the name of trials that the package brings
 EXAMPLE = "postgresql+psycopg://user@host/name"
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
 # What is meant for one, though it is spelt otherwise: a scheme after a space or a quote, or with one slash.
@@ -52,11 +56,21 @@ def is_address(name: str | PathLike[str]) -> bool:
     return (_SCHEME.match(text) or _MISTYPED.match(text)) is not None
 
 
+def is_bundled(name: str | PathLike[str]) -> bool:
+    """Whether it names trials that the package brings."""
+    return os.fspath(name).lower().startswith(PREFIX)
+
+
 def place_of(name: str | PathLike[str]) -> Path | Address:
-    """What is named. StoreError for an empty name, which Path would take for the working folder, and for the address
-    of another kind of server.
+    """What is named. StoreError for an empty name, which Path would take for the working folder, for the address of
+    another kind of server, and for trials that the package brings, which are no database that can be written.
     """
     text = os.fspath(name)
+    if is_bundled(text):
+        raise StoreError(
+            f"{text} is only read, by best, show, source, export, report, model and space: for all else import it with"
+            f" tsm2-tune import {text} --db results.db"
+        )
     if not text:
         raise StoreError(f"the name of the database is empty: name a file with --db, or {EXAMPLE}")
     if not is_address(text):

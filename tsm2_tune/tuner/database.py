@@ -27,7 +27,7 @@ from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import layout, migrations
-from tsm2_tune.tuner.addresses import Address
+from tsm2_tune.tuner.addresses import Address, is_bundled, place_of
 from tsm2_tune.tuner.mounts import UNCHANGED, Unchanged, network_of, refusal
 from tsm2_tune.tuner.openable import refuse_unopenable
 from tsm2_tune.tuner.repeating import repeated
@@ -176,6 +176,10 @@ class Database:
             raise StoreError(f"{self.path} holds no results yet: tune first, or name another file with --db")
         return found
 
+    def become_read_only(self, name: Path) -> None:
+        """Refuse what would be written, and call the database so."""
+        self.path, self._is_copy = name, True
+
     def migrate(self) -> None:
         """Bring the database to this program's schema. StoreError where it cannot be written."""
         with self.transaction(writes=True) as connection:
@@ -220,6 +224,8 @@ class Database:
     @contextmanager
     def _file_transaction(self, *, writes: bool) -> Iterator[Connection]:
         if writes and isinstance(self.path, Path) and (self._is_copy or self._file is not None):
+            if is_bundled(self.path):
+                place_of(self.path)  # which refuses it
             network, remedy = network_of(self.path), REMEDIES[sqlite3.SQLITE_READONLY]
             raise refusal(self.path, network) if network else StoreError(f"{self.path} {remedy}")
         try:

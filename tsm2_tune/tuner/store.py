@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from tsm2_tune.tuner import (
     superseding,
 )
 from tsm2_tune.tuner.adding import Kept
-from tsm2_tune.tuner.addresses import Address, place_of
+from tsm2_tune.tuner.addresses import Address, is_bundled, place_of
 from tsm2_tune.tuner.best_view import Among
 from tsm2_tune.tuner.brief import CurrentTrial, TrialLine
 from tsm2_tune.tuner.claims import Claims
@@ -56,7 +57,16 @@ class Store:
     @classmethod
     @contextmanager
     def open(cls, name: str | PathLike[str], *, create: bool) -> Iterator[Store]:
-        """The store in this database, made where it is missing if `create`; StoreError as Database.open."""
+        """The store in this database, made where it is missing if `create`; StoreError as Database.open.
+
+        Of trials that the package brings, such as pretuned:h100, it can only be read.
+        """
+        if is_bundled(name) and not create:
+            from tsm2_tune.tuner.importing import bundled  # a database of one's own does not wait for it
+
+            with bundled.opened(os.fspath(name)) as database:
+                yield cls(database)
+            return
         with Database.open(place_of(name), create=create) as database:
             yield cls(database)
 

@@ -45,7 +45,7 @@ def opened(path: Path | Address) -> Iterator[tuple[Database, tuple[str, ...]]]:
     with _workplace(path) as work:
         copy = work.folder / "results.db"
         try:
-            left_out = _written(path, copy, TELLING[kind](path)) if kind in TELLING else _copied(path, copy)
+            left_out = written(path, copy, TELLING[kind](path)) if kind in TELLING else _copied(path, copy)
             with Database.open(copy, create=kind in TELLING) as found:
                 found.path = path  # by which messages call it
                 yield found, left_out
@@ -81,7 +81,7 @@ def _copied(path: Path, copy: Path) -> tuple[str, ...]:
     return ()
 
 
-def _written(path: Path, copy: Path, told: Told) -> tuple[str, ...]:
+def written(path: Path, copy: Path, told: Told) -> tuple[str, ...]:
     """Write what the file tells into a new database; a sentence for each configuration that is left out."""
     if not told.parts:
         why = next(iter(told.left_out.values()), "it has no trial")
