@@ -115,7 +115,7 @@ def test_trials_come_back_equal_and_twice_is_as_once(form: str, tuned: Path, tmp
     again = run("import", str(file), "--db", str(new))
     assert (again.exit_code, again.stdout) == (
         0,
-        f"{new}: nothing new: {found.trials} trials were there, of 1 problem\n",
+        f"{new}: nothing new: {found.trials} trials already present, of 1 problem\n",
     )
     assert new.read_bytes()[100:] == content[100:]  # behind the header, which counts openings
     assert not tsm2_tune.import_trials(file, tuned).changed
@@ -150,7 +150,7 @@ def test_a_kernel_that_is_made_otherwise_is_left_out_and_told(tmp_path: Path) ->
         f"left out: {FASTEST.text}, measured on {GPU}, is made otherwise by this tsm2-tune:"
         f" tune {PROBLEM.text} again\n"
     )
-    assert said.stdout == f"{new}: 1 trial added, 0 were there; 2 measurements added, of 1 problem\n"
+    assert said.stdout == f"{new}: added 1 trial (0 already present) and 2 measurements, of 1 problem\n"
 
 
 # What is refused

@@ -148,11 +148,11 @@ def test_all_of_a_database_with_every_kind_of_trial_is_imported(tmp_path: Path) 
     good_database(good)
     said = run("import", str(good), "--db", str(new))
     assert (said.exit_code, said.stderr) == (0, "")
-    added = "12 trials added, 0 were there; 14 measurements added, of 4 problems; 2 in quarantine"
+    added = "added 12 trials (0 already present) and 14 measurements, of 4 problems; 2 in quarantine"
     assert said.stdout == f"{new}: {added}\n"
     assert facts(new) == facts(good)
     again = run("import", str(good), "--db", str(new))
-    assert again.stdout == f"{new}: nothing new: 12 trials were there, of 4 problems\n"
+    assert again.stdout == f"{new}: nothing new: 12 trials already present, of 4 problems\n"
     assert run("best", "--db", str(new), "--json").stdout.count("config") == len(best(good))
 
 
@@ -268,9 +268,9 @@ def test_another_kernel_of_the_same_basis_is_superseded_and_told(tmp_path: Path)
     said = run("import", str(theirs), "--db", str(ours))
     assert said.exit_code == 0
     assert f"conflict: {C128.text} for {PROBLEM.text} on NVIDIA H200: two kernels of one basis" in said.stderr
-    assert "1 trial added, 0 were there; 3 measurements added" in said.stdout  # the vendor's, too
+    assert "added 1 trial (0 already present) and 3 measurements" in said.stdout  # the vendor's, too
     again = run("import", str(theirs), "--db", str(ours))
-    assert (again.stderr, again.stdout.startswith(f"{ours}: nothing new: 1 trial was there")) == ("", True)
+    assert (again.stderr, again.stdout.startswith(f"{ours}: nothing new: 1 trial already present")) == ("", True)
     tsm2_tune.import_trials(ours, theirs)
     assert facts(ours) == facts(theirs)
     texts = "SELECT trial.id, text, superseded FROM trial JOIN source ON digest = source_digest ORDER BY text"

@@ -30,7 +30,7 @@ ALLOWED = {
     "pretuned": {"errors", "pretuned"},
     "reporting": {"tuner", "display", "command_options", "usage"},
     "importing": {"printable", "tuner", "display", "command_options", "usage"},
-    "databases": {"api", "importing", "printable", "tuner", "display", "command_options", "usage"},
+    "databases": {"api", "doctor", "importing", "printable", "tuner", "display", "command_options", "usage"},
     "completion": {"generator", "pretuned", "tuner"},
     "command_options": {"completion", "errors", "generator", "tuner", "options", "usage"},
     "usage": {"errors", "printable", "tuner", "display"},

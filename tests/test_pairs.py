@@ -38,7 +38,7 @@ TRIALS = (
     "SELECT p.dtype, p.op, p.m, t.config, t.outcome FROM trial t JOIN problem p ON p.id = t.problem_id ORDER BY t.id"
 )
 WINNERS = "SELECT dtype, op, m, config FROM best ORDER BY 1, 2, 3"
-SAID = "kernels at shapes that they did not win: "
+SAID = "cross-checked kernels at shapes that they did not win: "
 
 
 def command(path: Path, *options: str, shapes: str = SHAPES, families: str = FAMILIES) -> tuple[str, ...]:
@@ -210,5 +210,5 @@ def test_problems_whose_winner_is_anothers_kernel_are_named() -> None:
         return TuningResult(target, tuple(ended), tuple(found), 0).changed
 
     assert changed("abc-", "abcd") == ()
-    assert changed_text(changed("abc", "bbc")) == "faster kernels than their searches found: 8x2x8:f32"
+    assert changed_text(changed("abc", "bbc")) == "1 problem got a faster kernel from another shape: 8x2x8:f32"
     assert changed_text(changed("aaaaaa", "bbbbbb")).endswith(", 11x2x8:f32, 12x2x8:f32, ...")

@@ -101,7 +101,7 @@ def test_an_import_there_and_back_is_a_copy(address: str, path: Path, tmp_path: 
     tuned_database(path)
     said = run("import", str(path), "--db", address)
     assert (said.exit_code, said.stderr) == (0, "")
-    assert said.stdout.startswith(f"{address}: 10 trials added, 0 were there")
+    assert said.stdout.startswith(f"{address}: added 10 trials (0 already present)")
     assert "nothing new" in run("import", str(path), "--db", address).stdout
     back = tmp_path / "back.db"
     assert run("import", address, "--db", str(back)).exit_code == 0

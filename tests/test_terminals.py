@@ -30,6 +30,7 @@ from tsm2_tune.tuner.export import FORMATS
 from tsm2_tune.tuner.export.tables import csv_cell
 from tsm2_tune.tuner.ladder import Rung
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Outcome
 
 WIDTHS = range(20, 201)
@@ -59,6 +60,11 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # Widths
+
+
+HEADS_100 = "shape type product us +- % cuBLAS us x % floor family trial"
+HEADS_80 = "shape type product us x family trial"
+MORE = ((), ("--limit", "2"))
 
 
 @dataclass
@@ -133,6 +139,60 @@ def test_the_ladder_is_whole_at_every_width(database: Path, monkeypatch: pytest.
     )
     reports.print_ladder(Problem(1024, 1024, 1024, "f32"), GPU, rungs, Console(file=io.StringIO()))
     assert_whole(found[0])
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+def test_findings_are_wrapped_between_words(width: int) -> None:
+    text = "note     CUDA driver: none; in a container pass the GPU on, such as by --gpus all, or see the page"
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
+    display.print_hanging(console, text, 9)
+    assert isinstance(console.file, io.StringIO)
+    first, *rest = console.file.getvalue().splitlines()
+    assert " ".join([first, *map(str.strip, rest)]) == text
+    assert all(line.startswith(" " * 9) and len(line) <= width for line in rest)
+
+
+@pytest.fixture
+def winners(tmp_path: Path) -> tuple[BestRow, ...]:
+    """Two of products and layouts that differ, with long names and times; one is slower than cuBLAS."""
+    with Store.open(tmp_path / "one.db", create=True) as store:
+        store.add_trial(tuning_run(), trial(12345.6))
+        (row,) = store.best()
+    long = {"m": 16, "n": 16, "k": 10**7, "vendor_us": 23456.7, "vendor_right": 1, "trial_id": 12345}
+    return (
+        replace(row, op="tn", dtype="c128", family="stream_a_complex_dmma", x_cublas=1.5, **long),
+        replace(row, op="ttt", dtype="f64", family="staged_symmetric_dmma", x_cublas=0.5, **long),
+    )
+
+
+@pytest.mark.parametrize(("width", "heads"), [(80, HEADS_80), (100, HEADS_100), (120, HEADS_100)])
+def test_best_fits_the_terminal(width: int, heads: str, winners: tuple[BestRow, ...]) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
+    display.winners_table(winners, console)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    shown = [re.sub("[│┃]", " ", line).split() for line in lines]
+    assert heads.split() in shown
+    assert len([line for line in shown if line[:1] == ["16x16x10000000"]]) == len(winners)
+    assert lines[-1] == "geometric mean 0.87 x cuBLAS: 1 faster, 1 slower"
+
+
+def test_slower_than_cublas_is_coloured(winners: tuple[BestRow, ...]) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=200)
+    display.winners_table(winners, console)
+    assert isinstance(console.file, io.StringIO)
+    yellow = [line for line in console.file.getvalue().splitlines() if "\x1b[33m" in line]
+    assert len(yellow) == 1
+    assert "0.50" in yellow[0]
+
+
+def test_winners_are_sorted_and_limited(database: Path) -> None:
+    found = [json.loads(run("best", str(database), "--json", "--sort", "us", *more).output)["best"] for more in MORE]
+    times = [row["median_us"] for row in found[0]]
+    assert times == sorted(times)
+    assert found[1] == found[0][:2]
+    assert "winners shown" in run("best", str(database), "--limit", "1").output
 
 
 # Encodings

@@ -106,14 +106,14 @@ def test_pairs_are_shown_once_all_runs_have_come_to_them() -> None:
     lines = shown(
         started(A), started(B), begins(B), *in_pairs, ends(B), OfRun(B, PairsStarted()), OfRun(B, Crossed(0, 3))
     )
-    assert lines[-1] == "kernels at shapes that they did not win: 1 measured"
+    assert lines[-1] == "cross-checked kernels at shapes that they did not win: 1 measured"
     assert PROBLEM.text in lines[-2]
 
 
 def test_pairs_do_not_wait_for_a_run_that_died() -> None:
     measured = OfRun(A, TrialStored(trial(outcome=Outcome.CRASHED, measurement=None), 1))
     lines = shown(started(A), started(B), begins(B), OfRun(A, PairsStarted()), measured, RunEnded(B, "it died"))
-    assert lines[-1] == "kernels at shapes that they did not win: 0 measured, 1 crashed"
+    assert lines[-1] == "cross-checked kernels at shapes that they did not win: 0 measured, 1 crashed"
 
 
 def test_what_a_run_notes_has_its_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -174,7 +174,7 @@ def test_another_kernel_is_told_and_the_rest_is_imported(tuned: Path, tmp_path: 
         "left out: tsm2:version=v3,threads=64,columns=8,prefetch=4, measured on NVIDIA H200, is made otherwise by"
         " this tsm2-tune: tune 20480x16x20480:f32 again",
     ]
-    assert said.stdout.startswith(f"{new}: 3 trials added, 0 were there; ")
+    assert said.stdout.startswith(f"{new}: added 3 trials (0 already present) and ")
     assert [row.config for row in tsm2_tune.best(new)] == [C128.text] * 3
 
 

@@ -53,4 +53,4 @@ class Pairs:
             f"{self._outcomes[Outcome.OK]} measured{where}",
             *(f"{count} {outcome}" for outcome, count in failed),
         ]
-        return f"kernels at shapes that they did not win: {', '.join(parts)}"
+        return f"cross-checked kernels at shapes that they did not win: {', '.join(parts)}"

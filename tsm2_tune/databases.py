@@ -10,6 +10,7 @@ import click
 import tsm2_tune
 from tsm2_tune import completion, display
 from tsm2_tune.command_options import database_option, json_option, named_database
+from tsm2_tune.doctor import STATE_WIDTH
 from tsm2_tune.importing import tell_imported
 from tsm2_tune.printable import printable
 from tsm2_tune.tuner.addresses import place_of, shown_name
@@ -45,7 +46,7 @@ def check(ctx: click.Context, database: str, as_json: bool) -> None:
         )
     else:
         for one in found:
-            display.print_line(display.console(), one.text)
+            display.print_hanging(display.console(), one.text, STATE_WIDTH)
     if not is_sound:
         ctx.exit(1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import groupby
@@ -45,6 +46,15 @@ def waiting(what: str) -> AbstractContextManager[object]:
 def print_line(console: Console, text: str, style: str = "") -> None:
     """Print the text as it is: brackets and colons in it are no markup, and long lines stay whole."""
     console.print(printable(text), style=style or None, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def print_hanging(console: Console, text: str, indent: int) -> None:
+    """Print the text as it is, on a terminal wrapped between words, lines after the first with an indent."""
+    if console.is_terminal:
+        text = textwrap.fill(
+            text, console.width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        )
+    print_line(console, text)
 
 
 def winners_table(

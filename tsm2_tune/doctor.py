@@ -11,6 +11,8 @@ from tsm2_tune import display
 from tsm2_tune.command_options import database_option, device_option, json_option
 from tsm2_tune.usage import Command
 
+STATE_WIDTH = 9  # of the word that a finding begins with, and the space behind it
+
 
 @click.command(cls=Command)
 @device_option
@@ -47,7 +49,7 @@ def doctor(ctx: click.Context, spec: str | None, database: str, as_json: bool) -
     else:
         console = display.console()
         for one in found.findings:
-            display.print_line(console, one.text)
+            display.print_hanging(console, one.text, STATE_WIDTH)
         where = "this host" if found.spec == HOST else f"GPU {found.spec}"
         display.print_line(console, f"tuning {'can' if found.can_tune else 'cannot'} run on {where}")
     if not found.can_tune:

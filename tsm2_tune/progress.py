@@ -106,7 +106,8 @@ def tell_interrupted(count: int) -> None:
 def changed_text(changed: Sequence[Problem]) -> str:
     """For which problems the kernel of another one has won since their searches ended."""
     shown = ", ".join(problem.text for problem in changed[:MOST_CHANGED])
-    return f"faster kernels than their searches found: {shown}{', ...' if len(changed) > MOST_CHANGED else ''}"
+    number = f"{len(changed)} problem{'s' if len(changed) != 1 else ''}"
+    return f"{number} got a faster kernel from another shape: {shown}{', ...' if len(changed) > MOST_CHANGED else ''}"
 
 
 def _next_step(database: str, *, is_host: bool) -> str:

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from tsm2_tune.tuner.ladder import Rung
 
 GIB = 1 << 30
+TSM2_LINES = (
+    "",
+    "What the model of the TSM2 paper chooses (Algorithm 5): t1 threads a block, t2 columns and t3 prefetched",
+    "elements a thread. Below the t2 limit it expects memory to bound the kernel; the second limit counts an FMA",
+    "as two operations. Then the share of the memory's and the arithmetic's peak that it expects, and the time.",
+)
 
 
 def space_counts(space: SearchSpace) -> dict[str, Any]:
@@ -147,27 +153,27 @@ def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
     cells = [
         (
             one.problem.text,
-            f"{choice.t2_threshold:.4g}",
-            f"{choice.t2_threshold_fma:.4g}",
-            choice.bound,
             str(choice.t1),
             str(choice.t2),
             str(choice.t3),
             str(choice.threads_per_sm),
-            f"{choice.memory_utilisation:.4g}",
-            f"{choice.arithmetic_utilisation:.4g}",
+            f"{choice.t2_threshold:.4g}",
+            f"{choice.t2_threshold_fma:.4g}",
+            choice.bound,
+            f"{100 * choice.memory_utilisation:.0f}",
+            f"{100 * choice.arithmetic_utilisation:.0f}",
             f"{choice.time_us:.4g}",
         )
         for one in found
         if (choice := one.tsm2) is not None
     ]
     heads = (
-        "TSM2's model", "t2 threshold", "FMA as two", "bound", "t1", "t2", "t3", "threads/SM", "memory", "arithmetic",
-        "us",
+        "problem", "t1", "t2", "t3", "threads/SM", "t2 limit", "with FMA", "bound", "% memory", "% arithmetic", "us",
     )  # fmt: skip
     if cells:
-        print_line(console, "")
-        print_table(console, heads, cells, right=(1, 2, 4, 5, 6, 7, 8, 9, 10))
+        for line in TSM2_LINES:
+            print_line(console, line)
+        print_table(console, heads, cells, right=(1, 2, 3, 4, 5, 6, 8, 9, 10))
     below = [one.problem.text for one in found if one.tsm2 and one.tsm2.time_us < one.roofline.least_us]
     if below:
         print_line(console, f"less than the least for {', '.join(below)}: TSM2's model counts reading A, not B and C")

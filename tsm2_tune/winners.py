@@ -81,9 +81,9 @@ def columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
         Column("shape", lambda row: row.problem.shape, is_number=False),
         Column("type", lambda row: row.dtype, is_number=False),
         *_differing(rows),
-        Column("us", lambda row: f"{row.median_us:.1f}"),
+        Column("us", lambda row: _us_text(row.median_us)),
         Column("+- %", lambda row: f"{spread_percent(row):.1f}", dropped=2),
-        Column("cuBLAS us", texts.vendor_us, dropped=3) if is_beside_vendor else None,
+        Column("cuBLAS us", _vendor_text, dropped=3) if is_beside_vendor else None,
         Column("x", texts.x_cublas) if is_beside_vendor else None,
         Column("% floor", lambda row: f"{row.percent_of_floor:.1f}", dropped=4),
         Column("family", lambda row: row.family, is_number=False),
@@ -91,6 +91,15 @@ def columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
         _said(rows, Column("note", state_text, is_number=False)),
     )
     return tuple(filter(None, columns))
+
+
+def _us_text(us: float) -> str:
+    """With four digits at least."""
+    return f"{us:.1f}" if us < 1000 else f"{us:.0f}"
+
+
+def _vendor_text(row: BestRow) -> str:
+    return texts.vendor_us(row, digits=1 if row.vendor_us is None or row.vendor_us < 1000 else 0)
 
 
 def uniform_text(rows: Sequence[BestRow]) -> str:
@@ -128,7 +137,12 @@ def _differing(rows: Sequence[BestRow]) -> Iterator[Column]:
     }
     kinds = [head for head, text in texts_of.items() if len({text(row.op) for row in rows}) > 1]
     if kinds:
-        yield Column(kinds[0], lambda row: " ".join(texts_of[kind](row.op) for kind in kinds), is_number=False)
+        short = {"column": "col"} if len(kinds) == 2 else {}
+        yield Column(
+            kinds[0],
+            lambda row: " ".join(short.get(text, text) for kind in kinds for text in (texts_of[kind](row.op),)),
+            is_number=False,
+        )
 
 
 def _said(rows: Sequence[BestRow], column: Column) -> Column | None:

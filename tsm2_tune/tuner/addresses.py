@@ -68,7 +68,7 @@ def place_of(name: str | PathLike[str]) -> Path | Address:
     text = os.fspath(name)
     if is_bundled(text):
         raise StoreError(
-            f"{text} is only read, by best, show, source, export, report, model and space: for all else import it with"
+            f"{text} is only read, by best, show, source, export, report, model and space: to do more, import it:"
             f" tsm2-tune import {text} --db results.db"
         )
     if not text:

@@ -32,6 +32,7 @@ class Imported:
     changed: int = 0  # problems of a device each, of which anything is new
     conflicts: tuple[str, ...] = ()  # a sentence for each configuration of which the two contradict each other
     quarantined: int = 0  # kernels that are new in quarantine, or failed there later
+    between: int = 0  # of the problems, those that no search tuned: shapes between tuned ones
 
     def __str__(self) -> str:
         trials, times, problems = (
@@ -39,10 +40,11 @@ class Imported:
             for number, what in ((self.trials, "trial"), (self.times, "measurement"), (self.problems, "problem"))
         )
         faulty = f"; {self.quarantined} in quarantine" if self.quarantined else ""
+        between = f" ({self.between} of them shapes between tuned ones)" if self.between else ""
         if not self.changed:
-            were = f"{self.known} trial{'s were' if self.known != 1 else ' was'} there"
-            return f"nothing new: {were}, of {problems}{faulty}"
-        return f"{trials} added, {self.known} were there; {times} added, of {problems}{faulty}"
+            known = f"{self.known} trial{'s' if self.known != 1 else ''} already present"
+            return f"nothing new: {known}, of {problems}{between}{faulty}"
+        return f"added {trials} ({self.known} already present) and {times}, of {problems}{between}{faulty}"
 
 
 def merge(into: Callable[[], AbstractContextManager[Database]], other: Database) -> Imported:
@@ -52,7 +54,7 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
     All of the other one is read before. StoreError where either cannot be used, or has a row that is not as it was
     stored.
     """
-    trials = known = times = changed = 0
+    trials = known = times = changed = between = 0
     sentences = list[str]()
     with _of(other):
         parts, faulty = list(_parts(other)), quarantine.entries(other)
@@ -60,6 +62,7 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
         for (device_name, problem), new in parts:
             old, found = _merged(database, other, device_name, problem, new)
             changed += found is not old
+            between += all(one.values["is_between"] for one in new.trials.values())
             added = len(found.trials) - len(old.trials)
             trials, known = trials + added, known + len(new.trials) - added
             times += found.times - old.times
@@ -68,7 +71,7 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
                 for config, what in conflicts(old, new, found)
             )
         quarantined = _united(database, faulty)
-    return Imported(trials, known, times, len(parts), (), changed, tuple(sentences), quarantined)
+    return Imported(trials, known, times, len(parts), (), changed, tuple(sentences), quarantined, between)
 
 
 @repeated
