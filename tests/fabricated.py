@@ -291,13 +291,24 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (),  # names alone
     (("measurement", "slowed"), ("vendor_measurement", "slowed"), ("quarantine", ""), ("claim", "attempts")),
     (("trial", "strategy"),),
+    (
+        *((table, name) for table in ("measurement", "vendor_measurement") for name in ("final", "final_stamp")),
+        ("trial", "stamp"),
+        ("trial", "first_basis"),
+    ),
 )
+
+
+def dated(path: Path) -> None:
+    """Give the trials the stamps that a migration would give them."""
+    plain_sql(path, "UPDATE trial SET stamp = 1000000 * CAST(strftime('%s', ended_at) AS INTEGER)")
 
 
 def downgrade(path: Path, version: int) -> None:
     """Make the file what a tsm2-tune of this older schema left."""
     plain_sql(path, "DROP VIEW best")
-    plain_sql(path, "DROP INDEX newest_of_family")  # of 21
+    for index in ("newest_of_family", "newest_stamp"):
+        plain_sql(path, f"DROP INDEX {index}")
     for table, column in itertools.chain(*reversed(ADDED[version - 1 :])):
         plain_sql(path, f"ALTER TABLE {table} DROP COLUMN {column}" if column else f"DROP TABLE {table}")
     plain_sql(path, "CREATE VIEW best AS SELECT 1")

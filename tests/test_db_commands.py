@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.command import run
-from tests.fabricated import PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
+from tests.fabricated import PROBLEM, configuration, dated, downgrade, plain_sql, trial, tuning_run
 from tests.tampering import good_database
 from tests.test_importing import best, facts
 from tsm2_tune.tuner import database as databases
@@ -271,13 +271,20 @@ def test_a_file_that_takes_too_long_keeps_its_gaps(path: Path, monkeypatch: pyte
 
 def test_an_older_schema_is_brought_to_this_one_with_a_copy_kept(path: Path) -> None:
     good_database(path)
+    dated(path)
     good, winners = facts(path), best(path)
     downgrade(path, 17)
     before = dump(path)
     lines = said("migrate", "--keep", "--db", str(path)).splitlines()
     kept = path.with_name("results.db.schema-17")
     assert lines[0] == f"{path}: schema 17 before, {migrations.version()} now; {kept} is as before"
-    assert [line.partition(": ")[0] for line in lines[1:]] == ["17 to 18", "18 to 19", "19 to 20", "20 to 21"]
+    assert [line.partition(": ")[0] for line in lines[1:]] == [
+        "17 to 18",
+        "18 to 19",
+        "19 to 20",
+        "20 to 21",
+        "21 to 22",
+    ]
     assert lines[1].startswith("17 to 18: A trial may end as behind")
     assert dump(kept) == before
     assert set(path.parent.iterdir()) == {path, kept}

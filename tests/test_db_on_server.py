@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from sqlalchemy import Connection
 
 from tests.command import run
-from tests.fabricated import trial, tuning_run
+from tests.fabricated import ADDED, dated, trial, tuning_run
 from tests.servers import TestServer, asked
 from tests.tampering import good_database
 from tests.test_importing import best, facts
@@ -104,11 +105,14 @@ def test_a_schema_of_now_needs_no_migration_and_a_server_no_copy(address: str, p
 
 def test_schema_20_of_a_server_is_migrated(address: str, path: Path) -> None:
     good_database(path)
+    dated(path)
     said("merge", str(path), "--db", address)
     asked(address, "DROP VIEW best")
     asked(address, "CREATE VIEW best AS SELECT 1")
-    asked(address, "DROP INDEX newest_of_family")
-    asked(address, "ALTER TABLE trial DROP COLUMN strategy")
+    for index in ("newest_of_family", "newest_stamp"):
+        asked(address, f"DROP INDEX {index}")
+    for table, column in itertools.chain(*ADDED[19:]):
+        asked(address, f"ALTER TABLE {table} DROP COLUMN {column}")
     asked(address, "UPDATE tsm2_tune SET schema_version = 20")
     before = f"{shown_name(address)}: schema 20 before, {migrations.version()} now"
     assert said("migrate", "--db", address).startswith(before)

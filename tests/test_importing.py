@@ -27,6 +27,7 @@ from tests.fabricated import (
 )
 from tests.tampering import good_database
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import stamps
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.importing import merging
 from tsm2_tune.tuner.importing.parts import Reader, places
@@ -55,8 +56,8 @@ def best(path: Path) -> list[Any]:
 
 
 def ended(path: Path, when: str) -> None:
-    """Let all trials of the database have ended then."""
-    plain_sql(path, f"UPDATE trial SET ended_at = '{when}'")
+    """Let all trials of the database have ended then, and been stored then."""
+    plain_sql(path, f"UPDATE trial SET ended_at = '{when}', stamp = {stamps.of_date(when)}")
 
 
 @pytest.fixture

@@ -81,6 +81,6 @@ def test_the_index_is_as_this_program_makes_it(path: Path) -> None:
     plain_sql(path, "DROP INDEX newest_of_family")
     with pytest.raises(StoreError, match="lacks 'newest_of_family'"), Store.open(path, create=True):
         pass
-    plain_sql(path, "CREATE INDEX newest_of_family ON trial (cache, device_name, family, ended_at, id)")
+    plain_sql(path, "CREATE INDEX newest_of_family ON trial (cache, device_name, family, stamp, basis)")
     with pytest.raises(StoreError, match="has an altered 'newest_of_family'"), Store.open(path, create=True):
         pass

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Executable, Table, bindparam, case, cast, insert, select, update
 
 from tsm2_tune.errors import StoreError, shown
-from tsm2_tune.tuner import conditions, forgetting, records, rows, schema, stored
+from tsm2_tune.tuner import conditions, forgetting, records, rows, schema, stamps, stored
 from tsm2_tune.tuner.claim_rows import settle
 from tsm2_tune.tuner.domains import COUNT, checked
 from tsm2_tune.tuner.inserting import add_alone, add_once
 from tsm2_tune.tuner.past import Again
-from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.trial import Cache, Final, Measurement, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.vendor import storing
 
 _SAMPLE = insert(schema.sample)
-_LAST_ROUND = conditions.last_round(conditions.OF_PROBLEM)
+_LAST_ROUND = conditions.last_round(conditions.OF_PROBLEM).add_columns(conditions.NEWEST_FINAL)
 _FINALIST = select(schema.trial.c.id).where(conditions.TRIED, schema.trial.c.config == bindparam("config"))
 
 
@@ -111,7 +111,7 @@ def _add_trial(
         "config": trial.config.text,
         "basis": trial.basis,
     }
-    values = {"run_id": run_id, **key, **rows.trial_values(trial)}
+    values = {"run_id": run_id, **key, **rows.trial_values(trial), "stamp": stamps.next_of_trial(connection)}
     present = found(connection, schema.trial, key)
     settle(connection, device_name, trial.problem, trial.config.text, trial.basis)
     if present is None:
@@ -127,10 +127,18 @@ def _add_trial(
 
 
 def add_measurement(
-    connection: Connection, trial_id: int, measured: Measurement, *, run_id: int, round_: int, floor_us: float
+    connection: Connection,
+    trial_id: int,
+    measured: Measurement,
+    *,
+    run_id: int,
+    round_: int,
+    floor_us: float,
+    of_final: stamps.OfFinal | None = None,
 ) -> None:
     """Add it with its samples."""
     row = rows.measurement_values(measured, trial_id, run_id=run_id, round_=round_, floor_us=floor_us)
+    row |= of_final._asdict() if of_final else {}
     measurement_id = added(connection, schema.measurement, row)
     samples = [
         {"measurement_id": measurement_id, "ordinal": ordinal, "us": us}
@@ -148,21 +156,27 @@ def add_final(
     `tried` tells the trials among which those of its configurations are, as conditions.TRIED asks for it. StoreError,
     with the place, where there is none, or a round that is no number.
     """
-    previous = connection.execute(_LAST_ROUND, conditions.values(run.identity.name, final.problem)).scalar_one()
+    previous, stamp = connection.execute(_LAST_ROUND, conditions.values(run.identity.name, final.problem)).one()
     if previous is not None and not (isinstance(previous, int) and COUNT(previous)):
         raise StoreError(f"{place} has a final of the round {shown(previous)}: restore a copy of it")
     round_ = 1 if previous is None else 1 + previous
     floor_us = run.ceilings.floor_us(final.problem)
     states = dict.fromkeys(measured.cache for _, measured in final.measurements)
     rounds = {state: round_ + at for at, state in enumerate(states)}
+    finals = dict[Cache, stamps.OfFinal]()
+    for state in states:
+        stamp = stamps.after(stamp)
+        finals[state] = stamps.OfFinal(stamps.new_final(), stamp)
     for config, measured in final.measurements:
         trial_id = connection.execute(_FINALIST, {**tried, "config": config.text}).scalar()
         if trial_id is None:
             raise StoreError(f"{place} has no trial of {config.text} for {final.problem.text}: run this again")
-        number = rounds[measured.cache]
-        add_measurement(connection, trial_id, measured, run_id=run_id, round_=number, floor_us=floor_us)
+        number, of_final = rounds[measured.cache], finals[measured.cache]
+        add_measurement(
+            connection, trial_id, measured, run_id=run_id, round_=number, floor_us=floor_us, of_final=of_final
+        )
     problem_id = found_or_added(connection, schema.problem, rows.problem_values(final.problem))
     for state, number in rounds.items():
         of_state = [one for one in final.vendor if one.measurement.cache is state]
-        storing.add(connection, of_state, run_id=run_id, problem_id=problem_id, round_=number)
+        storing.add(connection, of_state, run_id=run_id, problem_id=problem_id, round_=number, of_final=finals[state])
     return number

@@ -51,7 +51,7 @@ best = Table(
 # The winners: one row for a device (by name), op, dtype, m, n, k and state of the L2.
 #
 # current    trials that are not superseded, and of the family's newest basis for the device, problem and state: that
-#            of the trial that ended last, wherever it was stored. A kernel that is made otherwise now, or another
+#            of the trial with the greatest stamp, see stamps.py. A kernel that is made otherwise now, or another
 #            compiler, leaves the others in the table, where they no longer compete.
 # contender  a current trial that is ok and verified, with each of its measurements in its state.
 # racing     the newest measurement of each contender: its last finals, or its first where it was in none. The
@@ -75,7 +75,7 @@ _WINNERS = """
 WITH known AS (
   SELECT trial.*,
          first_value(basis) OVER
-         (PARTITION BY device_name, problem_id, family, cache ORDER BY ended_at DESC, id DESC) AS current_basis,
+         (PARTITION BY device_name, problem_id, family, cache ORDER BY stamp DESC, basis DESC) AS current_basis,
          min(is_between) OVER (PARTITION BY device_name, problem_id, cache) AS untuned
   FROM trial WHERE superseded = 0{among}
 ), contender AS (
@@ -105,7 +105,7 @@ SELECT placed.device_name AS device, placed.family, op, dtype, m, n, k, tunables
          SELECT latest.basis FROM trial AS latest
          WHERE latest.device_name = placed.device_name AND latest.family = placed.family
                AND latest.cache = placed.cache AND latest.superseded = 0
-         ORDER BY latest.ended_at DESC, latest.id DESC LIMIT 1
+         ORDER BY latest.stamp DESC, latest.basis DESC LIMIT 1
        ) AS INTEGER) AS stale,
        CAST(full_verdict IS NOT NULL AS INTEGER) AS verified_in_full, round,
        config, registers, smem_bytes, source_digest,

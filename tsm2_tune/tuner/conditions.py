@@ -48,6 +48,9 @@ def is_newest(measurement: FromClause) -> ColumnElement[bool]:
     return and_(measurement.c.trial_id == _TRIAL.id, measurement.c.round == last)
 
 
+NEWEST_FINAL = func.max(_MEASURED.final_stamp)
+
+
 def last_round(trials: ColumnElement[bool]) -> Select[Any]:
     measured = schema.measurement.join(schema.trial)
     return select(func.max(_MEASURED.round)).select_from(measured).where(trials)

@@ -27,6 +27,7 @@ MOST_DETAIL, MOST_KERNEL = 2**14, 2**19  # characters: sentences; a CUDA text
 MOST_ID = 2**63 - 1  # SQLite's largest
 LEAST_TIME_US, MOST_TIME_US = 1e-6, 1e15  # of what was measured: to 30 years
 LEAST_RATE, MOST_RATE = 1e-6, 1e12  # in 1e9 a second
+MOST_STAMP = 2**62  # thousands of years after any date, so that there is a next one
 MOST_MEMBERS, MOST_JSON = 64, 4096  # of a JSON object; characters
 MOST_SAMPLES = 4096  # of a measurement
 
@@ -41,6 +42,7 @@ _CONFIG = re.compile(
 _WORD = re.compile(r"[a-z0-9_]{1,20}")
 _ROUTINE = re.compile(r"cublas[A-Za-z0-9]{1,40}( #[1-9][0-9]{0,2})?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_FINAL = re.compile(r"[0-9a-f]{16}")
 _UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)")  # ISO 8601
 
 
@@ -106,6 +108,8 @@ BY_NAME: dict[str, Domain] = {
     "dtype": DTYPES.__contains__,
     "op": matching(_WORD),
     "seed": ID,
+    **dict.fromkeys(("stamp", "final_stamp"), between(0, MOST_STAMP)),
+    "final": matching(_FINAL),
     "round": between(-INT32_MAX, INT32_MAX),
     "summary_of": between(1, MOST_SAMPLES),
     "library": set(FILES).__contains__,

@@ -31,7 +31,7 @@ class Layout:
 def refuse_others(connection: Connection, path: str, version: int) -> None:
     """StoreError where the file, of this schema version, has an object that this program does not make, or not so.
 
-    One of an older schema may lack tables, indices and columns, which its migration adds, and its view is made anew.
+    One of an older schema may lack tables and columns, which its migration adds. Its view and indices are made anew.
     """
     expected, is_current = made_here(), version == migrations.version()
     texts = {str(name): text for name, text in connection.exec_driver_sql(_OBJECTS)}
@@ -43,7 +43,8 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
         for name, made in expected.items()
         if texts.get(name, made.statement) != made.statement and not _is_ours(connection, name, is_current=is_current)
     ]
-    altered += [name for name in indices if name in texts and not _is_spelt(texts[name], indices[name])]
+    if is_current:
+        altered += [name for name in indices if name in texts and not _is_spelt(texts[name], indices[name])]
     if is_current and VIEW in texts and not _is_spelt(texts[VIEW], BEST_VIEW):
         altered.append(VIEW)
     for names, what in ((others, "has"), (lacking, "lacks"), (altered, "has an altered")):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 
-from sqlalchemy import Connection, Dialect
+from sqlalchemy import Connection, Dialect, inspect
 from sqlalchemy.dialects import registry
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -17,7 +17,7 @@ from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.generator.source import digest_of
-from tsm2_tune.tuner import schema
+from tsm2_tune.tuner import earlier, schema
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.best_view import BEST_VIEW
 from tsm2_tune.tuner.domains import MOST_JSON
@@ -42,6 +42,7 @@ def _add_persistent(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE source ADD COLUMN persistent INTEGER NOT NULL DEFAULT 0")
 
 
+OF_FINAL = ("final", "final_stamp")
 UNREADABLE = (InputError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -234,12 +235,23 @@ def _to_20(connection: Connection) -> None:
 
 
 def _to_21(connection: Connection) -> None:
-    """A trial says which strategy its search had; of those before nobody knows. The newest trial of a family is
-    found without a look at the others.
-    """
+    """A trial says which strategy its search had; of those before nobody knows."""
     kind = schema.trial.c.strategy.type.compile(connection.dialect)
     connection.exec_driver_sql(f"ALTER TABLE trial ADD COLUMN strategy {kind}")
-    schema.newest_of_family.create(connection, checkfirst=True)
+
+
+def _to_22(connection: Connection) -> None:
+    """Trials and finals have stamps, and finals an identity; before, dates ordered them. A superseded trial keeps the
+    basis that it was tried on.
+    """
+    own = [(table, column) for table in (schema.measurement, schema.vendor_measurement) for column in OF_FINAL]
+    there = inspect(connection)
+    for table, name in (*own, (schema.trial, "first_basis"), (schema.trial, "stamp")):
+        if name not in [column["name"] for column in there.get_columns(table.name)]:  # as in a table made just now
+            kind = table.c[name].type.compile(connection.dialect)
+            rest = "" if table.c[name].nullable else " NOT NULL DEFAULT 0"
+            connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {name} {kind}{rest}")
+    earlier.stamp(connection)
 
 
 # The first takes version 1 to 2, the next 2 to 3, and so on.
@@ -264,6 +276,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _rename,
     _to_20,
     _to_21,
+    _to_22,
 )
 FIRST_ON_SERVERS = 20  # migrations from it on are of servers too
 
@@ -317,7 +330,9 @@ def _statements(name: str) -> tuple[str, ...]:
 
 
 def make(connection: Connection, found: int) -> None:
-    """Make tables and view, or bring them from schema `found` to this program's."""
+    """Make tables, indices and view, or bring the tables from schema `found` to this program's and make the others
+    anew.
+    """
     if found == 0:
         for statement in statements(connection.dialect):
             connection.exec_driver_sql(statement)
@@ -325,4 +340,7 @@ def make(connection: Connection, found: int) -> None:
         for migrate in MIGRATIONS[found - 1 :]:
             migrate(connection)
         connection.exec_driver_sql("DROP VIEW best")
+        for index in (index for table in schema.metadata.sorted_tables for index in table.indexes):
+            index.drop(connection, checkfirst=True)
+            index.create(connection)
     connection.exec_driver_sql(BEST_VIEW)

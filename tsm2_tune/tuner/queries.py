@@ -85,7 +85,7 @@ def _row_of() -> Select[Any]:
         of_family.cache == trial.cache,
         of_family.superseded == 0,
     )
-    newest_basis = newest.order_by(of_family.ended_at.desc(), of_family.id.desc()).limit(1).scalar_subquery()
+    newest_basis = newest.order_by(of_family.stamp.desc(), of_family.basis.desc()).limit(1).scalar_subquery()
     columns = {
         **{column.name: column for column in (*trial, *problem, *run, *measured)},
         "device": trial.device_name,

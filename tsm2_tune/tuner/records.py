@@ -32,7 +32,7 @@ RIVAL = ("device_name", "problem_id", "family")  # what trials have in common of
 NEWEST_BASIS = (
     select(schema.trial.c.basis)
     .where(*(schema.trial.c[name] == bindparam(name) for name in RIVAL), schema.trial.c.superseded == 0)
-    .order_by(schema.trial.c.ended_at.desc(), schema.trial.c.id.desc())
+    .order_by(schema.trial.c.stamp.desc(), schema.trial.c.basis.desc())
     .limit(1)
 )
 

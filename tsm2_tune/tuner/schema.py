@@ -133,6 +133,8 @@ trial = Table(
     # 1: this program made another kernel of the configuration when it was last tuned; then its basis is none of now.
     Column("superseded", Integer, nullable=False, server_default="0"),
     Column("strategy", Text),  # of the search that tried it; NULL where none did, or from before they were stored
+    Column("stamp", Integer, nullable=False, server_default="0"),  # see stamps.py
+    Column("first_basis", Text),  # a superseded trial's basis when it was tried; NULL of one that counts
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )
@@ -142,9 +144,10 @@ trial = Table(
 COUNTS = trial.c.superseded == sqlalchemy.text("0")
 newest_of_family = Index(
     "newest_of_family",
-    *(trial.c[name] for name in ("cache", "device_name", "family", "ended_at", "id")),
+    *(trial.c[name] for name in ("cache", "device_name", "family", "stamp", "basis")),
     sqlite_where=COUNTS,
 )
+newest_stamp = Index("newest_stamp", trial.c.stamp)
 
 measurement = Table(
     "measurement",
@@ -163,6 +166,8 @@ measurement = Table(
     Column("cache", Text, nullable=False, server_default="clean"),
     Column("summary_of", Integer),  # samples, where only their median and its interval are known; else NULL
     Column("slowed", Integer),  # samples that were taken while the clock had dropped; NULL where nobody counted
+    Column("final", Text),  # identity and stamp of the final, see stamps.py; NULL of a trial's own times
+    Column("final_stamp", Integer),
     UniqueConstraint("trial_id", "round"),
 )
 
@@ -196,6 +201,8 @@ vendor_measurement = Table(
     Column("cache", Text, nullable=False, server_default="clean"),
     Column("summary_of", Integer),
     Column("slowed", Integer),
+    Column("final", Text),
+    Column("final_stamp", Integer),
     UniqueConstraint("run_id", "problem_id", "round", "library"),
 )
 

@@ -326,7 +326,7 @@ class Store:
         values = {"device_name": device} if asked is None else conditions.values(device, asked)
         rows = self._database.rows(query, values)
         keys = [(row["problem_id"], row["family"], row["cache"]) for row in rows]
-        in_time = sorted(zip(keys, rows, strict=True), key=lambda pair: str(pair[1]["ended_at"]))
+        in_time = sorted(zip(keys, rows, strict=True), key=lambda pair: (pair[1]["stamp"], pair[1]["basis"]))
         basis = {key: row["basis"] for key, row in in_time}  # the last one's
         return tuple(
             brief.current_trial(row) for key, row in zip(keys, rows, strict=True) if basis[key] == row["basis"]

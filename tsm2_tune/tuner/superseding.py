@@ -14,7 +14,7 @@ from tsm2_tune.tuner import conditions, schema, stored
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.domains import Row, checked
 
-OWN = ("basis", "source_digest", *schema.LAUNCH_OF_TRIAL, "ended_at")  # what tells superseded trials apart
+OWN = ("basis", "source_digest", *schema.LAUNCH_OF_TRIAL, "stamp")  # what tells superseded trials apart
 _LAUNCH = (schema.source.c[name].label(f"source_{name}") for name in stored.LAUNCH)
 _CURRENT = (
     select(schema.trial, schema.source.c.kernel, *_LAUNCH)
@@ -37,7 +37,7 @@ def basis_of(row: Row) -> str:
 def mark(connection: Connection, trials: Iterable[Row]) -> None:
     """Leave the trials in the table, where their configurations may be tried again under the same basis."""
     for row in trials:
-        values = {"superseded": 1, "basis": basis_of(row)}
+        values = {"superseded": 1, "basis": basis_of(row), "first_basis": row["basis"]}
         connection.execute(update(schema.trial).where(schema.trial.c.id == row["id"]).values(values))
 
 

@@ -20,7 +20,7 @@ from tsm2_tune.tuner.vendor import storing
 
 Place = tuple[int, int]  # the number of a round, and of its run
 _Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]
-IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round"})
+IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round", "final", "final_stamp"})
 
 
 def places(connection: Connection) -> list[tuple[str, Problem]]:

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delet
 from tsm2_tune.tuner import conditions, schema, stored
 from tsm2_tune.tuner.database import fetched
 from tsm2_tune.tuner.domains import MOST_DETAIL, Row, checked
+from tsm2_tune.tuner.stamps import OfFinal
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache, Measurement, VendorMeasurement
 from tsm2_tune.tuner.vendor.libraries import CUBLAS
@@ -30,7 +31,13 @@ _SAMPLES = select(SAMPLE).where(SAMPLE.c.measurement_id == bindparam("measuremen
 
 
 def add(
-    connection: Connection, measured: Sequence[VendorMeasurement], *, run_id: int, problem_id: int, round_: int
+    connection: Connection,
+    measured: Sequence[VendorMeasurement],
+    *,
+    run_id: int,
+    problem_id: int,
+    round_: int,
+    of_final: OfFinal,
 ) -> None:
     """Store what the vendor took in this round of the problem's finals, in the place of what was there."""
     of_round = and_(VENDOR.c.run_id == run_id, VENDOR.c.problem_id == problem_id, VENDOR.c.round == round_)
@@ -54,6 +61,7 @@ def add(
             "cache": times.cache.value,
             "summary_of": times.summary_of,
             "slowed": times.slowed,
+            **of_final._asdict(),
         }
         number = connection.execute(insert(VENDOR).values(values).returning(VENDOR.c.id)).scalar_one()
         samples = [

@@ -1,0 +1,81 @@
+"""Stamps and identities of trials and finals that were stored before there were any.
+
+They follow from the dates and times alone, so that copies of one database have the same. A final is known by its run
+and one of its times: a vendor's, which stays when trials are forgotten, else the fastest kernel's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, select, update
+
+from tsm2_tune.tuner import schema, stamps
+from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.trial import Cache
+
+TIMES = ("median_us", "low_us", "high_us")
+RUN = tuple(column.name for column in schema.run.columns if column.name not in ("id", "sms"))
+_UNREADABLE = (ArithmeticError, TypeError, ValueError)
+
+
+def final(run: Sequence[Any], problem: Sequence[Any], vendor: Iterable[Any], timed: Iterable[Any]) -> str:
+    """Return the identity of a final by its run, its problem, and the times of the vendor's routines and kernels."""
+    every = min(vendor, default=None) or min(timed)
+    return hashlib.sha256(json.dumps([*run, *problem, *every], default=str).encode()).hexdigest()[:16]
+
+
+def final_stamp(started_at: str, number: int, newest: int) -> int:
+    """Return the stamp of the final of this number in a run, after one of the stamp `newest`."""
+    return max(stamps.of_date(started_at) + number, newest + 1)
+
+
+def stamp(connection: Connection) -> None:
+    """Give the database's trials and finals their stamps and identities. Rows that cannot be read keep none."""
+    trial, run = schema.trial.c, schema.run.c
+    columns = (trial.id, trial.ended_at, trial.superseded, trial.cache, run.toolkit, run.flags)
+    values = []
+    for row in connection.execute(select(*columns).join(schema.run, run.id == trial.run_id)):
+        with suppress(*_UNREADABLE):
+            first = basis(row.toolkit, row.flags, Cache(row.cache)) if row.superseded else None
+            values.append({"of": row.id, "stamp": stamps.of_date(row.ended_at), "first_basis": first})
+    if values:
+        connection.execute(update(schema.trial).where(trial.id == bindparam("of")), values)
+    _stamp_finals(connection)
+
+
+def _stamp_finals(connection: Connection) -> None:
+    trial, time, vendor, run = schema.trial.c, schema.measurement.c, schema.vendor_measurement.c, schema.run.c
+    problem = [column for column in schema.problem.c if column.name in ("op", "dtype", "m", "n", "k")]
+    runs = {row.id: row for row in connection.execute(select(schema.run))}
+    problems = {row[0]: tuple(row[1:]) for row in connection.execute(select(schema.problem.c.id, *problem))}
+    kernels, vendors = defaultdict[Any, list[Any]](list), defaultdict[Any, list[Any]](list)
+    rows = select(
+        time.id, trial.problem_id, trial.device_name, time.round, time.run_id, *(time[one] for one in TIMES)
+    )
+    for number, *place, median, low, high in connection.execute(rows.join(schema.trial).where(time.round > 0)):
+        kernels[tuple(place)].append((number, (median, low, high)))
+    rows = select(vendor.id, vendor.problem_id, run.device_name, vendor.round, vendor.run_id,
+                  *(vendor[one] for one in TIMES))  # fmt: skip
+    for number, *place, median, low, high in connection.execute(rows.join(schema.run)):
+        vendors[tuple(place)].append((number, (median, low, high)))
+    newest = defaultdict[Any, int](int)
+    found = dict[str, list[dict[str, Any]]](measurement=[], vendor_measurement=[])
+    for place in sorted(kernels.keys() | vendors.keys(), key=str):
+        with suppress(*_UNREADABLE):
+            problem_id, device, number, run_id = place
+            key = [getattr(runs[run_id], name) for name in RUN]
+            times = [[one for _, one in of[place]] for of in (vendors, kernels)]
+            newest[problem_id, device] = final_stamp(runs[run_id].started_at, number, newest[problem_id, device])
+            of_final = {"final": final(key, problems[problem_id], *times), "final_stamp": newest[problem_id, device]}
+            for name, of in (("measurement", kernels), ("vendor_measurement", vendors)):
+                found[name] += [{"of": row_id, **of_final} for row_id, _ in of[place]]
+    for name, values in found.items():
+        table = schema.metadata.tables[name]
+        if values:
+            connection.execute(update(table).where(table.c.id == bindparam("of")), values)
