@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,52 @@ def test_a_password_in_the_place_of_a_port_is_hidden(name: str) -> None:
     assert shown_name(name.replace("{}", "5432")) == name.replace("{}", "5432")
 
 
+SECRETS = ("password", "passfile", "sslpassword", "oauth_client_secret", "scram_client_key", "new_in_libpq_19")
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize(
+    "spelt", [str, str.upper, str.title, lambda name: name.replace("s", "%73"), "options=-c{}".format]
+)
+@pytest.mark.parametrize("before", ["?", "?sslmode=require&", "?sslmode=require;", "#", " "])
+def test_parameters_that_may_be_secret_are_hidden(name: str, spelt: Callable[[str], str], before: str) -> None:
+    for scheme in ("postgresql://u@h/d", "postgresql:/u@h/d", "postgresql+psycopg://u:p@h:5432/d"):
+        assert SECRET not in shown_name(f"{scheme}{before}{spelt(name)}={SECRET}&sslmode=require")
+    assert shown_name("postgresql://u@h/d?host=/tmp&sslmode=require").endswith("?host=/tmp&sslmode=require")
+
+
+@pytest.mark.parametrize("name", [one for one in SECRETS if "new" not in one])
+@pytest.mark.parametrize("spelt", [str, str.upper, lambda name: name.replace("s", "%73")])
+def test_secrets_in_an_address_are_refused(name: str, spelt: Callable[[str], str]) -> None:
+    said = run("best", "--db", f"postgresql://u@127.0.0.1:1/d?{spelt(name)}={SECRET}")
+    assert (said.exit_code, said.stderr.count("\n"), SECRET in said.stderr) == (2, 1, False)
+    assert f"has {name} in its query: write it into ~/.pgpass" in said.stderr
+
+
+@pytest.mark.parametrize("command", ["best", "db check", "show 1", "import"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "host=h password={} dbname=n",
+        "dbname=n",
+        "password='a {}' host = h",
+        "HOST=h PassWord = {}",
+        " user=u scram_client_key={}",
+        "'service=s'",
+        "x=1 oauth_client_secret={}",
+    ],
+)
+def test_a_connection_string_is_no_file(
+    command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = name.format(SECRET)
+    said = run(command, name) if command == "import" else run(*command.split(), "--db", name)
+    assert (said.exit_code, said.stderr.count("\n"), SECRET in said.output) == (2, 1, False)
+    assert "=*** is no database that this tsm2-tune knows: name a file, or postgresql+psycopg://" in said.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("command", ["best", "db check", "show 1"])
 def test_what_sqlalchemy_refuses_of_it_is_told(command: str) -> None:
     pytest.importorskip("psycopg")
@@ -66,7 +113,17 @@ def test_no_command_shows_it(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a:b@c.db", "./postgresql:/me@x.db", "postgres/me@x.db", "postgresql.db", "1:2@h.db"]
+    "name",
+    [
+        "a=b.db",
+        "my host.db",
+        "./host=h.db",
+        "a:b@c.db",
+        "./postgresql:/me@x.db",
+        "postgres/me@x.db",
+        "postgresql.db",
+        "1:2@h.db",
+    ],
 )
 def test_a_file_whose_name_has_a_colon_or_an_at_is_a_file(name: str) -> None:
     assert place_of(name) == Path(name)

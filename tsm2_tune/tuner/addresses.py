@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from urllib.parse import unquote
 
 from tsm2_tune.errors import StoreError
 
@@ -25,7 +26,20 @@ _AFTER_SCHEME = re.compile(r"([:;]/*|//).*@", re.DOTALL)  # user and password, w
 _NO_PORT = re.compile(r"(?<=://)([^:@/?[]*):(?!\d+([/?,]|$))[^@/?]*(?=[/?]|$)")
 # From the first colon to the last @: users may have an @ too, and one that was not written %40 hides too much.
 _PASSWORD = re.compile(r"(?<=://)([^:]*):.*@", re.DOTALL)
-_IN_QUERY = re.compile(r"(\w*(?:password|passfile))=[^&]*", re.IGNORECASE)
+# Parameters of libpq whose values may be shown. All others may be secret, whatever they are called.
+_SHOWN = frozenset(
+    re.findall(
+        r"\w+",
+        "host hostaddr port user dbname service connect_timeout application_name client_encoding target_session_attrs"
+        " sslmode sslnegotiation sslcert sslkey sslrootcert sslcrl channel_binding require_auth gssencmode krbsrvname"
+        " keepalives keepalives_idle keepalives_interval keepalives_count tcp_user_timeout load_balance_hosts",
+    )
+)
+_PARAMETER = re.compile(r"([^?&;#=]*)=([^&;#]*)")
+# A connection string, such as "host=h dbname=n": it is no file's name, and may have a password.
+_KEYWORDS = re.compile(
+    rf"(?:^|[\s'\"])({'|'.join(_SHOWN)}|\w*password|passfile|servicefile|\w+_(?:secret|key))\s*=", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +53,27 @@ class Address:
 
 
 def shown_name(name: str | PathLike[str]) -> str:
-    """The name of a database as messages have it: an address without its password."""
+    """Return the name of a database as messages have it: an address without what may be secret."""
     text = os.fspath(name)
     if _SCHEME.match(text):
         text = _NO_PORT.sub(r"\1:***", _PASSWORD.sub(r"\1:***@", text))
     elif _MISTYPED.match(text):
         text = _AFTER_SCHEME.sub(r"\1***@", text)
+    elif found := _KEYWORDS.search(text):
+        return f"{found[1]}=***"
     else:
         return text
-    return _IN_QUERY.sub(r"\1=***", text)
+    return _PARAMETER.sub(_shown_parameter, text)
+
+
+def _shown_parameter(found: re.Match[str]) -> str:
+    return found[0] if unquote(found[1]) in _SHOWN else f"{found[1]}=***"
 
 
 def is_address(name: str | PathLike[str]) -> bool:
-    """Whether it names no file: an address, also a mistyped one."""
+    """Return whether it names no file: an address, also a mistyped one, or a connection string."""
     text = os.fspath(name)
-    return (_SCHEME.match(text) or _MISTYPED.match(text)) is not None
+    return any(is_one(text) for is_one in (_SCHEME.match, _MISTYPED.match, _KEYWORDS.search))
 
 
 def is_bundled(name: str | PathLike[str]) -> bool:

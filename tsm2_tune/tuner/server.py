@@ -70,7 +70,6 @@ SELECT set_config(name, coalesce(wanted.value, {_SEARCH_PATH}), false)
 FROM pg_catalog.pg_settings LEFT JOIN (VALUES {_SETTINGS}) AS wanted (name, value) USING (name)
 WHERE wanted.value IS NOT NULL OR name = 'search_path'
 """  # settings that this version of the server does not have are left out
-SECRETS = ("password", "passfile", "sslpassword")  # they would stand in the list of processes, and in messages
 
 _RECEIVED = insert(RECEIPT).values(written_at=func.now())
 _WRITTEN = _RECEIVED.on_conflict_do_update(
@@ -285,6 +284,16 @@ def _engine(address: Address) -> Engine:
     return engine
 
 
+def _secret_parameters() -> set[str]:
+    """Return the parameters that libpq itself does not show, and the one that says where passwords are."""
+    known = {"password", "passfile", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
+    try:
+        from psycopg.pq import Conninfo
+    except ImportError:
+        return known
+    return known | {one.keyword.decode() for one in Conninfo.get_defaults() if one.dispchar}
+
+
 def url_of(address: Address) -> URL:
     """The address as SQLAlchemy knows it. StoreError where it is none."""
     try:
@@ -293,9 +302,13 @@ def url_of(address: Address) -> URL:
         raise StoreError(f"{address} is no address: name the database as {EXAMPLE}") from None
     if "@" in f"{url.host} {url.database}" and str(address) != address.url:
         raise StoreError(f"{address} has an @ or a / in its user or password: write %40 or %2F there")
-    secrets = [name for name in SECRETS if name in url.query]
-    if secrets:
-        raise StoreError(f"{address} has {secrets[0]} in its query: write it into ~/.pgpass, or set PGPASSWORD")
+    secrets = _secret_parameters()
+    for name in url.query:
+        if name.lower() in secrets:  # it would stand in the list of processes
+            raise StoreError(
+                f"{address} has {name.lower()} in its query: write it into ~/.pgpass or a service file, or set"
+                " PGPASSWORD"
+            )
     if not url.database:
         raise StoreError(f"{address} names no database: name it as {EXAMPLE}")
     return url
