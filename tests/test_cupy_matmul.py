@@ -168,7 +168,7 @@ def test_without_cupy_there_is_no_such_name(module: ModuleType, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert not hasattr(module, "cupy")
     with pytest.raises(
-        AttributeError, match=r"^best_kernels\.cupy cannot be had here: CuPy is needed: import of cupy"
+        AttributeError, match=r"^best_kernels\.cupy cannot be used here: it needs CuPy: import of cupy"
     ):
         module.cupy  # noqa: B018
     with pytest.raises(AttributeError, match=r"^module 'best_kernels' has no attribute 'numpy'$"):

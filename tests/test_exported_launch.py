@@ -146,13 +146,20 @@ def test_operands_of_two_contexts_are_refused(gpu_module: ModuleType, driver: Re
         gpu_module.gemm(device_array((6, 3), at=0x10000), B, out=OUT)
 
 
-def test_wide_matrices_get_wide_indices(gpu_module: ModuleType, driver: RecordingDriver) -> None:
-    ld = LARGEST_32_BIT_OFFSET // 3
-    gpu_module.gemm(device_array((6, 3), (4, 4 * ld), at=0x8000), B, out=OUT)
-    driver.bits = 64
-    gpu_module.gemm(device_array((6, 3), (4, 4 * (ld + 1)), at=0x8000), B, out=OUT)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_wide_matrix_gets_wide_indices(gpu_module: ModuleType, driver: RecordingDriver, place: int) -> None:
+    shapes = (6, 3), (3, 2), (6, 2)
+    lines = shapes[place][1]
+    for driver.bits, more in ((32, 0), (64, 1)):
+        ld = LARGEST_32_BIT_OFFSET // lines + more
+        # Each starts behind where a narrow one before it ends, and a wide one is the last in memory.
+        starts = [0x8000 if at == place else 0x1000 * (at + 1) for at in range(3)]
+        strides = [(4, 4 * (ld if at == place else shape[0])) for at, shape in enumerate(shapes)]
+        described = zip(shapes, strides, starts, strict=True)
+        a, b, out = (device_array(shape, step, at=start) for shape, step, start in described)
+        gpu_module.gemm(a, b, out=out)
+        assert driver.launches[-1]["values"][(5, 7, 10)[place]] == ld
     assert [bits for _, bits, _ in gpu_module.compiled] == [32, 64]
-    assert driver.launches[1]["values"][:6] == [6, 2, 3, 1.0, 0x8000, ld + 1]
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -94,6 +94,15 @@ def test_on_the_legacy_stream_the_workspace_is_taken_without_a_question(split_mo
     assert list(split_module.plans.values())[: len(plans)] == plans
 
 
+def test_a_launch_on_the_legacy_stream_gets_its_workspace_after_one_on_another(split_module: ModuleType) -> None:
+    split_module.driver.current = 0xC0  # so that one on the legacy stream is started without a question
+    for stream in (None, 77, None, 77, None):
+        multiply(split_module, 33, 5, stream=stream)
+    legacy, other, *later = (one["values"][-2:] for one in split_module.driver.launches)
+    assert later == [legacy, other, legacy]
+    assert legacy != other
+
+
 def test_every_stream_and_context_has_a_workspace_of_its_own(split_module: ModuleType) -> None:
     new = ["allocate 6144", "allocate 16", "zero", "launch"]
     for stream in (None, 77, 78):

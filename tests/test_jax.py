@@ -359,5 +359,5 @@ def test_without_jax_there_is_no_such_name(tmp_path: Path, monkeypatch: pytest.M
     module = imported(exported("module", found), tmp_path)
     monkeypatch.setitem(sys.modules, "jax", None)
     assert not hasattr(module, "jax")
-    with pytest.raises(AttributeError, match=r"^best_kernels\.jax cannot be had here: JAX is needed: import of jax"):
+    with pytest.raises(AttributeError, match=r"^best_kernels\.jax cannot be used here: it needs JAX: import of jax"):
         module.jax  # noqa: B018

@@ -261,17 +261,24 @@ def test_arguments_are_checked_as_in_blas(there: InProcess, plain: str, change: 
     assert (record.statuses, record.errors) == ([INVALID_VALUE, SUCCESS], [error, ""])
 
 
-def test_extents_of_0_are_as_in_blas(there: InProcess, plain: str) -> None:
-    empty = [replace(PRODUCT, m=0, a=0, c=0), replace(PRODUCT, n=0, b=0), replace(PRODUCT, k=0, beta=1, a=0)]
+@pytest.mark.parametrize("change", [{"k": 0, "a": 0, "b": 0}, {"alpha": 0}])
+def test_extents_of_0_are_as_in_blas_and_an_alpha_of_0_too(
+    there: InProcess, plain: str, change: dict[str, Any]
+) -> None:
+    empty = [replace(PRODUCT, m=0, a=0, c=0), replace(PRODUCT, n=0, b=0), replace(PRODUCT, beta=1, **change)]
     record = there(play, plain, empty)
     assert (record.statuses, record.log) == ([SUCCESS] * 3, [])
     for dtype, size in (("f32", 4), ("c128", 16), ("bf16", 2)):
-        record = there(play, plain, [Call(dtype, "TN", 6, 2, 0, ldc=9, a=0, b=0)])
+        record = there(play, plain, [replace(Call(dtype, "NN", 6, 2, 3, ldc=9), **change)])
         assert record.statuses == [SUCCESS]
         assert record.log == [f"zero {C:x} pitch {9 * size} width {6 * size} height 2 on 0"]
-    record = there(play, plain, [replace(PRODUCT, k=0, beta=2), Call("c64", "NN", 6, 2, 0, beta=1j)])
+    record = there(
+        play,
+        plain,
+        [replace(one, **change) for one in (replace(PRODUCT, beta=2), Call("c64", "NN", 6, 2, 3, beta=1j))],
+    )
     assert record.statuses == [NOT_SUPPORTED] * 2
-    assert record.errors[0] == "no kernel scales C: with k = 0 beta must be 0 or 1"
+    assert record.errors[0] == "no kernel scales C: with k = 0 or alpha = 0 beta must be 0 or 1"
     ((status, _, error),) = there(choices, plain, [replace(PRODUCT, k=0)], (GPU, 9, 0))
     assert (status, error) == (NOT_SUPPORTED, "an extent is 0: no kernel computes that")
 

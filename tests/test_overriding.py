@@ -300,11 +300,11 @@ def test_an_override_ends_after_its_module_was_reloaded(module: ModuleType, torc
 
 def test_without_pytorch_it_is_said(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(RuntimeError, match=r"^PyTorch is needed: "):
+    with pytest.raises(RuntimeError, match=r"^it needs PyTorch: "):
         module.install()
     assert not hasattr(module, "torch")
     with pytest.raises(
-        AttributeError, match=r"^best_kernels\.torch cannot be had here: PyTorch is needed: import of"
+        AttributeError, match=r"^best_kernels\.torch cannot be used here: it needs PyTorch: import of"
     ):
         module.torch  # noqa: B018
     with pytest.raises(AttributeError, match=r"^module 'best_kernels' has no attribute 'other'$"):

@@ -18,7 +18,7 @@ def cupy_namespace() -> SimpleNamespace:
     try:
         import cupy
     except ImportError as error:
-        raise RuntimeError(f"CuPy is needed: {error}") from error
+        raise RuntimeError(f"it needs CuPy: {error}") from error
 
     kind, empty, current_device = cupy.ndarray, cupy.empty, cupy.cuda.runtime.getDevice
     of_cupy = cupy.matmul

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tsm2_tune.runtime.libraries import is_torchs
+from tsm2_tune.runtime.libraries import is_cupys, is_torchs
 from tsm2_tune.runtime.matrices import LARGEST_ADDRESS, Matrix
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
@@ -53,8 +53,11 @@ def home(matrix: Matrix) -> tuple[int, int]:
     if is_torchs(matrix.array):
         ordinal_of_tensor = matrix.array.get_device()
         return primary_context(ordinal_of_tensor), ordinal_of_tensor  # where PyTorch has all of its memory
-    ordinal, context = ctypes.c_int(), ctypes.c_void_p()
-    if not _pointer_attribute(matrix, 9, ordinal):  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    ordinal, context, managed = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+    if not _pointer_attribute(matrix, 9, ordinal) or ordinal.value < 0:  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        if _pointer_attribute(matrix, 8, managed) and managed.value:  # CU_POINTER_ATTRIBUTE_IS_MANAGED
+            ordinal_of_library = matrix.array.data.device_id if is_cupys(matrix.array) else 0
+            return primary_context(ordinal_of_library), ordinal_of_library  # the memory is of every device
         raise ValueError(f"{matrix.name}: its address {matrix.address:#x} is no memory of a CUDA device")
     if not _pointer_attribute(matrix, 1, context):  # CU_POINTER_ATTRIBUTE_CONTEXT
         context.value = None

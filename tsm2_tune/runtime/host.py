@@ -9,6 +9,7 @@ import numpy as np
 from tsm2_tune.runtime.loading import text_of
 from tsm2_tune.runtime.matrices import Product, index_bits
 from tsm2_tune.runtime.plans import made_order
+from tsm2_tune.runtime.scaling import reads_operands
 from tsm2_tune.runtime.winners import Match
 
 
@@ -21,9 +22,11 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
     winner, (m, n, k) = match.winner, oriented.shape
     bits = index_bits(oriented, winner.orders)
     index, scalar = np.int32 if bits == 32 else np.int64, product.sum_dtype.type
+    arrays = [(x.array if x.array.ndim == 2 else x.span).T if match.swapped else x.array for x in oriented.given]
+    if not reads_operands(alpha, product.math):  # the kernel reads zeros in their places
+        arrays[:2] = [np.zeros(x.span_bytes, np.uint8) for x in oriented.given[:2]]
     a, b, c = (
-        ((x.array if x.array.ndim == 2 else x.span).T if match.swapped else x.array, index(x.ld[order]))
-        for x, order in zip(oriented.given, winner.orders, strict=True)
+        (array, index(x.ld[order])) for array, x, order in zip(arrays, oriented.given, winner.orders, strict=True)
     )
     arguments = [index(m), index(n), index(k), scalar(alpha), *a, *b, scalar(beta), *c]
     blocks, splits = match.launch.grid(m, n)
@@ -33,7 +36,10 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
     try:
         from tsm2_tune.tuner.host import run_on_host
     except ImportError as error:
-        raise RuntimeError(f"NumPy arrays need tsm2_tune: pip install tsm2-tune ({error})") from error
+        raise RuntimeError(
+            "NumPy arrays need the package tsm2_tune, which emulates kernels on the CPU: install it from where this"
+            f" module was made ({error})"
+        ) from error
     run_on_host(
         text_of(winner),
         winner.kernel,

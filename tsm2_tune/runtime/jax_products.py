@@ -28,7 +28,7 @@ def jax_namespace() -> SimpleNamespace:
     try:
         import jax
     except ImportError as error:
-        raise RuntimeError(f"JAX is needed: {error}") from error
+        raise RuntimeError(f"it needs JAX: {error}") from error
 
     for platform in PLATFORMS.values():
         _register(jax, platform)

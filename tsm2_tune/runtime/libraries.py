@@ -252,6 +252,8 @@ def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, con
 
     Elements of 16 bits are rounded once. None where that library multiplies no matrices.
     """
+    if alpha == 0:  # BLAS reads neither a nor b then: a NaN there does not reach out
+        a, b = a[..., :0], b[:0]
     a, b = (x.conj() if conjugated else x for x, conjugated in zip((a, b), conjugates, strict=True))
     if is_torchs(a):
         return _torchs_product(a, b, out, alpha, beta)

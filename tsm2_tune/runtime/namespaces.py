@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
     try:
         found = globals()[name] = NAMESPACES[name]()
     except (ImportError, RuntimeError) as error:
-        raise AttributeError(f"{__name__}.{name} cannot be had here: {error}") from error
+        raise AttributeError(f"{__name__}.{name} cannot be used here: {error}") from error
     return found
 
 

@@ -203,7 +203,18 @@ class Plan:
         return factor is None
 
 
-class Bound:
+class OfArrays:
+    """A plan of arrays in this process's memory: no copy of it would know them."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a plan belongs to its arrays and to this process, and cannot be copied or pickled: plan again"
+        )
+
+
+class Bound(OfArrays):
     """A plan and its arrays: calling it starts the product."""
 
     __slots__ = ("addresses", "alpha", "arrays", "beta", "match", "plan", "slots", "stream")
@@ -232,7 +243,7 @@ class Bound:
         return out
 
 
-class BoundVendor:
+class BoundVendor(OfArrays):
     """Arrays whose product their own library computes: calling it starts that."""
 
     __slots__ = ("arrays", "match", "multiply", "stream")

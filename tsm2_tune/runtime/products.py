@@ -39,8 +39,11 @@ from tsm2_tune.runtime.matrices import Product
 from tsm2_tune.runtime.measuring import fastest_way, vendors_of
 from tsm2_tune.runtime.pack import WINNERS
 from tsm2_tune.runtime.plans import Bound, BoundVendor, Plan
-from tsm2_tune.runtime.starting import await_all, check_factors, factors_of, ready, stream_of
+from tsm2_tune.runtime.scaling import NO_OPERANDS, reads_operands, scaled
+from tsm2_tune.runtime.starting import await_all, checked_factors, factors_of, ready, stream_of
 from tsm2_tune.runtime.winners import Match, Vendor
+
+NUMBERS = (int, float, complex)
 
 
 def gemm(
@@ -83,6 +86,10 @@ def gemm(
     `measure` results are the same bits in every process. Where nothing can be timed, for want of memory or of a way
     to keep what `out` holds, what is expected to take least computes the product.
 
+    At alpha = 0 `out` becomes beta out, and what a and b hold is not read, as in BLAS. Arrays that are not of PyTorch
+    or CuPy need an `out` then, and a beta of 0 or 1. Factors are numbers, or arrays of NumPy and tensors on the CPU
+    of no dimension; one in a GPU's memory is refused, since reading it waits for the GPU.
+
     Without `out` a new array of the library of `a` is made, by its allocator: column-major where
     a kernel for a and b computes that, else row-major. At beta = 0, of minplus infinity, what `out` held is not read.
 
@@ -111,7 +118,7 @@ def gemm(
     if conj_a or conj_b or math is not None or fallback != "vendor" or measure:
         asked = (bool(conj_a), bool(conj_b), math, fallback, bool(measure))
     starter = starters.get(type(a))
-    if starter is not None:
+    if starter is not None and (type(alpha) not in NUMBERS or reads_operands(alpha, math)):
         try:
             done = starter(a, b, out, alpha, beta, asked, stream)
         except (AttributeError, TypeError):
@@ -119,7 +126,11 @@ def gemm(
         if done is not None:
             return done
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
-    check_factors(product, alpha, beta)
+    alpha, beta = checked_factors(product, alpha, beta)
+    if not (product.on_host or 0 in product.shape or reads_operands(alpha, math)):
+        handle = stream_of(product, stream)
+        await_all(product, stream, handle)
+        return scaled(product, beta, handle)
     found = chosen_or_vendor(product, fallback)
     is_timed = measure and not product.on_host
     if is_timed:
@@ -193,7 +204,7 @@ def plan(
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
     if product.on_host or product.out is None:
         raise TypeError("a plan needs an out, and a, b and out in a GPU's memory: without these call gemm")
-    check_factors(product, alpha, beta)
+    alpha, beta = checked_factors(product, alpha, beta)
     found = chosen_or_vendor(product, "error")
     if isinstance(found, Vendor):
         raise ValueError(f"a plan needs a kernel, and here {found.reason}: call gemm")
@@ -207,6 +218,8 @@ def plan(
     else:
         of = torch_stream(sys.modules["torch"]) if is_torchs(out) else cupy_stream(sys.modules["cupy"])
         where = partial(of, ordinal)
+    if not reads_operands(alpha, math):
+        return BoundVendor(Vendor(NO_OPERANDS), (a, b, out), where, lambda: scaled(product, beta, where()))
     if measure:
         multiply = vendors_of(product, alpha, beta)
         fastest = fastest_way(product, found, alpha, beta, stream, multiply)

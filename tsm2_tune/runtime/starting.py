@@ -17,7 +17,7 @@ from tsm2_tune.runtime.driver import (
 )
 from tsm2_tune.runtime.elements import UNITS
 from tsm2_tune.runtime.fast import plans, remember
-from tsm2_tune.runtime.libraries import at_stream, current_stream, new_array
+from tsm2_tune.runtime.libraries import at_stream, current_stream, is_torchs, new_array
 from tsm2_tune.runtime.loading import function_of
 from tsm2_tune.runtime.matrices import Product, index_bits, too_large
 from tsm2_tune.runtime.plans import Plan, element_strides, made_order
@@ -25,8 +25,11 @@ from tsm2_tune.runtime.pycuda_arrays import new_gpu_array
 from tsm2_tune.runtime.winners import Match
 
 
-def check_factors(product: Product, alpha: Any, beta: Any) -> None:
-    """TypeError or ValueError for a factor that is no number of the product's, or a beta without `out`."""
+def checked_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
+    """Return the factors as numbers. TypeError or ValueError for one that is no number of the product's, or a beta
+    without `out`.
+    """
+    alpha, beta = _number("alpha", alpha), _number("beta", beta)
     for name, factor in (("alpha", alpha), ("beta", beta)):
         real = factor is None or isinstance(factor, (int, float, np.integer, np.floating))
         if not real and not (product.is_complex and isinstance(factor, (complex, np.complexfloating))):
@@ -36,6 +39,22 @@ def check_factors(product: Product, alpha: Any, beta: Any) -> None:
             raise ValueError(f"{name}: too large for {product.sum_dtype}")
     if product.out is None and factors_of(product, alpha, beta)[1] != factors_of(product, None, None)[1]:
         raise ValueError(f"beta = {beta}: give the matrix that it scales as out")
+    return alpha, beta
+
+
+def _number(name: str, factor: Any) -> Any:
+    """Return the number in an array or tensor of no dimension that is on the host; anything else as it is."""
+    if getattr(factor, "ndim", None) != 0 or isinstance(factor, np.generic):
+        return factor
+    if isinstance(factor, np.ndarray):
+        return factor[()]
+    if not is_torchs(factor) or factor.device.type != "cpu":
+        raise TypeError(
+            f"{name}: it is in a device's memory, and to read it waits for the device: pass {name}.item()"
+        )
+    if factor.requires_grad:
+        raise TypeError(f"{name}: it requires a gradient, which kernels do not give: pass {name}.detach()")
+    return factor.item()
 
 
 def factors_of(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:

@@ -34,7 +34,7 @@ def imported_torch() -> Any:
     try:
         return importlib.import_module("torch")
     except ImportError as error:
-        raise RuntimeError(f"PyTorch is needed: {error}") from error
+        raise RuntimeError(f"it needs PyTorch: {error}") from error
 
 
 def torch_taker(torch: Any) -> Taker:

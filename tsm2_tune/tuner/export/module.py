@@ -28,6 +28,12 @@ COPIED = (  # from BestRow to the module's Winner, by the same name
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
     "median_us", "gbytes_per_s", "percent_of_floor", "cache",
 )  # fmt: skip
+# A loader need not put the module among sys.modules, where dataclasses look up the one of a class.
+FOUND_BY_DATACLASSES = """
+_is_unlisted = __name__ not in sys.modules
+if _is_unlisted:
+    sys.modules[__name__] = type(sys)(__name__)
+"""
 LINE_CHARACTERS = 100  # of a text or binary
 
 Cubins = Mapping[tuple[str, int, str], bytes]  # by a kernel's digest, width of index and architecture
@@ -52,7 +58,7 @@ def module_text(
             "version": __version__,
             "database": json.dumps(database),
             "provenance": provenance(rows),
-            "architectures": ", ".join(architectures) or "no GPU",
+            "architectures": ", ".join(architectures),
         },
         OF_LITERALS,
     )
@@ -69,7 +75,7 @@ def module_text(
     )
     imports, body = runtime_parts()
     public = f"__all__ = [{', '.join(json.dumps(name) for name in PUBLIC)}]"
-    text = f"{head}{imports}\n\n{public}\n\n\n{body}\n\n\n{data}"
+    text = f"{head}{imports}\n\n{public}\n{FOUND_BY_DATACLASSES}\n\n{body}\n\n\n{data}"
     return f"{text}\nIDENTITY = {_digest(text.encode())}\n"
 
 

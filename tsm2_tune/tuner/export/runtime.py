@@ -29,6 +29,7 @@ MODULES = (
     "compiled",
     "choosing",
     "pycuda_arrays",
+    "scaling",
     "host",
     "starting",
     "holding",

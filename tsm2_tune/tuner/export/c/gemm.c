@@ -135,13 +135,13 @@ static int is_number(const struct call *call, const void *factor, double number)
     return (double)parts[0] == number && parts[1] == 0;
 }
 
-/* C = beta C, of a product with k = 0. */
+/* C = beta C, of a product with k = 0, or with alpha = 0, which reads neither A nor B. */
 static tsm2_status scale(tsm2_handle handle, const struct call *call)
 {
     if (is_number(call, call->beta, 1))
         return TSM2_SUCCESS;
     if (!is_number(call, call->beta, 0))
-        return fail(handle, TSM2_NOT_SUPPORTED, "no kernel scales C: with k = 0 beta must be 0 or 1");
+        return fail(handle, TSM2_NOT_SUPPORTED, "no kernel scales C: with k = 0 or alpha = 0 beta must be 0 or 1");
     const size_t bytes = (size_t)element_bytes(call->type);
     const size_t pitch = (size_t)call->ldc * bytes, width = (size_t)call->m * bytes, height = (size_t)call->n;
     return answered(handle, "cuMemsetD2D8Async",
@@ -173,12 +173,13 @@ static tsm2_status multiply(tsm2_handle handle, struct call call)
     if (call.m == 0 || call.n == 0)
         return TSM2_SUCCESS;
     TRY(check_addresses(handle, &call));
-    if (call.k > 0)
+    const int reads = call.k > 0 && !is_number(&call, call.alpha, 0);
+    if (reads)
         TRY(find(handle, &call, &oriented, &match));
     int has_entered;
     TRY(enter(handle, &has_entered));
     const tsm2_status status =
-        call.k > 0 ? start(handle, &call, &oriented, &match) : scale(handle, &call);
+        reads ? start(handle, &call, &oriented, &match) : scale(handle, &call);
     return leave(handle, has_entered, status);
 }
 

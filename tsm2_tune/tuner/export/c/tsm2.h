@@ -96,8 +96,9 @@ tsm2_status tsm2_load(tsm2_handle handle);
 /* The product. alpha and beta are in host memory; for bf16 and f16 they are float. A, B and C are aligned to an element,
    and C shares no memory with A and B.
 
-   Extents of 0 are as in BLAS: without elements of C nothing is done; with k = 0 C becomes beta C, which is supported
-   for beta = 0 and beta = 1. At beta = 0 what C holds is not read. With alpha = 0 A and B are read all the same.
+   Extents of 0 are as in BLAS: without elements of C nothing is done; with k = 0 C becomes beta C, and with
+   alpha = 0, where what A and B hold is not read; both are supported for beta = 0 and beta = 1. At beta = 0 what C
+   holds is not read.
    lda, ldb and ldc are elements from one column to the next.
 
    Of the kernels for these operations, the GPU's own before other GPUs', the one that was tuned for the shape runs;

@@ -1,0 +1,75 @@
+"""An exported module works however it is loaded, under any name, and beside its own copies."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import pickle
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.fabricated import device_array, exported, trial, tuning_run, winners
+from tests.test_exported_launch import recording
+
+A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
+OUT = device_array((6, 2), (4, 32), at=0x3000)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "kernels.py"
+    path.write_text(exported("module", winners(tmp_path, (tuning_run(), trial()))), encoding="utf-8")
+    return path
+
+
+def by_loader(path: Path, name: str = "never_listed") -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def by_runpy(path: Path) -> Any:
+    return SimpleNamespace(**runpy.run_path(str(path)))
+
+
+def by_exec(path: Path) -> Any:
+    names: dict[str, Any] = {"__name__": "somewhere.else"}
+    exec(compile(path.read_text(encoding="utf-8"), "kernels", "exec"), names)
+    return SimpleNamespace(**names)
+
+
+@pytest.mark.parametrize("load", [by_loader, by_runpy, by_exec])
+def test_it_need_not_be_among_the_modules(load: Callable[[Path], Any], path: Path) -> None:
+    before = set(sys.modules)
+    module = load(path)
+    assert not {
+        name for name in set(sys.modules) - before if name in ("never_listed", "somewhere.else", "<run_path>")
+    }
+    assert module.WINNERS[0].config.startswith("tsm2:")
+    with pytest.raises(TypeError, match=r"^a: expected a device array"):
+        module.gemm([1], [2])
+
+
+def test_two_copies_work_beside_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = [recording(by_loader(path, name), monkeypatch) for name in ("one", "other")]
+    for module in copies:
+        assert module.gemm(A, B, out=OUT) is OUT
+        assert module.choice(A, B, OUT).winner is module.WINNERS[0]
+        assert len(module.driver.launches) == 1
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_plan_is_not_copied(again: Callable[[Any], Any], path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module: ModuleType = recording(by_loader(path), monkeypatch)
+    plan = module.plan(A, B, OUT)
+    with pytest.raises(TypeError, match=r"^a plan belongs to its arrays and to this process, and cannot be copied"):
+        again(plan)
