@@ -24,8 +24,8 @@ pytestmark = ON_HOST
 ROOT = Path(__file__).parents[1]
 
 
-def command(path: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "tests.quick_command", *TUNE, "--db", str(path), "--json", *arguments]
+def command(path: Path, *arguments: str, trials: str = "1") -> list[str]:
+    return [sys.executable, "-m", "tests.quick_command", *TUNE[:-1], trials, "--db", str(path), "--json", *arguments]
 
 
 def environment() -> dict[str, str]:
@@ -74,7 +74,7 @@ def listing(path: Path) -> tuple[TrialLine, ...]:
 
 @pytest.mark.usefixtures("tuned")
 def test_a_closed_pipe_ends_the_run_and_nothing_is_lost(path: Path) -> None:
-    with started_in_a_process(*command(path, "--max-trials", "30")) as running:
+    with started_in_a_process(*command(path, trials="30")) as running:
         assert running.stdout is not None
         assert running.stderr is not None
         seen = 0
@@ -92,7 +92,7 @@ def test_a_closed_pipe_ends_the_run_and_nothing_is_lost(path: Path) -> None:
 @pytest.mark.usefixtures("tuned")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_with_a_line_and_a_sentence(path: Path, number: signal.Signals) -> None:
-    running = started_in_a_process(*command(path, "--max-trials", "30"))
+    running = started_in_a_process(*command(path, trials="30"))
     assert running.stdout is not None
     while json.loads(running.stdout.readline())["event"] != "trial":
         pass
@@ -100,7 +100,7 @@ def test_a_signal_ends_it_with_a_line_and_a_sentence(path: Path, number: signal.
     rest, said = running.communicate(timeout=60.0)
     assert running.returncode == 128 + number
     assert (lines_of(rest)[-1]["event"], lines_of(rest)[-1]["signal"]) == ("stopped", number.name)
-    assert said == f"stopped; every trial that ended is in {path}: the same command goes on from there\n"
+    assert said == f"stopped; every trial that ended is in {path}: run the same command again to continue\n"
 
 
 @pytest.mark.usefixtures("tuned")

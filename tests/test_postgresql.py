@@ -117,7 +117,7 @@ def test_every_command_takes_the_address(address: str, tmp_path: Path) -> None:
         ("best", "tsm2"),
         ("best --json", FASTEST.text),
         ("show", "wrong-result"),
-        ("show 1", "samples_us"),
+        ("show 1 --samples", "round 1, L2 clean, us"),
         ("report --output " + output, output),
         ("export --format csv --output -", "trial_id"),
         ("export --format trials --output " + output, output),

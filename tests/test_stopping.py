@@ -142,7 +142,9 @@ class TestCommand:
             patch.setattr(Worker, "close", disturbed)
             result = run(*TUNE, "--db", str(path))
         assert result.exit_code == status, result.output
-        assert f"stopped; every trial that ended is in {path}: the same command goes on from there" in result.output
+        assert (
+            f"stopped; every trial that ended is in {path}: run the same command again to continue" in result.output
+        )
         assert [process.exitcode for process in closed if process] == [-signal.SIGKILL]
 
     def test_nohup_keeps_a_run(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

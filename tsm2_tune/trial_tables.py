@@ -103,7 +103,8 @@ def _summary(record: TrialRecord) -> Iterator[tuple[str, str]]:
     trial, run, is_gpu = record.trial, record.run, bool(record.run.identity.compute_capability)
     state = "current" if record.current else "superseded"
     changed = "" if record.unchanged else "; this version makes another kernel"
-    yield "trial", f"{record.id}, ended {record.ended_at}, {state}{changed}"
+    strategy = f"search by {trial.strategy}" if trial.strategy else "no search"
+    yield "trial", f"{record.id}, {strategy}, ended {record.ended_at}, {state}{changed}"
     yield "problem", f"{trial.problem.text}, {product_text(trial.problem.op)}, {layout_text(trial.problem.op)}"
     yield "configuration", trial.config.text
     yield "device", run.identity.name + (f", L2 {trial.cache}" if is_gpu else "")
@@ -131,8 +132,9 @@ def _floor_text(trial: Trial, rounds: Sequence[tuple[int, Measurement]]) -> str:
 def _kernel_text(trial: Trial) -> str:
     if trial.resources is None:
         return "not loaded"
+    blocks = trial.resources.blocks_per_sm
     spilled = f", {trial.spill_bytes} bytes spilled" if trial.spill_bytes else ""
     return (
         f"{trial.resources.registers} registers{spilled}, {trial.resources.smem_bytes} bytes of shared memory,"
-        f" {trial.resources.blocks_per_sm} blocks per multiprocessor"
+        f" {blocks} block{'s' if blocks != 1 else ''} per multiprocessor"
     )

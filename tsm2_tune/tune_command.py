@@ -126,7 +126,7 @@ def tune(
     _tell_unsolved(result, shown_name(database))
     tell_interrupted(result.interrupted)
     if result.left:
-        tell(f"{len(result.left)} problems not tuned to their end, as runs ended early: the same command goes on")
+        tell(f"{len(result.left)} problems not finished, as runs ended early: run the same command again to continue")
     if not result.is_complete:
         ctx.exit(1)
 

@@ -143,9 +143,9 @@ def ended_by_signals(ctx: click.Context, database: str, *, stderr: bool = False)
         if is_address(database) or os.path.exists(database):
             lost = getattr(stop, "unstored", 0)
             but = f", but for the last {lost}, for which it is away" if lost else ""
-            text = f"stopped; every trial that ended is in {name}{but}: the same command goes on from there"
+            text = f"stopped; every trial that ended is in {name}{but}: run the same command again to continue"
         else:
-            text = f"stopped; no trial had ended, and {name} is not made yet: the same command starts again"
+            text = f"stopped; no trial had ended, and {name} is not made yet: run the same command to start again"
         from tsm2_tune.display import console, print_line  # completion in a shell waits for what is imported above
 
         with suppress(OSError):  # the terminal may be what is gone
