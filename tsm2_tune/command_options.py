@@ -109,9 +109,9 @@ math_option = option(
     type=Choice(MATHS),
     default=MATHS[0],
     show_default=True,
-    help="How elements are multiplied: full, in their own precision; tf32, f32 on tensor cores, 11 bits of each"
-    " factor; 3xtf32, on them in three products, nearly as exact as f32; minplus, in f32 and f64, by sums, of which"
-    " the least is taken.",
+    help="How elements are multiplied. full: in their own precision. tf32: f32 on tensor cores, 11 bits of each"
+    " factor. 3xtf32: f32 in three tensor-core products, nearly as exact. minplus: f32 or f64 in the semiring"
+    " (min, +), as for shortest paths.",
 )
 
 
@@ -159,8 +159,8 @@ def family_options(function: F) -> F:
     function = option(
         "--guidelines",
         metavar="NAME=VALUE,...",
-        help="Move thresholds of the guideline rules: a lower one keeps more configurations, a higher one fewer, and"
-        " those that are not named stay each family's own. `none` disables all; `none,min-reuse=4` all but min-reuse."
+        help="Change thresholds of the guideline rules. A lower one keeps more configurations; those that are not"
+        " named stay each family's own. `none` disables all; `none,min-reuse=4` all but min-reuse."
         f" [default: {Guidelines().text}; of gemm those that leave hundreds of configurations; `space` prints them]",
     )(function)
     return option(
@@ -180,7 +180,7 @@ def database_option_of(default: str) -> Callable[[F], F]:
         default=default,
         show_default=True,
         type=click.Path(dir_okay=False),
-        help="The tuning database: a file, or postgresql+psycopg://user@host/name.",
+        help="The tuning database: a file, postgresql+psycopg://user@host/name, or, only to read, pretuned:h100.",
     )
 
 
@@ -239,15 +239,15 @@ vendor_option = option("--no-vendor", is_flag=True, help="Measure no cuBLAS and 
 full_trials_option = option(
     "--full-trials",
     is_flag=True,
-    help=f"On a GPU: verify and time in full also what cannot win. Without it a trial ends as {Outcome.BEHIND.value}"
+    help=f"On a GPU: verify and time in full also what cannot win. Without it, a trial ends as {Outcome.BEHIND.value}"
     f" if each of its first launches takes over {100 * REACH - 100:.0f} % longer than the fastest right kernel.",
 )
 pairs_option = option(
     "--pairs/--no-pairs",
     default=True,
     show_default=True,
-    help="Whether each winner's kernel, and kernels for shapes between, are measured at the other tuned shapes too,"
-    " beyond --budget and --max-trials.",
+    help="Whether to measure each winner's kernel, and kernels for shapes between, at the other tuned shapes too;"
+    " --budget and --max-trials do not count this.",
 )
 strategy_option = option(
     "--strategy",
@@ -261,8 +261,8 @@ gain_option = option(
     "--gain",
     type=Percent(MOST_GAIN),
     metavar="PERCENT",
-    help="End a problem's search once less is expected to be gained by going on, such as 0.5%. Without it the search"
-    " goes on until the budget is spent.",
+    help="End a problem's search when the expected gain of continuing falls below this, such as 0.5%. Without it, the"
+    " search continues until the budget is spent.",
 )
 output_option = partial(option, "--output", "-o", metavar="FILE")
 json_option = option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -283,13 +283,13 @@ def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
 def within_options(function: F) -> F:
     """--within and --no-measure."""
     for added in (
-        option("--no-measure", is_flag=True, help="With --within: choose by what was measured before."),
+        option("--no-measure", is_flag=True, help="With --within: use only times that are stored."),
         option(
             "--within",
             type=Percent(MOST_WITHIN),
             metavar="PERCENT",
-            help="Only the fewest kernels that keep each shape within so much of its best time, such as 3%. What has"
-            " to be known for that is measured where the device is here.",
+            help="Only the fewest kernels that keep each shape within this much of its best time, such as 3%."
+            " Missing times are measured if the device is here.",
         ),
     ):
         function = added(function)
@@ -345,7 +345,7 @@ def tuning_options(function: F) -> F:
             "--max-trials",
             type=WholeNumber(min=1),
             metavar="N",
-            help="Configurations for each problem, those of earlier runs included.",
+            help="Configurations for each problem, earlier runs included.",
         ),
         option(
             "--budget",
@@ -385,7 +385,7 @@ def selection_options(function: F) -> F:
         return function(*arguments, which=which, **named)
 
     for added in (
-        cache_option(None, "Only times in this state of the L2. Without it winners in dirty come before others."),
+        cache_option(None, "Only times in this state of the L2. Without it, winners in dirty come before others."),
         option(
             "--layout",
             type=Choice(LAYOUTS),
@@ -402,7 +402,7 @@ def selection_options(function: F) -> F:
         option(
             "--shapes",
             metavar="MxNxK,...",
-            help="Only these shapes, spelt as for tuning, or problems as they are printed: 16x16x1000:f64:tn.",
+            help="Only these shapes, spelled as for tuning, or problems as they are printed: 16x16x1000:f64:tn.",
         ),
         stored_device_option,
     ):

@@ -42,7 +42,7 @@ from tsm2_tune.usage import Command, ended_by_signals, option, tell
     "--binaries/--no-binaries",
     default=True,
     show_default=True,
-    help="Whether a module holds compiled kernels, where nvcc is here to compile them.",
+    help="Whether a module holds compiled kernels, if nvcc is here to compile them.",
 )
 @option(
     "--launcher",
@@ -52,8 +52,8 @@ from tsm2_tune.usage import Command, ended_by_signals, option, tell
 @option(
     "--between/--no-between",
     default=None,
-    help="Whether a module or library also holds kernels that won nothing, and are expected to be faster than winners"
-    " at shapes between the tuned ones; without --within it does.",
+    help="Whether a module or library also holds kernels for shapes between the tuned ones, which won nothing."
+    " [default: between, but with --within no-between]",
 )
 @within_options
 @wait_option

@@ -65,9 +65,9 @@ _PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
 _SPACED = re.compile(r" *([xX]) *")
 _PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII | re.IGNORECASE)
 OP_SPELLING = (
-    "A letter for A and one for B: n column-major, t row-major, which is transposed to BLAS, and with complex numbers"
-    " c conjugate transposed, j conjugated; then a third, t, where C is row-major. x for B where that is A's own"
-    f" matrix, as in BLAS's syrk and herk: {GRAM} is tx, X^T X, and with complex numbers cx, X^H X."
+    "A letter for A and one for B, as in BLAS: n as it is, t transposed, and of complex numbers c conjugate"
+    " transposed, j conjugated. A third letter, t, if C is row-major. x for B's letter if B is the matrix of A,"
+    f" as in BLAS's syrk and herk: {GRAM} is tx, X^T X, and of complex numbers cx, X^H X."
 )
 
 Texts = str | Iterable[str]  # a text with commas, or the texts between them

@@ -61,8 +61,8 @@ program_argument = click.argument("program", nargs=-1, metavar="PROGRAM...", cal
 @option(
     "--verify",
     is_flag=True,
-    help=f"Let cuBLAS compute the first {VERIFIED} products of each shape too, and compare: a kernel that is off is"
-    " left out.",
+    help=f"Let cuBLAS compute the first {VERIFIED} products of each shape too, and compare: a kernel whose result is"
+    " wrong is not used again.",
 )
 @program_argument
 @click.pass_context

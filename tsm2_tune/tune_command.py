@@ -36,8 +36,8 @@ if TYPE_CHECKING:  # completion in a shell waits for what is imported here
     from tsm2_tune.tuner.events import RunStarted
 
 NO_GPU = (
-    "no CUDA driver answers: the host emulates the kernels, which is for smaller shapes than a GPU's;"
-    " --device cpu leaves this sentence out"
+    "No GPU found. Kernels are emulated on the CPU: this checks correctness; times mean nothing."
+    " --device cpu hides this line."
 )
 
 
