@@ -21,6 +21,7 @@ from tests.library_calls import (
     OTHERS,
     OUT_OF_MEMORY,
     PRODUCT,
+    SPLIT,
     SUCCESS,
     TYPES,
     WORKSPACE_TOO_SMALL,
@@ -34,10 +35,13 @@ from tests.library_calls import (
     beside_each_other,
     choices,
     created,
+    fabricated_library,
     in_threads,
     play,
+    tried,
 )
-from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 
 pytestmark = [
     pytest.mark.host,
@@ -191,6 +195,25 @@ def test_a_workspace_of_the_callers(there: InProcess, plain: str) -> None:
         refused = there(play, plain, [("set_workspace", address, size)])
         assert refused.statuses == [INVALID_VALUE]
         assert refused.errors[0].startswith(error)
+
+
+SMALL_TILES = Launch(threads=64, rows_per_block=1, smem_bytes=0, columns_per_block=1, splits=2)
+
+
+def test_counters_have_room_of_their_own(there: InProcess, tmp_path: Path) -> None:
+    """The first kernel has large tiles with a few counters, the second has more counters and smaller sums."""
+    trials = [tried(Problem(6, 2, 3, "f32", "tn"), SPLIT), tried(Problem(6, 2, 3, "f64", "tn"), SMALL_TILES)]
+    path = str(fabricated_library(tmp_path, *trials))
+    few, many = Call("f32", "TN", 32, 4, 3), Call("f64", "TN", 40, 1, 3)
+    record = there(play, path, [few, many])
+    assert [line for line in record.log if line.startswith("allocate")][1::2] == ["allocate 4", "allocate 160"]
+    needed = there(play, path, [("workspace_size", many)]).values["workspace_size"]
+    for size, status in ((needed, SUCCESS), (needed - 256, WORKSPACE_TOO_SMALL)):
+        record = there(play, path, [("set_workspace", 0x7000000, size), many])
+        assert record.statuses == [SUCCESS, status]
+        for launched in record.launches:
+            counters = launched.values(32, "f8")[12]
+            assert counters + 160 <= 0x7000000 + size
 
 
 def test_a_captured_product_has_the_callers_workspace(there: InProcess, plain: str) -> None:
