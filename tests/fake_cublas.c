@@ -12,6 +12,8 @@
 void fake_note(const char *text);
 void *fake_take(size_t bytes);
 void fake_give_back(void *memory);
+void fake_pass(int ms);
+void fake_work(const void *stream, int ms);
 
 struct handle {
     void *stream;
@@ -32,11 +34,17 @@ int cublasGetSmCountTarget(struct handle *handle, int *count) { return *count = 
 
 static int noted(const char *name, const struct handle *handle, const long long *numbers, int count)
 {
+    static int has_started;
     char line[1024];
     int at = snprintf(line, sizeof line, PREFIX "%s stream %llx", name, (unsigned long long)(uintptr_t)handle->stream);
     for (int i = 0; i < count; ++i)
         at += snprintf(line + at, sizeof line - (size_t)at, " %lld", numbers[i]);
     fake_note(line);
+    if (getenv("FAKE_CUBLAS_STARTS_UP_MS") != NULL && !has_started)
+        fake_pass(atoi(getenv("FAKE_CUBLAS_STARTS_UP_MS")));
+    has_started = 1;
+    if (getenv("FAKE_CUBLAS_MS") != NULL)
+        fake_work(handle->stream, atoi(getenv("FAKE_CUBLAS_MS")));
     return getenv("FAKE_CUBLAS_REFUSES") == NULL ? 0 : 15; /* CUBLAS_STATUS_NOT_SUPPORTED */
 }
 #define NOTE(name, ...)                                                                                              \

@@ -8,6 +8,10 @@
 
 typedef unsigned long long pointer;
 
+enum { OWN_STREAM = 0x5001 }; /* that the program has not made */
+
+void fake_work(const void *stream, int ms);
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char text[1 << 22];
 static size_t written;
@@ -193,6 +197,8 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
         const char *place = getenv("FAKE_KERNEL_WRITES_AT");
         (*(double **)parameters[9])[place == NULL ? 0 : atoi(place)] = atof(getenv("FAKE_KERNEL_WRITES"));
     }
+    if (getenv("FAKE_KERNEL_MS") != NULL)
+        fake_work(stream, atoi(getenv("FAKE_KERNEL_MS")));
     note("launch %u %u %u %u %u %u %u %llu%s %.40s\n", grid_x, grid_y, grid_z, block_x, block_y, block_z, smem_bytes,
          (pointer)stream, line, (const char *)function);
     return extra != NULL;
@@ -248,7 +254,8 @@ int cuMemsetD2D32Async(pointer address, size_t pitch, unsigned value, size_t wor
 int cuStreamCreate(void **stream, unsigned flags)
 {
     NEEDS_CONTEXT("cuStreamCreate")
-    *stream = (void *)(size_t)(0x5000 + flags);
+    unsafe("cuStreamCreate");
+    *stream = (void *)(size_t)(OWN_STREAM - 1 + flags);
     return 0;
 }
 
@@ -284,13 +291,25 @@ int cuCtxGetId(void *context, unsigned long long *id)
     return 0;
 }
 
-/* Events: an event's time is the number of launches and notes until then, in milliseconds. */
+/* Events: an event's time is the number of those before it on streams of the program's, in milliseconds, with what the
+   host takes between them, or until the stream's work is done. */
 
-static int moments;
+static int moments, busy_until;
+static const void *busy;
 struct event {
     int moment;
     void *context;
 };
+
+/* The host is busy for so long. */
+void fake_pass(int ms) { moments += ms; }
+
+/* The stream has so much more to do. */
+void fake_work(const void *stream, int ms)
+{
+    busy_until = (stream == busy && busy_until > moments ? busy_until : moments) + ms;
+    busy = stream;
+}
 
 int cuEventCreate(struct event **event, unsigned flags)
 {
@@ -303,10 +322,11 @@ int cuEventCreate(struct event **event, unsigned flags)
 int cuEventRecord(struct event *event, void *stream)
 {
     NEEDS_CONTEXT("cuEventRecord")
-    (void)stream;
     if (event->context != contexts[depth])
         return 400; /* CUDA_ERROR_INVALID_HANDLE */
-    event->moment = ++moments;
+    if ((pointer)stream != OWN_STREAM)
+        ++moments;
+    event->moment = stream == busy && busy_until > moments ? busy_until : moments;
     return 0;
 }
 

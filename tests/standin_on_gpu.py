@@ -25,6 +25,7 @@ from benchmarks.real_cublas import Real, loaded
 from tests.cublas_program import WIDE, call
 from tests.standin_calls import gemm
 from tsm2_tune.standin.journal import HEAD, LINE
+from tsm2_tune.standin.running import LOADED
 
 KINDS = {"S": 0, "D": 1, "C": 4, "Z": 5}
 DTYPES = {0: "f4", 1: "f8", 4: "c8", 5: "c16", 2: "f2", 14: "u2"}
@@ -111,7 +112,7 @@ class Journal:
     @property
     def taken(self) -> int:
         if self._lines is None:
-            files = list(self._folder.iterdir())
+            files = [file for file in self._folder.iterdir() if file.name != LOADED]
             if not files:
                 return 0
             self._lines = np.memmap(files[0], LINE, "r", HEAD.itemsize)

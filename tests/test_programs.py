@@ -38,8 +38,8 @@ pytestmark = [
 BY_LIBRARY = "run --library {library}"
 PROGRAM = (sys.executable, "-m", "tests.cublas_program")
 NONE = (0,) * len(REASONS)
-SEEN = Seen("gemm", "f32", "NT", (8, 10**6, 16), (8, 10**6, 8), 1, False, 100, 0, (0, 0, 100, *NONE[3:]), 90.0,
-            (99, 4950.0), (0, 0.0))  # fmt: skip
+SEEN = Seen("gemm", "f32", "NT", (8, 10**6, 16), (8, 10**6, 8), 1, False, 100, 0, (0, 0, 100, *NONE[3:]), 0, 90.0,
+            (99, 4950.0), (), ())  # fmt: skip
 
 
 def tsm2_tune(fakes: Path, *arguments: str, steps: Any = ()) -> subprocess.CompletedProcess[str]:
@@ -92,7 +92,7 @@ def test_record_of_a_program_without_products_says_so(fakes: Path) -> None:
 
 
 def test_what_no_family_computes_is_left_out_in_words() -> None:
-    of_16_bits = Seen("GemmEx", "f16", "CC", (8, 8, 8), (8, 8, 8), 1, False, 1, 0, NONE, 0.0, (0, 0.0), (0, 0.0))
+    of_16_bits = Seen("GemmEx", "f16", "CC", (8, 8, 8), (8, 8, 8), 1, False, 1, 0, NONE, 0, 0.0, (0, 0.0), (), ())
     lines = list(recorded(Written((SEEN, of_16_bits)), ["./program", "a b"]))
     assert lines[0] == "# Products of ./program 'a b', by cuBLAS, most GPU time first."
     assert lines[1] == "1000000x8x16:f32:ntt  # 100 times, 5000.0 us in all, 100.0 %, gemm NT"
@@ -111,7 +111,7 @@ def test_a_matrix_times_its_own_conjugate_transpose_is_a_problem_that_tuning_kno
 
 
 def test_of_very_many_products_all_are_written_and_read(tmp_path: Path) -> None:
-    many = tuple(replace(SEEN, shape=(8, 10**6 + count, 16), cublas_us=(99, 1e6 - count)) for count in range(20_000))
+    many = tuple(replace(SEEN, shape=(8, 10**6 + count, 16), gpu_us=(99, 1e6 - count)) for count in range(20_000))
     output = tmp_path / "products.txt"
     output.write_text("".join(f"{line}\n" for line in recorded(Written(many), ["program"])))
     assert output.stat().st_size > 1_000_000
@@ -141,6 +141,13 @@ def test_what_is_worth_little_is_left_out() -> None:
     assert second.startswith("# left out, as it is worth little: 1000x8x16:f32:ntt: 1 time")
 
 
+def test_a_product_in_a_graph_stays_whatever_it_is_worth() -> None:
+    in_graph = replace(SEEN, shape=(8, 1000, 16), calls=4, captured=3)
+    (line,) = [one for one in recorded(Written((SEEN, in_graph)), ["program"], worth=0.5) if "1000x8x16" in one]
+    assert line.startswith("1000x8x16:f32:ntt  # 4 times, 200.0 us in all, ")
+    assert line.endswith(", 3 of them into a CUDA graph, whose runs are not counted")
+
+
 def test_of_products_that_are_alike_but_for_one_extent_a_few_stay() -> None:
     """A vector and 1, 2, ... 50 others, each worth less than what is asked for."""
     series = [replace(SEEN, op="TN", shape=(count, 1, 10**6), calls=3) for count in range(1, 51)]
@@ -154,10 +161,8 @@ def test_of_products_that_are_alike_but_for_one_extent_a_few_stay() -> None:
 
 
 def test_what_a_problem_takes_by_several_routines_is_its_worth() -> None:
-    by_two = [
-        replace(SEEN, routine=name, shape=(8, 1000, 16), calls=1, cublas_us=(1, 30.0)) for name in ("gemm", "Lt")
-    ]
-    series = [replace(SEEN, shape=(8, 1000 + count, 16), calls=1, cublas_us=(1, 40.0)) for count in range(1, 5)]
+    by_two = [replace(SEEN, routine=name, shape=(8, 1000, 16), calls=1, gpu_us=(1, 30.0)) for name in ("gemm", "Lt")]
+    series = [replace(SEEN, shape=(8, 1000 + count, 16), calls=1, gpu_us=(1, 40.0)) for count in range(1, 5)]
     lines = list(recorded(Written((SEEN, *by_two, *series)), ["program"], worth=0.01))
     assert [line.partition("  # ")[0] for line in lines if line.startswith("1000x8x16:")] == ["1000x8x16:f32:ntt"] * 2
     assert sum(" that differ in one extent" in line for line in lines) == 2
@@ -175,27 +180,50 @@ def test_a_misspelt_option_is_no_program(command: str) -> None:
 
 def test_few_products_that_are_alike_or_worth_little_together_are_left_out() -> None:
     few = [replace(SEEN, op="TN", shape=(count, 1, 10**6), calls=30) for count in (1, 20, 50)]
-    many = [replace(SEEN, op="TN", shape=(count, 1, 10**6), calls=1, cublas_us=(1, 0.01)) for count in range(1, 51)]
+    many = [replace(SEEN, op="TN", shape=(count, 1, 10**6), calls=1, gpu_us=(1, 0.01)) for count in range(1, 51)]
     for little in (few, many):
         kept = [line for line in recorded(Written((SEEN, *little)), ["program"], worth=0.2) if line[0] != "#"]
         assert len(kept) == 1
 
 
 def test_run_takes_kernels_of_a_library_and_reports(fakes: Path, plain: str) -> None:
-    steps = [gemm()] * 10 + [gemm(transa=2, transb=1)] * 3
+    steps = [gemm()] * 14 + [gemm(transa=2, transb=1)] * 3
     done = tsm2_tune(fakes, "run", "--report", "--library", plain, "--", *PROGRAM, steps=steps)
     assert done.returncode == 0
     log = json.loads(done.stdout)["log"]
-    assert sum(line.startswith("launch ") for line in log) == 6
+    assert sum(line.startswith("launch ") for line in log) == 8
     assert (
-        "13 products seen, 6 computed by tuned kernels, 7 left to cuBLAS, 4 of these to compare with it\n"
+        "17 products seen, 8 computed by tuned kernels, 9 left to cuBLAS, 6 of these to compare with it\n"
         in done.stderr
     )
-    assert "10.00 ms by cuBLAS, 10.00 ms by the kernels, 1.00 times as fast\n" in done.stderr
+    assert "14.00 ms by cuBLAS, 14.00 ms by the kernels, 1.00 times as fast\n" in done.stderr
     taken, left = done.stderr.split("\nleft to cuBLAS:\n")
-    assert re.search(r"^gemm +f32 +NN +6x2x3 +10 +6 +1000.0 +1000.0$", taken, re.MULTILINE)
+    assert re.search(r"^gemm +f32 +NN +6x2x3 +14 +8 +1000.0 +1000.0$", taken, re.MULTILINE)
     (row,) = left.splitlines()[1:]
     assert re.match(r"gemm +f32 +CT +6x2x3 +3 +0 +1000.0 +- +no kernel is in the pack for it$", row)
+
+
+def test_record_ranks_by_time_on_the_gpu(fakes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call costs the host 92 ms, each the GPU 3."""
+    monkeypatch.setenv("FAKE_CUBLAS_STARTS_UP_MS", "92")
+    monkeypatch.setenv("FAKE_CUBLAS_MS", "3")
+    steps = [gemm("cublasDgemm_v2", m=16_000, n=8, k=8), *[gemm("cublasDgemm_v2", m=8, n=8, k=16_000)] * 103]
+    output = tmp_path / "products.txt"
+    tsm2_tune(fakes, "record", "--worth", "2%", "--output", str(output), "--", *PROGRAM, steps=steps)
+    first, second = output.read_text().splitlines()[1:]
+    assert first.startswith("8x8x16000:f64  # 103 times, 309000.0 us in all, 99.0 %")
+    assert second.startswith("# left out, as it is worth little: 16000x8x8:f64: 1 time, 3000.0 us in all, 1.0 %")
+
+
+def test_what_goes_back_to_cublas_is_reported(fakes: Path, plain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CUBLAS_MS", "1")
+    monkeypatch.setenv("FAKE_KERNEL_MS", "4")
+    steps = [gemm("cublasDgemm_v2")] * 40
+    done = tsm2_tune(fakes, "run", "--report", "--library", plain, "--", *PROGRAM, steps=steps)
+    assert "27 products of 1 shape went back to cuBLAS, as the kernel was slower in this program\n" in done.stderr
+    (row,) = done.stderr.split("\nleft to cuBLAS:\n")[1].splitlines()[1:]
+    assert re.match(r"gemm +f64 +NN +6x2x3 +40 +7 +1000.0 +4000.0 +the kernel was slower in this program$", row)
+    assert "times as fast" not in done.stderr
 
 
 def test_run_becomes_the_program(fakes: Path, plain: str) -> None:
@@ -260,7 +288,7 @@ def test_kernels_that_cannot_be_started_are_told(fakes: Path, plain: str, tmp_pa
         done = tsm2_tune(fakes, "run", "--report", "--library", str(library), "--", *PROGRAM, steps=steps)
         assert done.returncode == 0
         assert re.search(
-            rf"^[26] products left to cuBLAS as {why}: .* driver may be older", done.stderr, re.MULTILINE
+            rf"^[56] products left to cuBLAS as {why}: .* driver may be older", done.stderr, re.MULTILINE
         )
 
 

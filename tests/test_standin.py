@@ -24,7 +24,11 @@ from tests.standin_calls import (
     play,
 )
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.standin.build import HEADER, SOURCES, command
+from tsm2_tune.standin.journal import SLOWER
 from tsm2_tune.standin.running import Standing
+from tsm2_tune.tuner.host.toolchain import compiler_command
+from tsm2_tune.tuner.shared_objects import c_texts, shared_object
 
 pytestmark = [
     pytest.mark.host,
@@ -168,6 +172,15 @@ def test_what_is_captured_has_a_workspace_of_its_own(fakes: Path, pack: Path) ->
     assert sum(line.startswith("zero") and line.endswith(f"on {0x5001}") for line in captured) == 2
 
 
+def test_graphs_have_a_gibibyte_of_workspaces(fakes: Path, pack: Path) -> None:
+    large = gemm(m=2_000_000, n=9, k=3, transa=1)
+    steps = [["fake_memory", 1 << 40], ["cublasSetStream_v2", 7], large, ["fake_capture", 7], *[large] * 10]
+    played = play(fakes, steps, pack=pack)
+    allocated = [int(line.split()[1]) for line in played.log if line.startswith("allocate ")][2:]
+    assert 2**30 - allocated[0] < sum(allocated) <= 2**30
+    assert by_reason(played) == {"captured, and the kernel is not loaded, or has no workspace": 10 - len(allocated)}
+
+
 def test_without_memory_a_captured_product_is_left(fakes: Path, pack: Path) -> None:
     split = gemm(m=70, n=9, k=3, transa=1)
     steps = [
@@ -259,6 +272,31 @@ def test_what_differs_is_counted_apart(fakes: Path, pack: Path) -> None:
     assert len({(one.dtype, one.leading, one.shape) for one in played.seen}) == 6
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"m": 9}, {"n": 4}, {"k": 5, "lda": 6}, {"lda": 7}, {"ldb": 7}, {"ldc": 7}, {"transa": 0, "transb": 1},
+        {"transb": 2}, {"B": A}, {"routine": "cublasDgemm_v2"}, {"routine": "cublasSgemmStridedBatched"},
+        {"routine": "cublasSgemmStridedBatched", "count": 2},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_meets_in_one_place_of_the_journal_is_told_apart(
+    fakes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
+) -> None:
+    """Products of a stand-in whose journal has one line: another product than the first finds no place."""
+    texts = c_texts(SOURCES) | {"tsm2.h": HEADER.read_bytes()}
+    texts["standin.h"] = texts["standin.h"].replace(b"LINES = 16384", b"LINES = 1")
+    built = tmp_path / "standin.so"
+    built.write_bytes(shared_object(texts, lambda at, to: command(compiler_command(), at, to), "stand-in"))
+    monkeypatch.setattr("tests.standin_calls.standin_path", lambda: built)
+    first: dict[str, Any] = {"m": 6, "n": 6, "k": 6, "transa": 1}
+    if other.get("count"):
+        first |= {"routine": other["routine"], "stride_c": 1}  # of which two are no product, like one
+    played = play(fakes, [gemm(**first), gemm(**first | other), gemm(**first)])
+    assert ([one.calls for one in played.seen], played.uncounted) == ([2], (1, 0, 0))
+
+
 def test_a_matrix_and_the_same_one_transposed_are_counted_apart(fakes: Path) -> None:
     same = {"m": 3, "n": 3, "k": 6, "transa": 1, "lda": 6}
     of_others = [{"B": B}, {"B": A, "ldb": 7}, {"B": A, "transa": 0, "k": 3}, {"B": A, "n": 2}]
@@ -268,27 +306,53 @@ def test_a_matrix_and_the_same_one_transposed_are_counted_apart(fakes: Path) -> 
 
 
 def test_times_are_of_what_ran(fakes: Path, pack: Path) -> None:
-    played = play(fakes, [gemm()] * 10, pack=pack, has_times=True)
+    played = play(fakes, [gemm()] * 20, pack=pack, has_times=True)
     (one,) = played.seen
-    assert (one.calls, one.taken) == (10, 6)
-    assert one.first_us > 0
-    assert one.cublas_us == (3, 3000.0)  # an event is a millisecond later than the one before
-    assert one.taken_us == (6, 6000.0)
-    assert by_reason(played) == {"timed, to be compared": 4}
-    assert len(played.left) == 2 * 4
+    assert (one.calls, one.taken) == (20, 14)
+    assert one.first_us == 1000.0  # an event is a millisecond later than the one before
+    assert one.gpu_us == (18, 18_000.0)
+    assert one.cublas_us == one.taken_us == (1000.0,) * 5
+    assert by_reason(played) == {"timed, to be compared": 6}
+    assert len(played.left) == 2 * 6
+
+
+@pytest.mark.parametrize("stream", [0, 1, 7])
+def test_start_up_is_no_gpu_time(fakes: Path, stream: int) -> None:
+    """The first call takes the host 92 ms, and each the GPU 3: of a product that comes once, and of another."""
+    steps = [["cublasSetStream_v2", stream], gemm("cublasDgemm_v2", n=4), *[gemm("cublasDgemm_v2")] * 10]
+    slow = {"FAKE_CUBLAS_STARTS_UP_MS": "92", "FAKE_CUBLAS_MS": "3"}
+    played = play(fakes, steps, has_times=True, environment=slow)
+    assert [(one.calls, one.total_us) for one in played.seen] == [(10, 30_000), (1, 3000)]
+
+
+@pytest.mark.parametrize(("kernel_ms", "went_back"), [(2, False), (3, False), (4, True)])
+def test_what_loses_in_the_program_goes_back_to_cublas(
+    fakes: Path, pack: Path, kernel_ms: int, went_back: bool
+) -> None:
+    slow = {"FAKE_CUBLAS_MS": "3", "FAKE_KERNEL_MS": str(kernel_ms)}
+    right = slow | {"FAKE_CUBLAS_MULTIPLIES": "1", "FAKE_KERNEL_WRITES": "3"}
+    steps = [["memory", {"A": [1.0] * 18, "B": [1.0] * 6, "C": [3.0] * 12}], *[gemm("cublasDgemm_v2")] * 40]
+    played = play(fakes, steps, pack=pack, has_times=True, environment=right)
+    (one,) = played.seen
+    assert (one.went_back, one.reason) == (went_back, SLOWER if went_back else "")
+    assert (one.cublas_us, one.taken_us) == ((3000.0,) * 5, (kernel_ms * 1000.0,) * 5)
+    assert len(played.launches) == one.taken == (40 - 6 if not went_back else 7)
+    assert played.results == [[3.0] * 12] * 40
+    unmeasured = play(fakes, steps, pack=pack, environment=right)
+    assert (len(unmeasured.launches), unmeasured.results) == (40, played.results)
 
 
 def test_no_times_are_taken_of_what_is_captured(fakes: Path, pack: Path) -> None:
     steps = [["cublasSetStream_v2", 7], *[gemm()] * 5, ["fake_capture", 7], *[gemm()] * 9]
     played = play(fakes, steps, pack=pack, has_times=True)
     (one,) = played.seen
-    assert (one.calls, one.taken, one.cublas_us[0], one.taken_us[0]) == (14, 10, 3, 1)
+    assert (one.calls, one.taken, one.captured, one.gpu_us[0]) == (14, 11, 9, 5 - 2)
 
 
 def test_taking_times_ends_no_capture_on_another_stream(fakes: Path, pack: Path) -> None:
     split = gemm(m=70, n=9, k=3, transa=1)
     played = play(fakes, [["fake_capture", 7], *[gemm(), split] * 9], pack=pack, has_times=True)
-    assert {one.cublas_us[0] for one in played.seen} == {3}
+    assert {(len(one.cublas_us), one.captured) for one in played.seen} == {(4, 0)}
     assert not any("capture ended" in line for line in played.log)
 
 
@@ -300,15 +364,15 @@ def test_of_more_products_than_are_waited_for_some_have_no_time(fakes: Path, pac
         has_times=True,
     )
     (one,) = played.seen
-    assert (one.calls, one.taken) == (709, 705)
-    assert one.taken_us[0] == 512 - 4 + 9
+    assert (one.calls, one.taken) == (709, 703)
+    assert one.gpu_us[0] == 512 - 2 + 9
 
 
 def test_each_context_has_events_of_its_own(fakes: Path, pack: Path) -> None:
     steps = [step for turn in range(1200) for step in (["fake_context", 0xC0 + turn % 3], gemm())]
     played = play(fakes, steps, pack=pack, has_times=True)
     (one,) = played.seen
-    assert one.taken_us[0] + one.cublas_us[0] == 1200 - 1
+    assert one.gpu_us[0] == 1200 - 2
 
 
 def test_the_environment_is_the_programs_own_besides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.standin_calls import FLAGS, TESTS, gemm, play
 from tsm2_tune.standin.build import standin_path
 from tsm2_tune.standin.journal import written_in
-from tsm2_tune.standin.running import Standing
+from tsm2_tune.standin.running import LOADED, Standing
 
 pytestmark = [
     pytest.mark.host,
@@ -38,7 +38,7 @@ def test_a_limit_of_file_sizes_leaves_the_program_alone(fakes: Path, tmp_path: P
     assert "are not in the report, as nothing can be written to" in done.stderr
     assert done.stderr.endswith("File too large\n")
     assert json.loads(done.stdout)["statuses"] == [[0] * 3]
-    assert list(tmp_path.iterdir()) == []
+    assert [file.name for file in tmp_path.iterdir()] == [LOADED]
 
 
 def test_a_full_disk_leaves_the_program_alone(fakes: Path, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ from tsm2_tune.standin.journal import HEAD, LINE
 driver, cublas = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libcublas.so.13")
 first, second = json.load(sys.stdin)[0]
 play(cublas, driver, [first], [])
-(name,) = os.listdir(os.environ["TSM2_JOURNAL"])
+name = min(os.listdir(os.environ["TSM2_JOURNAL"]))  # before "loaded"
 with open(os.path.join(os.environ["TSM2_JOURNAL"], name), "r+b") as file, mmap.mmap(file.fileno(), 0) as journal:
     for at in range(HEAD.itemsize, len(journal), LINE.itemsize):
         journal[at : at + 4] = (1).to_bytes(4, "little")
@@ -118,7 +118,7 @@ def test_a_forked_child_takes_no_times_and_counts_none_twice(fakes: Path, tmp_pa
     told = Standing(standin_path(), has_times=True).environment(journal) | {"LD_LIBRARY_PATH": str(fakes)}
     subprocess.run([program], env=told, check=True, timeout=60)
     (one,) = written_in(journal).seen
-    assert (one.calls, one.first_us > 0, one.cublas_us[0]) == (3, True, 1)
+    assert (one.calls, one.first_us > 0, len(one.cublas_us)) == (3, True, 1)
 
 
 def test_of_more_shapes_than_are_told_apart_kernels_are_taken_too(fakes: Path, plain: str) -> None:

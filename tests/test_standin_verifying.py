@@ -83,6 +83,19 @@ def test_the_bound_is_that_of_the_products_numbers(
     assert (played.seen[0].worst <= 1) == is_right
 
 
+@pytest.mark.parametrize(("off", "is_right"), [(5e-10, True), (2e-9, False)])
+def test_the_bound_grows_with_the_root_of_the_terms(
+    fakes: Path, tmp_path: Path, multiplying: dict[str, str], off: float, is_right: bool
+) -> None:
+    """10,000 products of ones: by their number, not its root, the bound would be 9e-8."""
+    pack = fabricated_library(tmp_path, tried(Problem(6, 2, 10_000, "f64")))
+    memory = {"A": [1.0] * 60_000, "B": [1.0] * 20_000, "C": [1e4] * 12}
+    environment = multiplying | {"FAKE_KERNEL_WRITES": repr(1e4 + off)}
+    steps = [["memory", memory], gemm("cublasDgemm_v2", k=10_000)]
+    (one,) = play(fakes, steps, pack=pack, compared=1, environment=environment).seen
+    assert (one.compared, one.worst <= 1) == (1, is_right)
+
+
 def test_a_comparison_ends_no_capture_on_another_stream(fakes: Path, pack: Path, multiplying: dict[str, str]) -> None:
     played = verified(fakes, pack, multiplying, 3.0, captured=7)
     assert played.seen[0].compared == 3

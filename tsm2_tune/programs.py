@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import click
@@ -56,7 +57,10 @@ program_argument = click.argument("program", nargs=-1, metavar="PROGRAM...", cal
     help="Take the kernels that the package brings for this GPU, or for one of its compute capability.",
 )
 @option(
-    "--report", is_flag=True, help="Say at the end which products there were, and their GPU time before and after."
+    "--report",
+    is_flag=True,
+    help="Say at the end which products there were, and their time by cuBLAS and by the kernels, which take turns at"
+    " first: a kernel that is slower in the program goes back to cuBLAS.",
 )
 @option(
     "--verify",
@@ -103,7 +107,7 @@ def run(
         become(program, standing)
     with journal_folder() as journal:
         status = ran(program, standing, journal)
-        _report(written_in(journal), status, has_times=report)
+        tell_products(written_in(journal), status, has_times=report)
     ctx.exit(status)
 
 
@@ -120,6 +124,8 @@ def _library(name: str) -> Path:
     """
     if not name:
         raise InputError("the name of the library is empty: name the file with --library")
+    if "$" in str(Path(name).absolute()):
+        raise InputError(f"{name}: the loader reads $ in the name of a library as a variable: move it")
     if Path(name).is_dir():
         raise InputError(f"{name} is a folder: name the library in it with --library")
     if not Path(name).is_file():
@@ -158,7 +164,7 @@ def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]
     tsm2-tune record --output products.txt --worth 1% -- python simulation.py
     tsm2-tune --shapes @products.txt --device 0
     """
-    from tsm2_tune.recording import NONE_SEEN, recorded
+    from tsm2_tune.recording import recorded
     from tsm2_tune.standin.build import standin_path
     from tsm2_tune.standin.journal import count_of, written_in
 
@@ -179,7 +185,7 @@ def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]
         _write(text, output)
         calls = sum(one.calls for one in written.seen)
         products = f"{count_of(len(written.seen), 'different product')}, {calls} in all"
-        _tell(f"wrote {output}: {NONE_SEEN if written.is_empty else products}")
+        _tell(f"wrote {output}: {written.none_seen if written.is_empty else products}")
         for sentence in written.besides:
             _tell(sentence)
     ctx.exit(status)
@@ -198,29 +204,28 @@ def _failed(status: int) -> str:
     return f"the program failed with status {status}"
 
 
-def _report(written: Written, status: int, *, has_times: bool) -> None:
+def tell_products(written: Written, status: int, *, has_times: bool) -> None:
     """What became of a program's products, on standard error."""
-    from tsm2_tune.recording import NONE_SEEN
     from tsm2_tune.standin.journal import count_of
 
     console, seen = display.console(stderr=True), written.seen
     calls, taken = sum(one.calls for one in seen), sum(one.taken for one in seen)
     if written.is_empty:
-        _tell(f"no product was seen: {_failed(status)}" if status else NONE_SEEN)
+        _tell(f"no product was seen: {_failed(status)}" if status else written.none_seen)
         return
     compared = sum(one.calls - one.taken - one.lost for one in seen)
     left = f"{calls - taken} left to cuBLAS" + (f", {compared} of these to compare with it" if compared else "")
     _tell(f"{count_of(calls, 'product')} seen, {taken} computed by tuned kernels, {left}")
     for sentence in (*written.besides, *_troubles(seen)):
         _tell(sentence)
-    of_taken = [one for one in seen if one.taken]
+    of_taken = [one for one in seen if one.taken and not one.went_back]
     if has_times:
-        both = [one for one in of_taken if one.cublas_us[0] and one.taken_us[0]]
+        both = [one for one in of_taken if one.cublas_us and one.taken_us]
         if both:
-            before = sum(one.calls * mean(one.cublas_us) for one in both)
-            after = sum(one.calls * mean(one.taken_us) for one in both)
+            before = sum(one.calls * median(one.cublas_us) for one in both)
+            after = sum(one.calls * median(one.taken_us) for one in both)
             _tell(
-                f"GPU time of the shapes that were taken: {before / 1e3:.2f} ms by cuBLAS, {after / 1e3:.2f} ms by"
+                f"time of the shapes that were taken: {before / 1e3:.2f} ms by cuBLAS, {after / 1e3:.2f} ms by"
                 f" the kernels, {before / after:.2f} times as fast"
             )
         _print(console, of_taken, "taken:")
@@ -237,8 +242,13 @@ def _report(written: Written, status: int, *, has_times: bool) -> None:
 
 
 def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
-    from tsm2_tune.standin.journal import REASONS, count_of
+    from tsm2_tune.standin.journal import REASONS, SLOWER, count_of
 
+    back = [one for one in seen if one.went_back]
+    if back:
+        count = sum(one.left[REASONS.index(SLOWER)] for one in back)
+        shapes = count_of(len(back), "shape")
+        yield f"{count_of(count, 'product')} of {shapes} went back to cuBLAS, as {SLOWER}"
     for reason, why in TROUBLES.items():
         count = sum(one.left[REASONS.index(reason)] for one in seen)
         if count:
@@ -246,17 +256,12 @@ def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
             yield f"{count_of(count, 'product')} left to cuBLAS as {why}: {told}"
 
 
-def mean(timed: tuple[int, float]) -> float:
-    count, total = timed
-    return total / count if count else 0.0
-
-
 def _print(console: Console, seen: Sequence[Seen], title: str) -> None:
     """A table of products, where there are some."""
     heads = ("routine", "type", "op", "m x n x k", "calls", "taken", "cuBLAS us", "kernel us", "why left")
     cells = []
     for one in seen:
-        numbers = [f"{mean(timed):.1f}" if timed[0] else "-" for timed in (one.cublas_us, one.taken_us)]
+        numbers = [f"{median(samples):.1f}" if samples else "-" for samples in (one.cublas_us, one.taken_us)]
         shape, why = "x".join(map(str, one.shape)), one.reason if one.lost else ""
         cells.append([one.routine, one.dtype, one.op, shape, str(one.calls), str(one.taken), *numbers, why])
     if cells:

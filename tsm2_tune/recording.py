@@ -12,7 +12,6 @@ from tsm2_tune.options import MOST_PROBLEMS, MOST_SHAPES_BYTES
 from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, total_us
 from tsm2_tune.tuner.trial import in_a_line
 
-NONE_SEEN = "no product was seen: the program called no cuBLAS, or has it linked into itself"
 ROOM_FOR_THE_REST = 100  # bytes of a comment
 LEAST_OF_SERIES = 4  # products that differ in one extent alone
 STEP = 2  # from one extent of a series that stays to the next one, at least
@@ -28,7 +27,7 @@ def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> It
     head = [f"# Products of {in_a_line(shlex.join(program))}, by cuBLAS, most GPU time first."]
     head += [f"# {in_a_line(sentence)}" for sentence in written.besides]
     if written.is_empty:
-        head.append(f"# {NONE_SEEN}")
+        head.append(f"# {written.none_seen}")
     room = MOST_SHAPES_BYTES - sum(len(line.encode()) + 1 for line in head) - ROOM_FOR_THE_REST
     yield from head
     for count, line in enumerate(_lines(written.seen, worth)):
@@ -43,13 +42,16 @@ def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> It
 def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
     """A line for each product."""
     whole, totals = total_us(seen), totals_of(seen)
-    of_series = stand_for_series(totals, worth * whole)
+    captured = {one.problem for one in seen if one.captured}
+    of_series = stand_for_series({one: us for one, us in totals.items() if one not in captured}, worth * whole)
     for one in seen:
         problem = one.problem
         about = f"{count_of(one.calls, 'time')}, {one.total_us:.1f} us in all"
         if whole:
             about += f", {100 * one.total_us / whole:.1f} %"
         about += f", {one.routine} {one.op}" + (", odd lines" if one.has_odd_lines else "")
+        if one.captured:
+            about += f", {one.captured} of them into a CUDA graph, whose runs are not counted"
         if problem is None or not is_computed(problem):
             m, n, k = one.shape
             yield f"# left out, as no kernel family computes it: {m}x{n}x{k} {one.dtype}: {about}"
@@ -57,7 +59,7 @@ def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
             yield f"# left out, as {one.reason}: {problem.text}: {about}"
         elif problem in of_series:
             yield f"{problem.text}  # {about}, for {of_series[problem]} that differ in one extent"
-        elif whole and totals[problem] < worth * whole:
+        elif whole and totals[problem] < worth * whole and problem not in captured:
             yield f"# left out, as it is worth little: {problem.text}: {about}"
         else:
             yield f"{problem.text}  # {about}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -10,25 +12,26 @@ from pathlib import Path
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
 from tsm2_tune.runtime.driver import device_of
+from tsm2_tune.standin.running import LOADED, SHELL
 from tsm2_tune.tuner import cache
 from tsm2_tune.tuner.environment import OF_LINKERS, OF_TEXTS, deciding
 from tsm2_tune.tuner.host.toolchain import compiler_command
 from tsm2_tune.tuner.processes import workplace
 from tsm2_tune.tuner.shared_objects import as_c, c_texts, shared_object
+from tsm2_tune.tuner.trial import in_a_line
 
 SOURCES = resources.files("tsm2_tune.standin") / "c"
 HEADER = resources.files("tsm2_tune.tuner") / "export" / "c" / "tsm2.h"
 FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra")
 LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack")
 LIBRARIES = ("-ldl", "-lpthread", "-lm", "-lc", "-lgcc")
-SEPARATORS = " :"  # of paths in LD_PRELOAD
 LEFT = "the program's products are left to cuBLAS"
 
 
 def standin_path() -> Path:
     """The stand-in's file, built where it is not in the cache.
 
-    ToolMissing where the C++ compiler is missing; InputError for a folder that LD_PRELOAD cannot name.
+    ToolMissing where the C++ compiler is missing; InputError if the loader does not put it before a program.
     """
     texts = c_texts(SOURCES)
     texts["tsm2.h"] = HEADER.read_bytes()
@@ -40,17 +43,30 @@ def standin_path() -> Path:
             *map(str, deciding((*OF_TEXTS, *OF_LINKERS))),
             *(f"{name}\0{text.decode()}" for name, text in sorted(texts.items())),
         ),
-        lambda: shared_object(texts, lambda folder, output: _command(compiler, folder, output), "stand-in"),
+        lambda: shared_object(texts, lambda folder, output: command(compiler, folder, output), "stand-in"),
     )
-    if any(separator in str(path) for separator in SEPARATORS):
-        raise InputError(
-            f"{path.parent.parent} has a space or a colon in its name, which LD_PRELOAD takes for the next library:"
-            " set XDG_CACHE_HOME to a folder without"
-        )
+    _refuse_unloadable(path)
     return path
 
 
-def _command(compiler: list[str], folder: Path, output: Path) -> list[str]:
+def _refuse_unloadable(path: Path) -> None:
+    """Raise InputError if the loader does not put the file before a program.
+
+    LD_PRELOAD ends a name at a space or a colon, and expands $LIB and its like.
+    """
+    with workplace(cache.working_parent()) as work:
+        environment = os.environ | {"LD_PRELOAD": str(path), "TSM2_JOURNAL": str(work.folder)}
+        told = subprocess.run([SHELL, "-c", ":"], env=environment, capture_output=True, text=True, errors="replace")
+        if (work.folder / LOADED).exists():
+            return
+    raise InputError(
+        f"the loader does not put {path} before a program: set XDG_CACHE_HOME to a folder with no space, colon or $"
+        f" in its name; it says: {in_a_line(told.stderr) or 'nothing'}"
+    )
+
+
+def command(compiler: list[str], folder: Path, output: Path) -> list[str]:
+    """Return the compiler's command for the stand-in's sources in the folder."""
     line = [*compiler, *FLAGS, "-I", str(folder), *LINKING, "-o", str(output)]
     return [*line, *as_c(sorted(folder.glob("*.c"))), *LIBRARIES]
 

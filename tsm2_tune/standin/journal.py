@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import numpy as np
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, Problem
 from tsm2_tune.generator.transposed import transposed
+from tsm2_tune.standin.running import LOADED
 
 MAGIC = b"TSM2JRN1"
 ROUTINES = (  # of standin.h's enum routine
@@ -45,16 +47,25 @@ REASONS = (  # of standin.h's enum reason
     "its result was compared",
     "an epilogue is asked for",
     "cuBLASLt is asked for more than a product in place",
+    "the kernel was slower in this program",
 )
 UNCOUNTED = (  # of standin.h's enum uncounted, behind a number of products
     "more, of more shapes than are told apart, are not counted",
     "more were not understood, as no kernel has their types or their way of summing up: cuBLAS computed them",
     "more were left to cuBLAS unseen, as the CUDA driver is missing, or older than tuned kernels need",
 )
+CALLED_NONE = "the program called no cuBLAS, or has it linked into itself"
+NOT_LOADED = (
+    "the library that stands in for cuBLAS was not loaded into the program, which may be linked statically, be for"
+    " another architecture, or change its user (set-user-ID)"
+)
+SLOWER = "the kernel was slower in this program"
 TO_COMPARE = ("timed, to be compared", "its result was compared")  # of which the kernel's turn comes later
 TYPES = tuple(ELEMENT_TYPES)  # of tsm2_type
 OPERATIONS = "NTC"
 WRITTEN = 2  # of a line's state
+SAMPLES = 5  # of standin.h's
+BY_CUBLAS, BY_KERNEL = range(2)  # likewise
 HEAD = np.dtype(
     [
         ("magic", "S8"),
@@ -71,9 +82,11 @@ LINE = np.dtype(
     + [(name, "f8") for name in ("expected_us", "cublas_expected_us")]
     + [(name, "u8") for name in ("calls", "taken")]
     + [("left", "u8", (len(REASONS),))]
-    + [(name, "u8") for name in ("first_ns", "cublas_timed", "cublas_ns", "taken_timed", "taken_ns", "compared")]
-    + [("worst", "f8")]
+    + [(name, "u8") for name in ("captured", "first_ns", "timed", "gpu_ns")]
+    + [("sampled", "u4", (2,)), ("sample_ns", "u4", (2, SAMPLES))]  # by cuBLAS, and by the kernel
+    + [("compared", "u8"), ("worst", "f8")]
 )
+MOST_LINES = 16384  # of one process
 VECTOR_BYTES = 16
 
 
@@ -91,16 +104,18 @@ class Seen:
     calls: int
     taken: int
     left: tuple[int, ...]  # by REASONS
+    captured: int  # calls that went into a CUDA graph: how often it ran is not known
     first_us: float  # GPU time of the first of them; 0: not taken
-    cublas_us: tuple[int, float]  # how many of the others were timed, and their total
-    taken_us: tuple[int, float]
+    gpu_us: tuple[int, float]  # how many of the others were timed, and their total
+    cublas_us: tuple[float, ...]  # samples of both ways, each from where a stream comes to it to where it is computed
+    taken_us: tuple[float, ...]
     compared: int = 0
     worst: float = 0.0  # difference from cuBLAS's result, as a share of the bound
 
     @property
     def us(self) -> float:
-        """What one takes as the program ran, on average; 0: not known."""
-        count, total = self.cublas_us[0] + self.taken_us[0], self.cublas_us[1] + self.taken_us[1]
+        """GPU time of one, on average, the first call apart where there are others; 0: not known."""
+        count, total = self.gpu_us
         return total / count if count else self.first_us
 
     @property
@@ -132,6 +147,11 @@ class Seen:
         return sum(count for why, count in zip(REASONS, self.left, strict=True) if why not in TO_COMPARE)
 
     @property
+    def went_back(self) -> bool:
+        """Whether products went back to cuBLAS, whose kernel was slower."""
+        return self.left[REASONS.index(SLOWER)] > 0
+
+    @property
     def reason(self) -> str:
         """Why most of those that were left to cuBLAS for good were."""
         counts = {why: count for why, count in zip(REASONS, self.left, strict=True) if why not in TO_COMPARE}
@@ -146,6 +166,12 @@ class Written:
     seen: tuple[Seen, ...] = ()  # most time first
     uncounted: tuple[int, ...] = (0,) * len(UNCOUNTED)  # products that are none of those
     missing: tuple[str, ...] = ()  # what could not be read, in sentences
+    was_loaded: bool = True  # whether a process of the program had the stand-in, as far as is known
+
+    @property
+    def none_seen(self) -> str:
+        """Why there is no product."""
+        return "no product was seen: " + (CALLED_NONE if self.was_loaded else NOT_LOADED)
 
     @property
     def besides(self) -> tuple[str, ...]:
@@ -171,7 +197,8 @@ def written_in(folder: Path) -> Written:
         files = sorted(folder.iterdir())
     except OSError:
         return Written(missing=(f"what was written down is gone: something removed {folder}",))
-    for file in files:
+    was_loaded = any(file.name == LOADED for file in files)
+    for file in (one for one in files if one.name != LOADED):
         content = _content(file)
         if content is None:
             foreign += 1
@@ -183,26 +210,29 @@ def written_in(folder: Path) -> Written:
             found[key] = _together(found[key], one) if key in found else one
     seen = tuple(sorted(found.values(), key=lambda one: (-one.total_us, -one.calls, one.shape)))
     told = f"{count_of(foreign, 'file')} in {folder} could not be read as products: left out"
-    return Written(seen, tuple(uncounted), (told,) if foreign else ())
+    return Written(seen, tuple(uncounted), (told,) if foreign else (), was_loaded)
 
 
 def _content(file: Path) -> tuple[Any, Any] | None:
     """The head and the lines of what one process wrote; None of a file that is none of the stand-in's."""
     try:
-        if not stat.S_ISREG(file.lstat().st_mode):  # before opening it: a pipe would wait
-            return None
-        with file.open("rb") as opened:
+        with open(file, "rb", opener=_opened) as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                return None
             begun = opened.read(HEAD.itemsize)
             head = np.frombuffer(begun.ljust(HEAD.itemsize, b"\0"), HEAD)[0]
             is_own = head["magic"] == MAGIC and head["line_bytes"] == LINE.itemsize and len(begun) == HEAD.itemsize
-            if begun.strip(b"\0") and not is_own:
+            if (begun.strip(b"\0") and not is_own) or head["lines"] > MOST_LINES:
                 return None
-            data = opened.read(
-                int(head["lines"]) * LINE.itemsize
-            )  # nothing, where a process was ended before its head
+            data = opened.read(int(head["lines"]) * LINE.itemsize)  # of a process ended before its head: nothing
     except OSError:
         return None
     return head, np.frombuffer(data, LINE, len(data) // LINE.itemsize)
+
+
+def _opened(path: str, flags: int) -> int:
+    """The file's descriptor, without waiting for a pipe's other end."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def _seen(lines: Any) -> Iterator[Seen]:
@@ -223,12 +253,18 @@ def _seen(lines: Any) -> Iterator[Seen]:
             int(line["calls"]),
             int(line["taken"]),
             tuple(map(int, line["left"])),
+            int(line["captured"]),
             float(line["first_ns"]) / 1e3,
-            (int(line["cublas_timed"]), float(line["cublas_ns"]) / 1e3),
-            (int(line["taken_timed"]), float(line["taken_ns"]) / 1e3),
+            (int(line["timed"]), float(line["gpu_ns"]) / 1e3),
+            _samples(line, BY_CUBLAS),
+            _samples(line, BY_KERNEL),
             int(line["compared"]),
             float(line["worst"]),
         )
+
+
+def _samples(line: Any, way: int) -> tuple[float, ...]:
+    return tuple(ns / 1e3 for ns in line["sample_ns"][way][: line["sampled"][way]].tolist())
 
 
 def _together(one: Seen, other: Seen) -> Seen:
@@ -238,16 +274,14 @@ def _together(one: Seen, other: Seen) -> Seen:
         calls=one.calls + other.calls,
         taken=one.taken + other.taken,
         left=tuple(x + y for x, y in zip(one.left, other.left, strict=True)),
+        captured=one.captured + other.captured,
         first_us=one.first_us or other.first_us,
-        cublas_us=_sum(one.cublas_us, other.cublas_us),
-        taken_us=_sum(one.taken_us, other.taken_us),
+        gpu_us=(one.gpu_us[0] + other.gpu_us[0], one.gpu_us[1] + other.gpu_us[1]),
+        cublas_us=one.cublas_us + other.cublas_us,
+        taken_us=one.taken_us + other.taken_us,
         compared=one.compared + other.compared,
         worst=max(one.worst, other.worst),
     )
-
-
-def _sum(one: tuple[int, float], other: tuple[int, float]) -> tuple[int, float]:
-    return one[0] + other[0], one[1] + other[1]
 
 
 def total_us(seen: Sequence[Seen]) -> float:

@@ -29,6 +29,7 @@ PASSED_ON = (
 )
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # in itself, when it starts
 SHELL = "/bin/sh"
+LOADED = "loaded"  # the file in the journal's folder that says that a process had the stand-in
 T = TypeVar("T")
 
 

@@ -225,6 +225,24 @@ static tsm2_status multiply(struct lane *lane, const struct asked *asked)
                                   asked->B, asked->ldb, pack_factor(asked, asked->beta, beta), asked->C, asked->ldc);
 }
 
+cu_stream aside_of(struct lane *lane)
+{
+    pthread_mutex_lock(&lock);
+    const int count = atomic_load(&lane_count);
+    for (int at = 0; at < count && lane->aside == NULL; ++at)
+        if (lanes[at].context == lane->context)
+            lane->aside = lanes[at].aside;
+    if (lane->aside == NULL) {
+        const int mode = relax_captures();
+        if (driver()->create_stream(&lane->aside, NON_BLOCKING) != 0)
+            lane->aside = NULL;
+        restore_captures(mode);
+    }
+    const cu_stream aside = lane->aside;
+    pthread_mutex_unlock(&lock);
+    return aside;
+}
+
 /* Room for so many bytes that a graph keeps; 0 where there is none. Its capture goes on. */
 static cu_pointer room_of_graph(size_t bytes)
 {
@@ -243,12 +261,11 @@ static tsm2_status multiply_in_graph(struct lane *lane, cu_stream stream, const 
     pack.workspace_size(lane->handle, (tsm2_type)asked->type, (tsm2_operation)asked->transa,
                         (tsm2_operation)asked->transb, asked->m, asked->n, asked->k, asked->A, asked->lda, asked->B,
                         asked->ldb, asked->ldc, &bytes);
-    if (lane->aside == NULL && driver()->create_stream(&lane->aside, NON_BLOCKING) != 0)
-        return TSM2_NOT_SUPPORTED;
-    const cu_pointer room = room_of_graph(bytes);
+    const cu_stream aside = aside_of(lane);
+    const cu_pointer room = aside == NULL ? 0 : room_of_graph(bytes);
     if (room == 0)
         return TSM2_NOT_SUPPORTED;
-    pack.set_stream(lane->handle, lane->aside);
+    pack.set_stream(lane->handle, aside);
     tsm2_status status = pack.set_workspace(lane->handle, (void *)(uintptr_t)room, bytes);
     pack.set_stream(lane->handle, stream);
     if (status == TSM2_SUCCESS)

@@ -51,6 +51,7 @@ enum reason {
     COMPARED,       /* to be compared by result, or was: cuBLAS's is what the program got */
     EPILOGUE,       /* what cuBLASLt does to the result besides */
     MORE,           /* is asked of cuBLASLt: another order, C apart from D, an attribute that is not known */
+    SLOWER,         /* the kernel was, in this program */
     REASONS
 };
 
@@ -80,6 +81,8 @@ struct asked {
 enum uncounted { CROWDED, UNKNOWN, WITHOUT_DRIVER, UNCOUNTED };
 
 enum { LINES = 16384 }; /* a power of two */
+enum { SAMPLES = 5 };   /* of each of the two ways to compute a product, by which they are compared */
+enum way { BY_CUBLAS, BY_KERNEL, WAYS };
 
 /* What is known of all products that are alike: a line of the journal, which other processes read: journal.py. */
 struct line {
@@ -89,8 +92,11 @@ struct line {
     int64_t m, n, k, lda, ldb, ldc, batches;
     double expected_us, cublas_expected_us; /* 0: not known */
     _Atomic uint64_t calls, taken, left[REASONS];
-    _Atomic uint64_t first_ns; /* of the first product, in which cuBLAS or the pack may load a kernel */
-    _Atomic uint64_t cublas_timed, cublas_ns, taken_timed, taken_ns; /* of those after it */
+    _Atomic uint64_t captured;             /* calls that went into a CUDA graph, which may run at any time */
+    _Atomic uint64_t first_ns;             /* GPU time of the first product by cuBLAS, or by the kernel */
+    _Atomic uint64_t timed, gpu_ns;        /* other products whose GPU time was taken, and their sum */
+    _Atomic uint32_t sampled[WAYS];        /* samples that are there */
+    uint32_t sample_ns[WAYS][SAMPLES];     /* from where a stream comes to a product to where that is computed */
     _Atomic uint64_t compared;
     double worst; /* difference from cuBLAS's result, as a share of the bound */
 };
@@ -213,7 +219,7 @@ struct lane {
     const void *thread; /* whose stream it is; NULL: everyone's */
     tsm2_handle handle; /* NULL: the pack has none for this context */
     pthread_mutex_t lock;
-    cu_stream aside;    /* on which a graph's workspace is zeroed; NULL: not yet made */
+    cu_stream aside;    /* aside_of's; NULL: not yet asked for */
     cu_pointer scratch; /* for a product of which a triangle is wanted; 0: not yet allocated */
     int device;
 };
@@ -222,6 +228,8 @@ struct lane *lane_of(cu_stream stream, enum reason *reason);
 /* The decision of the line, made in the lane; of products that a kernel can be asked for, which others of the line may not
    be: of a batch, say. */
 enum reason decided(struct lane *lane, const struct asked *asked, struct line *line);
+/* A stream on which nothing of the program's waits, one for each context; NULL: there is none. */
+cu_stream aside_of(struct lane *lane);
 /* Start the kernel on the stream: NOT_LEFT, or why it was not started. */
 enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked);
 int element_bytes(int type);
@@ -257,7 +265,7 @@ extern _Thread_local int is_inside; /* a call of cuBLAS's, which may call its ow
 /* times.c */
 
 /* Begin to take the GPU time of what follows on the visit's stream, where there is a place for it. */
-void begin_time(struct visit *visit);
+void begin_time(struct visit *visit, struct lane *lane);
 void end_time(struct visit *visit);
 
 /* comparing.c */

@@ -1,7 +1,13 @@
-/* GPU times of products, by events on their streams, read when they have passed. */
+/* GPU times of products, by events on their streams, read when they have passed.
+
+   A stream that has nothing else to do waits while cuBLAS makes a handle's workspace, loads a kernel or only launches
+   it: that is the host's time. An event on a stream aside, where nothing waits, is recorded as soon as the product is
+   launched. The product's GPU time begins there, or where its stream came to it, whichever is later. */
 
 #define _GNU_SOURCE
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "standin.h"
@@ -12,7 +18,8 @@ enum state { FREE, BEGUN, ENDED };
 struct waiting {
     enum state state;
     unsigned long long context; /* of the events; 0: there are none */
-    cu_event begin, end;
+    cu_event begin, launched, end;
+    cu_stream aside;
     struct line *line;
     bool is_first, is_taken;
 };
@@ -29,15 +36,48 @@ static bool is_own(void)
     return atomic_compare_exchange_strong(&own, &found, getpid()) || found == getpid();
 }
 
-static void add_time(const struct waiting *one, uint64_t ns)
+static int by_number(const void *one, const void *other)
+{
+    const uint32_t x = *(const uint32_t *)one, y = *(const uint32_t *)other;
+    return (x > y) - (x < y);
+}
+
+static uint32_t median(const uint32_t *samples)
+{
+    uint32_t sorted[SAMPLES];
+    memcpy(sorted, samples, sizeof sorted);
+    qsort(sorted, SAMPLES, sizeof *sorted, by_number);
+    return sorted[SAMPLES / 2];
+}
+
+/* Leaves the line's products to cuBLAS if the kernel's samples are slower. */
+static void judge(struct line *line)
+{
+    int taken = NOT_LEFT;
+    if (line->sampled[BY_CUBLAS] == SAMPLES && line->sampled[BY_KERNEL] == SAMPLES &&
+        median(line->sample_ns[BY_KERNEL]) > median(line->sample_ns[BY_CUBLAS]))
+        atomic_compare_exchange_strong(&line->decision, &taken, SLOWER);
+}
+
+/* Adds a product's time on its stream, and what of that the GPU worked. The lock is held. */
+static void add_time(const struct waiting *one, float stream_ms, float launched_ms)
 {
     struct line *line = one->line;
+    const float gpu_ms = launched_ms < 0 ? 0 : launched_ms < stream_ms ? launched_ms : stream_ms;
+    const enum way way = one->is_taken ? BY_KERNEL : BY_CUBLAS;
+    const uint64_t gpu_ns = (uint64_t)((double)gpu_ms * 1e6);
     if (one->is_first) {
-        atomic_store(&line->first_ns, ns);
+        if (way == BY_CUBLAS || line->first_ns == 0)
+            atomic_store(&line->first_ns, gpu_ns);
         return;
     }
-    atomic_fetch_add(one->is_taken ? &line->taken_ns : &line->cublas_ns, ns);
-    atomic_fetch_add(one->is_taken ? &line->taken_timed : &line->cublas_timed, 1);
+    atomic_fetch_add(&line->gpu_ns, gpu_ns);
+    atomic_fetch_add(&line->timed, 1);
+    if (line->sampled[way] == SAMPLES)
+        return;
+    line->sample_ns[way][line->sampled[way]] = (uint32_t)fmin((double)stream_ms * 1e6, UINT32_MAX);
+    atomic_fetch_add(&line->sampled[way], 1);
+    judge(line);
 }
 
 /* Reads times, from the oldest to the first that has not passed. The lock is held. */
@@ -46,12 +86,15 @@ static void read_times(void)
     const int mode = relax_captures();
     for (; oldest != newest; ++oldest) {
         struct waiting *one = &waiting[oldest % MOST_WAITING];
-        const cu_result result = one->state == ENDED ? driver()->query_event(one->end) : 0;
-        float ms;
-        if (one->state == BEGUN || result == NOT_READY)
+        const cu_result launched = one->state == ENDED ? driver()->query_event(one->launched) : 0;
+        const cu_result end = one->state == ENDED ? driver()->query_event(one->end) : 0;
+        float stream_ms, launched_ms;
+        if (one->state == BEGUN || launched == NOT_READY || end == NOT_READY)
             break;
-        if (one->state == ENDED && result == 0 && driver()->elapsed(&ms, one->begin, one->end) == 0)
-            add_time(one, (uint64_t)((double)ms * 1e6));
+        if (one->state == ENDED && launched == 0 && end == 0 &&
+            driver()->elapsed(&stream_ms, one->begin, one->end) == 0 &&
+            driver()->elapsed(&launched_ms, one->launched, one->end) == 0)
+            add_time(one, stream_ms, launched_ms);
         one->state = FREE;
     }
     restore_captures(mode);
@@ -73,31 +116,36 @@ static bool make_events(struct waiting *one, unsigned long long context)
         return true;
     if (one->context != 0) {
         driver()->destroy_event(one->begin);
+        driver()->destroy_event(one->launched);
         driver()->destroy_event(one->end);
     }
     one->context = 0;
-    if (driver()->create_event(&one->begin, 0) != 0 || driver()->create_event(&one->end, 0) != 0)
+    if (driver()->create_event(&one->begin, 0) != 0 || driver()->create_event(&one->launched, 0) != 0 ||
+        driver()->create_event(&one->end, 0) != 0)
         return false;
     one->context = context;
     return true;
 }
 
-void begin_time(struct visit *visit)
+void begin_time(struct visit *visit, struct lane *lane)
 {
     static bool is_watching;
-    unsigned long long context;
-    if (!is_own() || driver()->context_id(NULL, &context) != 0)
+    if (!is_own())
+        return;
+    const cu_stream aside = aside_of(lane);
+    if (aside == NULL)
         return;
     pthread_mutex_lock(&lock);
     if (!is_watching)
         is_watching = atexit(read_the_last) == 0; /* after the driver's own, so that it runs before that */
     read_times();
     struct waiting *one = &waiting[newest % MOST_WAITING];
-    if (newest - oldest < MOST_WAITING && make_events(one, context) &&
+    if (newest - oldest < MOST_WAITING && make_events(one, lane->context) &&
         driver()->record_event(one->begin, visit->stream) == 0) {
         ++newest;
         one->state = BEGUN;
         one->line = visit->line;
+        one->aside = aside;
         visit->waiting = one;
     }
     pthread_mutex_unlock(&lock);
@@ -106,7 +154,8 @@ void begin_time(struct visit *visit)
 void end_time(struct visit *visit)
 {
     struct waiting *one = visit->waiting;
-    const bool has_ended = driver()->record_event(one->end, visit->stream) == 0;
+    const bool has_ended = driver()->record_event(one->launched, one->aside) == 0 &&
+                           driver()->record_event(one->end, visit->stream) == 0;
     pthread_mutex_lock(&lock);
     one->is_taken = visit->is_taken;
     one->is_first = visit->is_first;

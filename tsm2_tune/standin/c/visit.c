@@ -2,6 +2,8 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,7 +17,6 @@
 struct settings settings;
 _Thread_local int is_inside;
 
-enum { TIMED_OF_CUBLAS = 4 }; /* products of each line, the first of which does not count */
 enum { MOST_FAILURES = 3 };    /* of kernels of a line, after which none is started */
 
 static char *copy_of_setting(const char *name)
@@ -38,6 +39,20 @@ __attribute__((constructor)) static void know_settings(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, read_settings);
+}
+
+/* Says that this library is loaded, by a file in the journal's folder: "loaded", which journal.py looks for. */
+__attribute__((constructor)) static void say_loaded(void)
+{
+    char path[PATH_MAX];
+    know_settings();
+    if (settings.journal == NULL)
+        return;
+    const int before = errno, bytes = snprintf(path, sizeof path, "%s/loaded", settings.journal);
+    const int file = bytes < (int)sizeof path ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+    if (file >= 0)
+        close(file);
+    errno = before;
 }
 
 /* Writes to standard error. Where that is a pipe which nobody reads, the signal of it is the program's no more. */
@@ -171,7 +186,8 @@ static enum reason reason_to_measure(struct visit *visit, struct lane *lane, con
         if (visit->comparison != NULL)
             return COMPARED;
     }
-    return settings.has_times && atomic_load(&line->left[TIMED]) < TIMED_OF_CUBLAS ? TIMED : NOT_LEFT;
+    const uint64_t of_cublas = atomic_load(&line->left[TIMED]); /* in turns; the first of each does not count */
+    return settings.has_times && of_cublas <= SAMPLES && of_cublas <= atomic_load(&line->taken) ? TIMED : NOT_LEFT;
 }
 
 /* What is decided of the product, whose kernel is started then. The handle is NULL where its settings do not concern it. */
@@ -189,20 +205,26 @@ static enum reason visited(struct visit *visit, cublas_handle handle, const stru
         visit->line = &spare;
         count_without_line(CROWDED);
     }
-    visit->is_first = atomic_fetch_add_explicit(&visit->line->calls, 1, memory_order_relaxed) == 0;
-    const bool is_measured = (settings.has_times || settings.compared > 0) && visit->line->state != 0 && !is_capturing(visit->stream);
-    reason = asked->unfit != NOT_LEFT ? asked->unfit : decided(lane, asked, visit->line);
+    struct line *line = visit->line;
+    const uint64_t calls = atomic_fetch_add_explicit(&line->calls, 1, memory_order_relaxed);
+    const uint64_t taken = atomic_load_explicit(&line->taken, memory_order_relaxed);
+    const bool is_watched = (settings.has_times || settings.compared > 0) && line->state != 0;
+    const bool is_captured = is_watched && is_capturing(visit->stream), is_measured = is_watched && !is_captured;
+    if (is_captured)
+        atomic_fetch_add_explicit(&line->captured, 1, memory_order_relaxed);
+    reason = asked->unfit != NOT_LEFT ? asked->unfit : decided(lane, asked, line);
     if (reason == NOT_LEFT)
         reason = reason_now(handle, asked);
     if (reason == NOT_LEFT)
         reason = is_measured ? reason_to_measure(visit, lane, asked) : NOT_LEFT;
     if (settings.has_times && is_measured && reason != COMPARED)
-        begin_time(visit);
+        begin_time(visit, lane);
     if (reason == NOT_LEFT)
         reason = start_kernel(lane, visit->stream, asked);
-    _Atomic uint64_t *count = reason == NOT_LEFT ? &visit->line->taken : &visit->line->left[reason];
+    visit->is_first = reason == NOT_LEFT ? taken == 0 : calls == taken;
+    _Atomic uint64_t *count = reason == NOT_LEFT ? &line->taken : &line->left[reason];
     if (atomic_fetch_add_explicit(count, 1, memory_order_relaxed) + 1 == MOST_FAILURES && reason == FAILED)
-        atomic_store(&visit->line->decision, FAILED);
+        atomic_store(&line->decision, FAILED);
     return reason;
 }
 
