@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ import tsm2_tune
 from tests.command import run
 from tests.dask_cluster import Workers, cluster
 from tests.fabricated import plain_sql
-from tests.servers import asked
+from tests.servers import TestServer, asked
 from tests.test_fleet import SHAPES, TRIALS, assert_complete
-from tsm2_tune.errors import DeviceError, InputError, ToolMissing, WorkerError
+from tsm2_tune.errors import DeviceError, InputError, StoreError, ToolMissing, WorkerError
 from tsm2_tune.tuner import cluster as clusters
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.events import Event, OfRun, RunEnded, TrialStored
+from tsm2_tune.tuner.wire import written
 
 pytestmark = [pytest.mark.usefixtures("session_cache", "toolchain"), pytest.mark.host]
 
@@ -107,6 +109,53 @@ def test_the_command_shows_all_workers_in_one_display(path: Path, workers: Worke
     told = [line for line in result.stdout.splitlines() if line.startswith("127.0.0.1:")]
     assert [len([line for line in told if said in line]) for said in (": cpu ", " new trial")] == [2, 2]
     assert "next: `tsm2-tune export" in result.stdout
+
+
+HOSTILE = (
+    *(None, 1, "", "x", "{}", "[]", [], {}, ["127.0.0.1", [], ""], b"cos\nsystem\n(S'false'\ntR.", "[" * 100_000),
+    *('{"is": "Run"}', '{"is": "Heard"}', '{"is": "Began", "worker": 1, "process": []}', '{"is": "TuneError"}'),
+)
+
+
+def test_what_is_no_message_is_left_out(path: Path, workers: Workers) -> None:
+    from distributed import Client, Queue
+
+    events, names = list[Event](), list[str]()
+    queue_of = clusters.Cluster.__enter__
+
+    def entered(self: clusters.Cluster) -> clusters.Cluster:
+        queue_of(self)
+        names.append(self._queue.name)
+        of_worker = next(iter(self._running))
+        with Client(workers.address, set_as_default=False) as other:
+            for item in HOSTILE:
+                Queue(names[0], client=other).put(item)
+            for events in ('"x"', '[{"is": "ProblemEnded"}]', '[{"is": "Crossed", "done": 1, "total": "2"}]'):
+                text = f'{{"is": "Heard", "worker": "{of_worker}", "events": {events}, "phase": "x"}}'
+                Queue(names[0], client=other).put(text)
+        return self
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(clusters.Cluster, "__enter__", entered)
+        tuned(path, workers, events.append)
+    assert_complete(path)
+    left_out = [one for one in events if isinstance(one, OfRun) and "left out" in str(one.event)]
+    assert len(left_out) == len(HOSTILE) + 3
+
+
+def test_no_password_leaves_the_caller(
+    server: TestServer, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers have none of their own, and say so."""
+    with suppress(Exception):
+        server.sql("CREATE ROLE secretive LOGIN SUPERUSER PASSWORD 'hunter2'")
+    name = server.new().partition("@/")[2].partition("?")[0]
+    sent = list[str]()
+    monkeypatch.setattr(clusters, "written", lambda record: sent.append(written(record)) or sent[-1])
+    with pytest.raises(StoreError, match=r"wants a password, and there is none here \(.*write it into ~/.pgpass"):
+        tuned(server.url(name, "secretive:hunter2"), workers)
+    assert len(sent) == 2
+    assert not any("hunter2" in one for one in sent)
 
 
 def test_who_stops_stops_all(path: Path, workers: Workers) -> None:

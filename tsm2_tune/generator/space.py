@@ -46,7 +46,7 @@ class SearchSpace:
     def __reduce__(self) -> tuple[Any, ...]:
         dropped = tuple((rule.name, count) for rule, count in self.dropped)
         kept = Counted(self.problem, self.limits, self.families, self.guidelines, len(self.kept))
-        return _made_again, (kept, dropped)
+        return made_again, (kept, dropped)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class Counted(Lazy):
         )
 
 
-def _made_again(kept: Counted, dropped: tuple[tuple[str, int], ...]) -> SearchSpace:
+def made_again(kept: Counted, dropped: tuple[tuple[str, int], ...]) -> SearchSpace:
+    """Return the space of these candidates. KeyError for a family or a rule that there is not."""
     rules = {rule.name: rule for name in kept.families for rule in rules_of(FAMILIES[name])}
     by_rule = tuple((rules[name], count) for name, count in dropped)
     return SearchSpace(kept.problem, kept.limits, kept.families, kept, by_rule, kept.guidelines)

@@ -81,6 +81,11 @@ def is_bundled(name: str | PathLike[str]) -> bool:
     return os.fspath(name).lower().startswith(PREFIX)
 
 
+def without_password(name: str) -> str:
+    """Return the name of a database without its password, by which another machine opens it with its own."""
+    return _PASSWORD.sub(lambda found: f"{found[1]}@", name) if _SCHEME.match(name) else name
+
+
 def place_of(name: str | PathLike[str]) -> Path | Address:
     """What is named. StoreError for an empty name, which Path would take for the working folder, for the address of
     another kind of server, and for trials that the package brings, which are no database that can be written.

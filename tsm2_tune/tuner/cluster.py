@@ -2,12 +2,13 @@
 
 Dask starts runs and brings what they tell. It divides no work and keeps no result: runs do that among themselves, in
 the database. So a worker that is lost costs no more than what its run was at, and one that comes late helps.
+
+Between caller and worker goes JSON. Dask itself still unpickles what its own messages have: docs/scale.md.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import time
 import uuid
@@ -20,23 +21,23 @@ from typing import Any, Self
 
 from tsm2_tune import __version__
 from tsm2_tune.errors import DeviceError, InputError, ToolMissing, TuneError, WorkerError
-from tsm2_tune.tuner.addresses import EXAMPLE, is_address
+from tsm2_tune.tuner.addresses import EXAMPLE, is_address, without_password
 from tsm2_tune.tuner.claims import bury
-from tsm2_tune.tuner.events import Event, RunStarted
+from tsm2_tune.tuner.events import Event, Noted, RunStarted
 from tsm2_tune.tuner.member import END_SECONDS, End, Member
 from tsm2_tune.tuner.owners import process_of, system
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.running import Run, RunResult
 from tsm2_tune.tuner.target import HOST
 from tsm2_tune.tuner.trial import in_a_line
+from tsm2_tune.tuner.wire import Began, Ended, Heard, Malformed, Message, read, written
 
 ANSWER_SECONDS = 10.0  # for a scheduler to answer
 LOOK_SECONDS = 1.0  # between two looks at which workers there are, and of a worker at whether it is still wanted
 POLL_SECONDS = 0.2  # between two looks at whether runs have told anything
 RETURN_SECONDS = 30.0  # for another worker to come where the last one was lost
 CANCELLED = "cancelled"  # the state of a task on a worker that nobody waits for any more
-
-Told = tuple[str, list[Event] | End, str]  # of which worker, and the phase that its run is in
+MESSAGES = (Began, Heard, Ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Facts:
     """What a worker says of itself."""
 
     version: str  # of tsm2-tune
-    python: str  # major and minor: events are pickled
+    python: str  # major and minor
     system: str  # the machine, since it was started
 
 
@@ -55,6 +56,8 @@ class _Running:
     future: Any
     phases: Phases
     process: str = ""  # by which its claims are known
+    has_begun: bool = False  # whether its device is known
+    is_over: bool = False  # whether its task has ended
 
 
 class Cluster:
@@ -134,9 +137,10 @@ class Cluster:
         systems = [one.system for one in facts.values() if isinstance(one, Facts)]
         for worker, one in facts.items():
             assert isinstance(one, Facts)
-            run = replace(self._run.on(self._run.device, sharing=systems.count(one.system)), db=self._database)
+            database = without_password(self._database)
+            run = replace(self._run.on(self._run.device, sharing=systems.count(one.system)), db=database)
             future = self._client.submit(
-                work, pickle.dumps(run), self._queue.name, worker, key=f"tsm2-tune-{uuid.uuid4().hex}",
+                work, written(run), self._queue.name, worker, key=f"tsm2-tune-{uuid.uuid4().hex}",
                 workers=[worker], allow_other_workers=False, pure=False, retries=0,
             )  # fmt: skip
             self._running[worker] = _Running(future, Phases())
@@ -147,8 +151,8 @@ class Cluster:
         return self._run.db if is_address(self._run.db) else os.path.abspath(self._run.db)
 
     def _facts(self, workers: list[str]) -> dict[str, Facts | Exception]:
-        found: dict[str, Facts | Exception] = self._client.run(facts_here, workers=workers, on_error="return")
-        return found
+        found = self._client.run(told_facts, workers=workers, on_error="return")
+        return {worker: _facts_read(one) for worker, one in found.items()}
 
     def _refusal(self, worker: str, facts: Facts | Exception) -> TuneError | None:
         """Why no run is started on the worker, if so."""
@@ -172,7 +176,7 @@ class Cluster:
         """What comes within a moment, and which workers have come and gone meanwhile."""
         try:
             for told in self._told():
-                yield from self._news(pickle.loads(told))
+                yield from self._news(told)
             if time.monotonic() - self._looked_at >= LOOK_SECONDS:
                 yield from self._looked()
                 self._looked_at = time.monotonic()
@@ -182,29 +186,33 @@ class Cluster:
                 " in the database, and the same command goes on from there"
             ) from None
 
-    def _told(self) -> list[bytes]:
+    def _told(self) -> list[object]:
         """What has come; none after a moment. A time limit of Dask's own would be an error in the scheduler's log."""
-        found: list[bytes] = self._queue.get(batch=True)
+        found: list[object] = self._queue.get(batch=True)
         if not found:
             time.sleep(POLL_SECONDS)
         return found
 
-    def _news(self, told: Told | tuple[str, str]) -> Iterator[tuple[str, Event | End]]:
-        worker, running = told[0], self._running.get(told[0])
+    def _news(self, told: object) -> Iterator[tuple[str, Event | End]]:
+        try:
+            message: Message = read(told, MESSAGES)
+        except Malformed as error:
+            yield self._address, Noted(f"something else than a run's message is left out ({in_a_line(str(error))})")
+            return
+        worker, running = message.worker, self._running.get(message.worker)
         if running is None:  # it was lost, or so it seemed
             return
-        if len(told) == 2:
-            running.process = told[1]
-            return
-        _, news, phase = told
-        if isinstance(news, list):
-            running.phases.enter(phase)
-            for event in news:
+        if isinstance(message, Began):
+            running.process = message.process
+        elif isinstance(message, Heard):
+            running.phases.enter(message.phase)
+            for event in message.events:
                 if isinstance(event, RunStarted):
-                    event = replace(event, phases=running.phases)
-                yield _name(worker), event
+                    event, running.has_begun = replace(event, phases=running.phases), True
+                if running.has_begun or isinstance(event, Noted):
+                    yield _name(worker), event
         else:
-            yield from self._ended(worker, news)
+            yield from self._ended(worker, message.end)
 
     def _ended(self, worker: str, end: End) -> Iterator[tuple[str, End]]:
         del self._running[worker]
@@ -222,9 +230,9 @@ class Cluster:
                     bury(self._database, running.process)
                 self._lost_at = time.monotonic()
                 yield from self._ended(worker, WorkerError("its worker is lost"))
-            elif running.future.status == "error":
-                said = " ".join(str(running.future.exception()).split())
-                yield from self._ended(worker, WorkerError(f"its worker failed: {said}"))
+            elif running.is_over:  # and what it told last has been read since
+                yield from self._ended(worker, WorkerError("its worker failed: see its log"))
+            running.is_over = running.future.status in ("error", "finished")
         new = [worker for worker in present if worker not in self._running and worker not in self._refused]
         if new and not self._has_result:  # else there is hardly anything left
             facts = self._facts(new)
@@ -238,24 +246,37 @@ class Cluster:
 
 
 def facts_here() -> Facts:
-    """Of this process."""
+    """Return those of this process."""
     return Facts(__version__, "{}.{}".format(*sys.version_info), system())
 
 
-def work(run: bytes, queue: str, name: str) -> None:
-    """On a worker: a run in a process of its own, whose events go to the caller's queue, as long as he waits."""
+def told_facts() -> str:
+    """Return those of this process as JSON."""
+    return written(facts_here())
+
+
+def _facts_read(told: object) -> Facts | Exception:
+    """Return a worker's facts, or why there are none."""
+    try:
+        return told if isinstance(told, Exception) else read(told, (Facts,))
+    except Malformed as error:
+        return error
+
+
+def work(run: str, queue: str, name: str) -> None:
+    """Do a run in a process of its own, on a worker: its events go to the caller's queue, while the caller waits."""
     distributed = _distributed()
     worker = distributed.get_worker()
     key = worker.get_current_task()
     to_caller = distributed.Queue(queue)
-    member = Member(pickle.loads(run))
+    member = Member(read(run, (Run,)))
     try:
-        to_caller.put(pickle.dumps((name, process_of(member.process_id))))
+        to_caller.put(written(Began(name, process_of(member.process_id))))
         while not member.has_ended:
             if wait([member.connection], timeout=LOOK_SECONDS):
                 news = member.news()
-                told: Told = (name, member.end if member.has_ended else news, member.phases.now)
-                to_caller.put(pickle.dumps(told))
+                told = Ended(name, member.end) if member.has_ended else Heard(name, news, member.phases.now)
+                to_caller.put(written(told))
             task = worker.state.tasks.get(key)
             if task is None or task.state == CANCELLED:
                 member.stop()

@@ -206,6 +206,11 @@ class Server:
         state = getattr(error.orig, "sqlstate", None) or ""
         lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
         said = in_a_line(lines[0])[:DETAIL_CHARACTERS]
+        if "no password supplied" in said:  # libpq's own words, which have no SQLSTATE
+            return StoreError(
+                f"{self._place} wants a password, and there is none here ({said}): write it into ~/.pgpass, or set"
+                " PGPASSWORD, on this machine"
+            )
         is_away = error.connection_invalidated or (not state and _is_operational(error.orig))
         if is_away or state.startswith(LOST):
             return Lost(
