@@ -178,6 +178,25 @@ def test_best_fits_the_terminal(width: int, heads: str, winners: tuple[BestRow, 
     assert lines[-1] == "geometric mean 0.87 x cuBLAS: 1 faster, 1 slower"
 
 
+def test_a_trial_is_ten_lines_and_the_rest_is_asked_for(database: Path) -> None:
+    shown = run("show", "1", "--db", str(database)).output
+    assert [line.partition(":")[0] for line in shown.splitlines()] == [
+        "trial", "problem", "configuration", "device", "outcome", "time", "floor", "verified", "kernel", "tools",
+    ]  # fmt: skip
+    more = run("show", "1", "--db", str(database), "--samples", "--source").output
+    assert "\nround 0, L2 clean, us: " in more
+    assert "__global__" in more
+    alone = run("show", "--samples", "--db", str(database))
+    assert (alone.exit_code, "are of one trial" in alone.output) == (2, True)
+
+
+def test_a_winner_is_one_line(winners: tuple[BestRow, ...]) -> None:
+    assert str(winners[0]).startswith("16x16x10000000:c128:tn on NVIDIA H200: tsm2:version=v3,")
+    assert "12345.6 us" in str(winners[0])
+    assert "1.50 x cuBLAS" in str(winners[0])
+    assert "\n" not in str(winners[0])
+
+
 def test_slower_than_cublas_is_coloured(winners: tuple[BestRow, ...]) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=200)
     display.winners_table(winners, console)

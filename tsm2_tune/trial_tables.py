@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tsm2_tune.display import print_line, print_table
+from tsm2_tune.display import print_hanging, print_line, print_table
 from tsm2_tune.printable import one_line
 from tsm2_tune.winners import layout_text, product_text
 
@@ -91,7 +91,7 @@ def trial_in_full(
         console.print_json(json.dumps(trial_facts(record)), ensure_ascii=True)
         return
     for name, value in _summary(record):
-        print_line(console, f"{f'{name}:':<15}{value}")
+        print_hanging(console, f"{f'{name}:':<15}{value}", 15)
     for number, measured in record.rounds if has_samples else ():
         samples = ", ".join(f"{one:.6g}" for one in measured.samples_us)
         print_line(console, f"\nround {number}, L2 {measured.cache}, us: {samples or 'not kept'}")
