@@ -70,6 +70,12 @@ def pycuda(best: ModuleType, op: str, orders: Orders) -> None:
     check(c.get(), 3 * EXPECTED)
     print(start.match)
     assert start.match.is_timed
+    a.fill(np.nan)
+    for beta, expected in ((0, 0), (1, 4)):
+        c.fill(4 if beta else np.nan)
+        best.gemm(a, b, out=c, alpha=0, beta=beta)
+        best.plan(a, b, c, alpha=0, beta=beta)()
+        assert (c.get() == expected).all()
 
 
 def torch(best: ModuleType, op: str, orders: Orders) -> None:
@@ -121,6 +127,11 @@ def torch(best: ModuleType, op: str, orders: Orders) -> None:
         check(best.gemm(a, b, out=c.fill_(1), alpha=turn, beta=2).cpu().numpy(), turn * EXPECTED + 2)
         check(best.gemm(a, b, alpha=turn).cpu().numpy(), turn * EXPECTED)
     check((a.double() @ b.double()).cpu().numpy())  # PyTorch goes on working
+    host_factor = torch.tensor(2.0)
+    check(best.gemm(a, b, alpha=host_factor).cpu().numpy(), 2 * EXPECTED)
+    with pytest.raises(TypeError, match="alpha: it is in a device's memory"):
+        best.gemm(a, b, alpha=host_factor.cuda())
+    without_operands(best, a, b, c)
 
 
 def first_calls(best: ModuleType, a: Any, b: Any, c: Any) -> None:
@@ -245,6 +256,17 @@ def of_nothing(best: ModuleType, a: Any, b: Any, c: Any) -> None:
     best.gemm(a, b, out=c)
 
 
+def without_operands(best: ModuleType, a: Any, b: Any, c: Any) -> None:
+    """At alpha = 0 the product is beta c whatever a holds, and at beta = 0 whatever c does. All are lost."""
+    a[...] = float("nan")
+    for alpha, beta in ((0, None), (np.zeros(()), 0.5), (-0.0, 0), (0.0, 1)):
+        for start in (best.gemm, lambda a, b, out, **factors: best.plan(a, b, out, **factors)()):
+            c[...] = 4.0 if beta else float("nan")
+            assert start(a, b, out=c, alpha=alpha, beta=beta) is c
+            assert bool((c == 4.0 * (beta or 0)).all()), (alpha, beta)
+    assert bool((best.gemm(a, b, alpha=0) == 0).all())
+
+
 def gradients(best: ModuleType, a: Any, b: Any, c: Any) -> None:
     """As PyTorch's own mm(out=): refused where gradients are recorded, and where they are not, computed."""
     import torch
@@ -345,6 +367,17 @@ def cupy(best: ModuleType, op: str, orders: Orders) -> None:
         pooled = cupy.array(A, order=orders[0])
     best.gemm(pooled, b, out=c)
     check(c.get())
+    with cupy.cuda.using_allocator(cupy.cuda.malloc_managed):
+        managed = [
+            cupy.array(x, order=order) for x, order in zip((A, B, np.zeros((M, N), "f4")), orders, strict=True)
+        ]
+    best.gemm(managed[0], b, out=managed[2])
+    check(managed[2].get())
+    check(best.gemm(*managed[:2]).get())
+    check(best.gemm(a, b, alpha=np.array(2.0)).get(), 2 * EXPECTED)
+    with pytest.raises(TypeError, match="alpha: it is in a device's memory"):
+        best.gemm(a, b, alpha=cupy.array(2.0))
+    without_operands(best, a, b, c)
 
 
 def in_own_stream_of_cupys_threads(best: ModuleType, a: Any, b: Any, c: Any) -> None:
