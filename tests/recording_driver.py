@@ -54,6 +54,10 @@ class RecordingDriver:
         name._obj.value = b"CUDA_ERROR_INVALID_VALUE"
         return 0
 
+    def cuDriverGetVersion(self, version: Any) -> int:
+        version._obj.value = 13000
+        return 0
+
     def cuDeviceGet(self, device: Any, ordinal: int) -> int:
         self.devices.add(ordinal)
         return 0

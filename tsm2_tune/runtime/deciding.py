@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from tsm2_tune.runtime.driver import context_id, home
+from tsm2_tune.runtime.choice_file import keep_choice, recalled
+from tsm2_tune.runtime.driver import context_id, device_of, home
 from tsm2_tune.runtime.libraries import is_cupys, is_torchs
 from tsm2_tune.runtime.matrices import Product
 from tsm2_tune.runtime.measuring import fastest_way, vendors_of
@@ -41,10 +42,14 @@ def by_timing(
     with _deciding:
         found = decided.get(kind)  # another thread's
         if found is None:
-            try:
-                found = fastest_way(product, kernel, alpha, beta, stream, multiply)
-            except MemoryError:
-                return expected
+            device = device_of(home(product.a)[1])[0]
+            found = recalled(product, kind, device, may_be_vendor=multiply is not None)
+            if found is None:
+                try:
+                    found = fastest_way(product, kernel, alpha, beta, stream, multiply)
+                except MemoryError:
+                    return expected
+                keep_choice(product, kind, device, found)
             if len(decided) >= MOST_DECIDED:
                 decided.clear()
             decided[kind] = found

@@ -92,6 +92,18 @@ def device_of(ordinal: int) -> tuple[str, str]:
     return name.value.decode(), f"sm_{major.value}{minor.value}{of_warpgroups}"
 
 
+@cache
+def driver_version() -> str:
+    """The driver's release, where Linux tells it, and the newest CUDA that it knows."""
+    newest = ctypes.c_int()
+    ask_driver("cuDriverGetVersion", ctypes.byref(newest))
+    try:
+        with open("/sys/module/nvidia/version", encoding="ascii") as file:
+            return f"{file.read(64).strip()} {newest.value}"
+    except (OSError, ValueError):
+        return str(newest.value)
+
+
 @contextmanager
 def current_context(context: int) -> Iterator[None]:
     """Make the context current in this thread."""

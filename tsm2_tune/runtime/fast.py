@@ -23,7 +23,7 @@ vendors: dict[Any, tuple[int, ...]] = {}  # of products that are the vendor's: b
 starters: dict[type, Starter] = {}  # by the type of a
 
 
-def remember(key: Any, plan: Plan | tuple[int, ...]) -> None:
+def keep_plan(key: Any, plan: Plan | tuple[int, ...]) -> None:
     """Keep the plan for products of this key, or, of those that are the vendor's, the bytes that they reach over."""
     if len(plans) + len(vendors) >= MOST_PLANS:
         plans.clear()

@@ -20,7 +20,7 @@ from tsm2_tune.runtime.driver import (
 from tsm2_tune.runtime.elements import INDEX_WIDTHS
 from tsm2_tune.runtime.fast import (
     cupy_key,
-    remember,
+    keep_plan,
     starters,
     torch_key,
 )
@@ -82,9 +82,10 @@ def gemm(
 
     With `measure` the first product of a kind is timed as `plan` does that, with PyTorch's or CuPy's own product as
     that is set to multiply then; what takes least computes it, and all others that differ from it in addresses and
-    factors alone. Another process may find something else the fastest, whose sums are rounded otherwise; without
-    `measure` results are the same bits in every process. Where nothing can be timed, for want of memory or of a way
-    to keep what `out` holds, what is expected to take least computes the product.
+    factors alone. Another process may find something else the fastest, whose sums are rounded otherwise, unless
+    `remember` names the same file in both; without `measure` results are the same bits in every process. Where
+    nothing can be timed, for want of memory or of a way to keep what `out` holds, what is expected to take least
+    computes the product.
 
     At alpha = 0 `out` becomes beta out, and what a and b hold is not read, as in BLAS. Arrays that are not of PyTorch
     or CuPy need an `out` then, and a beta of 0 or 1. Factors are numbers, or arrays of NumPy and tensors on the CPU
@@ -321,10 +322,10 @@ def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any
     kind, arrays = type(a), (a, b) if out is None else (a, b, out)
     if all(map(is_torchs, arrays)):
         starters[kind] = starters.get(kind) or compiled_torch_starter(sys.modules["torch"], kind)
-        remember(torch_key(a, b, out, asked), plan)
+        keep_plan(torch_key(a, b, out, asked), plan)
     elif all(map(is_cupys, arrays)) and hasattr(a, "_c_contiguous"):  # which the key has
         starters[kind] = starters.get(kind) or compiled_cupy_starter(sys.modules["cupy"], kind)
-        remember(cupy_key(a, b, out, asked), plan)
+        keep_plan(cupy_key(a, b, out, asked), plan)
     else:
         return
     if isinstance(plan, Plan):

@@ -16,7 +16,7 @@ from tsm2_tune.runtime.driver import (
     stream_handle,
 )
 from tsm2_tune.runtime.elements import UNITS
-from tsm2_tune.runtime.fast import plans, remember
+from tsm2_tune.runtime.fast import keep_plan, plans
 from tsm2_tune.runtime.libraries import at_stream, current_stream, is_torchs, new_array
 from tsm2_tune.runtime.loading import function_of
 from tsm2_tune.runtime.matrices import Product, index_bits, too_large
@@ -104,7 +104,7 @@ def ready(product: Product, found: Match, stream: Any, *, is_kept: bool = True) 
         where = {"context": context, "context_number": number, "ordinal": ordinal, "index_bits": bits}
         plan = Plan(product, found, oriented.shape, leading, **where, function=function, units=units)
         if is_kept:
-            remember(key, plan)
+            keep_plan(key, plan)
     return product, plan, handle
 
 

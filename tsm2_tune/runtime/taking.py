@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from tsm2_tune.runtime.driver import context_id, current_context, home, is_capturing
-from tsm2_tune.runtime.fast import overlaps, plans, remember, torch_key, torch_kinds, vendors
+from tsm2_tune.runtime.fast import keep_plan, overlaps, plans, torch_key, torch_kinds, vendors
 from tsm2_tune.runtime.libraries import torch_stream
 from tsm2_tune.runtime.loading import is_loaded
 from tsm2_tune.runtime.matrices import Product, index_bits
@@ -132,14 +132,14 @@ def _first_plan(torch: Any, a: Any, b: Any, out: Any, key: Any) -> Plan | None:
     try:
         Product.of(of_a, of_b, None)
     except (TypeError, ValueError):  # for which no kernel is, in whichever `out`
-        remember(key, ())
+        keep_plan(key, ())
         return None
     try:
         made = torch.empty((of_a.shape[0], of_b.shape[1]), dtype=a.dtype, device=a.device) if out is None else out
         product = Product.of(of_a, of_b, made.detach()[0] if made.dim() == 3 else made.detach())
         found = chosen_or_vendor(product, "vendor")
         if isinstance(found, Vendor):
-            remember(key, ())
+            keep_plan(key, ())
             return None
         if _would_load(product, found):
             return None
@@ -147,10 +147,10 @@ def _first_plan(torch: Any, a: Any, b: Any, out: Any, key: Any) -> Plan | None:
     except (TypeError, ValueError, MemoryError):  # of this `out`, or for now
         return None
     except RuntimeError as error:
-        remember(key, ())
+        keep_plan(key, ())
         warnings.warn(f"left to PyTorch: {error}", RuntimeWarning, stacklevel=2)
         return None
-    remember(key, plan)
+    keep_plan(key, plan)
     return plan
 
 

@@ -22,7 +22,8 @@ from tsm2_tune.tuner.stored import BestRow
 
 PUBLIC = (
     "CARDS", "CUBINS", "KERNELS", "WINNERS", "Match", "Vendor", "Winner",
-    "choice", "gemm", "install", "installed", "launcher", "load", "match", "plan", "text_of", "uninstall",
+    "choice", "gemm", "install", "installed", "launcher", "load", "match", "plan", "remember",
+    "target_of_xla", "text_of", "uninstall",
 )  # fmt: skip
 COPIED = (  # from BestRow to the module's Winner, by the same name
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",

@@ -34,6 +34,7 @@ MODULES = (
     "starting",
     "holding",
     "measuring",
+    "choice_file",
     "deciding",
     "products",
     "cupy_products",

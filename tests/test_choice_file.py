@@ -1,0 +1,159 @@
+"""What measure=True found, in a file: read by later processes, written by several at once, and not believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fabricated import device_array, exported, trial, tuning_run, winners
+from tests.test_exported_launch import recording
+from tests.test_loaded_modules import by_loader
+
+A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
+OUT = device_array((6, 2), (4, 32), at=0x3000)
+
+
+class Processes:
+    """Fresh copies of one exported module, as processes have them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path, self.monkeypatch = folder / "kernels.py", monkeypatch
+        self.path.write_text(exported("module", winners(folder, (tuning_run(), trial()))), encoding="utf-8")
+
+    def new(self) -> Any:
+        best: Any = recording(by_loader(self.path), self.monkeypatch)
+        best.driver.free_bytes = 1 << 30  # for what is written between timings
+        return best
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
+    return Processes(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "choices.json"
+
+
+def is_timed(best: Any) -> bool:
+    """Whether a product is timed, which fills the L2 before."""
+    best.driver.calls.clear()
+    assert best.gemm(A, B, out=OUT, measure=True) is OUT
+    return any(call.startswith("fill") for call in best.driver.calls)
+
+
+def test_the_next_process_times_nothing(processes: Processes, file: Path) -> None:
+    first, second, without = processes.new(), processes.new(), processes.new()
+    first.remember(file)
+    assert is_timed(first)
+    second.remember(str(file))
+    assert not is_timed(second)
+    assert second.driver.launches
+    (found,) = second.decided.values()
+    assert found.is_timed
+    assert found.expected_us == next(iter(first.decided.values())).expected_us
+    assert is_timed(without)
+    assert len(file.read_text().splitlines()) == 1
+    second.remember(None)
+    second.decided.clear()
+    assert is_timed(second)
+
+
+def test_what_was_found_elsewhere_is_told_and_not_used(processes: Processes, file: Path) -> None:
+    first = processes.new()
+    first.remember(file)
+    is_timed(first)
+    for change in ({"IDENTITY": "another"}, {"driver_version": lambda: "580.1 13000"}):
+        other = processes.new()
+        for name, value in change.items():
+            processes.monkeypatch.setattr(other, name, value)
+        other.remember(file)
+        with pytest.warns(RuntimeWarning, match="its choices are of another module, GPU or driver and are not used"):
+            assert is_timed(other)
+    again = processes.new()
+    again.remember(file)
+    assert not is_timed(again)
+    assert len(file.read_text().splitlines()) == 3
+
+
+LINE = json.dumps(["owner", "product", [[0, 128, 1, False], 2.0, None]])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{", "[" * 100_000, "null", "[1, 2, 3]", '["a", "b", [[0, 1, 1, false], 1e999, null]]', "\0\0", LINE[:-9],
+        '["a", "b", [[0, 1, 1, false], -1.0, null]]', '["a", "b", [3, 1.0, null]]',
+        '["a", "b", [null, 1.0]]', "\ufffd",
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_choice_is_left_out(processes: Processes, file: Path, text: str) -> None:
+    first, second = processes.new(), processes.new()
+    file.write_text(text)  # whose end is missing
+    with pytest.warns(RuntimeWarning, match="1 lines are no choices"):
+        first.remember(file)
+    assert is_timed(first)
+    with pytest.warns(RuntimeWarning, match="1 lines are no choices"):
+        second.remember(file)
+    assert not is_timed(second)
+
+
+@pytest.mark.parametrize("way", [[9, 128, 1, False], [0, 64, 1, False], [0, 128, 7, False], [-1, 128, 1, True]])
+def test_a_launch_that_this_module_has_not_is_not_started(processes: Processes, file: Path, way: list[Any]) -> None:
+    first, second = processes.new(), processes.new()
+    first.remember(file)
+    is_timed(first)
+    owner, named, (_, *times) = json.loads(file.read_text())
+    file.write_text(json.dumps([owner, named, [way, *times]]) + "\n")
+    second.remember(file)
+    assert is_timed(second)
+
+
+def test_a_file_of_another_kind_is_refused(processes: Processes, tmp_path: Path) -> None:
+    best = processes.new()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="expected a regular file of at most 64 MiB"):
+        best.remember(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as large:
+        large.truncate((64 << 20) + 1)
+    with pytest.raises(ValueError, match="expected a regular file of at most 64 MiB"):
+        best.remember(tmp_path / "large")
+    with pytest.raises(IsADirectoryError):
+        best.remember(tmp_path)
+    with pytest.raises(TypeError):
+        best.remember(3)
+
+
+def test_two_at_once_lose_nothing(processes: Processes, file: Path) -> None:
+    several = [processes.new() for _ in range(4)]
+    product = several[0].Product.of(A, B, OUT)
+    for best in several:
+        best.remember(file)
+
+    def add(number: int) -> None:
+        best = several[number % len(several)]
+        best.keep_choice(product, (0, number), "GPU", best.Vendor(""))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(add, range(400)))
+    last = processes.new()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        last.remember(file)
+    assert len(last._chosen_file[0].choices) == 400
+
+
+def test_a_file_that_cannot_be_written_any_more_is_told(processes: Processes, file: Path) -> None:
+    best = processes.new()
+    best.remember(file)
+    file.unlink()
+    file.mkdir()
+    with pytest.warns(RuntimeWarning, match="a choice is not kept"):
+        assert is_timed(best)
