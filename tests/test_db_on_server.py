@@ -63,7 +63,7 @@ def test_an_import_goes_on_where_the_server_was_restarted(
         write(connection, device, problem, *more)
 
     monkeypatch.setattr(merging, "write", restarted)
-    assert "12 trials added" in said("merge", str(path), "--db", address)
+    assert "added 12 trials" in said("merge", str(path), "--db", address)
     assert places[1] == places[2], "what was lost is written again"
     monkeypatch.setattr(merging, "write", write)
     said("merge", str(path), "--db", str(tmp_path / "other.db"))

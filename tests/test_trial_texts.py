@@ -195,7 +195,7 @@ def test_a_configuration_is_one_of_a_space_however_it_is_spelt(
     named = changed("trial", "config", spelling)(text(tuned))
     written.write_text(changed("trial", "source", render(SHAPES[0], spelt).digest[:16])(named))
     said = run("import", str(written), "--db", str(new))
-    assert said.stdout.startswith(f"{new}: {6 if is_of_a_space else 5} trials added, ")
+    assert said.stdout.startswith(f"{new}: added {6 if is_of_a_space else 5} trials (")
     assert said.stderr.count(f"left out: {spelling}, measured on NVIDIA H200, is no configuration") == (
         not is_of_a_space
     )
