@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.program_tables import read_programs, table
+from benchmarks.recorded_worth import compared
 from tsm2_tune.errors import InputError
 
 
@@ -44,3 +45,20 @@ def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "programs.json").write_text(content)
     with pytest.raises(InputError, match="is no file of programs"):
         read_programs(tmp_path / "programs.json")
+
+
+def test_recorded_and_profiled_products_meet_by_shape() -> None:
+    """Of both orders of a product's matrices; a product of one side alone counts for nothing."""
+    ours = [
+        {"shape": (8, 1000, 16), "calls": 3, "us": 30.0},
+        {"shape": (1000, 8, 16), "calls": 1, "us": 10.0},
+        {"shape": (5, 1, 7), "calls": 2, "us": 60.0},
+        {"shape": (9, 9, 9), "calls": 1, "us": 1e6},
+    ]
+    theirs = [
+        {"shapes": [[1000, 16], [16, 8]], "calls": 4, "us": 60.0},
+        {"shapes": [[1], [5, 7], [7, 1], [], []], "calls": 2, "us": 40.0},  # addmm has an addend before
+    ]
+    first, second = compared(ours, theirs)
+    assert (first["shape"], first["calls"], first["us"], first["share"]) == ("1000x8x16", 4, 40.0, 0.4)
+    assert (second["shape"], second["profiler_us"], second["profiler_share"]) == ("5x1x7", 40.0, 0.4)
