@@ -72,18 +72,20 @@ def tuned_database(path: Path) -> None:
 def entry(family: str | None = None) -> Entry:
     """The same trials and final, or those of this family, without a database."""
     trials = {
-        (one.config.text, one.basis): Tried(
+        one.config.text: Tried(
             _key(run),
-            _own({"config": one.config.text, "basis": one.basis} | rows.trial_values(one)),
+            _own({"config": one.config.text, "basis": one.basis, "first_basis": None} | rows.trial_values(one))
+            | {"stamp": 1_700_000_000_000_000},
             _timed(run, one.measurement),
         )
         for run, one in TRIALS
         if family in (None, one.config.family)
     }
-    timed = {(config.text, BASIS): _timed(LATER, measured) for config, measured in FINAL.measurements}
+    timed = {config.text: _timed(LATER, measured) for config, measured in FINAL.measurements}
     vendor = {one.library: _vendor(one) for one in VENDOR}
-    kept = {key: one for key, one in timed.items() if key in trials and one is not None}
-    return Entry(GPU, PROBLEM, Cache.CLEAN, Part(trials, [Round(_key(LATER), 1, kept, vendor)]))
+    kept = {trials[text].key: one for text, one in timed.items() if text in trials and one is not None}
+    final = Round(_key(LATER), "0123456789abcdef", 1_700_000_000_000_001, kept, vendor)
+    return Entry(GPU, PROBLEM, Cache.CLEAN, Part({one.key: one for one in trials.values()}, [final]))
 
 
 def _key(run: TuningRun) -> RunKey:

@@ -13,7 +13,7 @@ from tests.command import run
 from tests.fabricated import BASIS, configuration, downgrade, final, plain_sql, source, trial, tuning_run
 from tests.tampering import GRAM, SKINNY, good_database
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner import migrations, superseding
+from tsm2_tune.tuner import migrations
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.doctor.finding import Finding, State
 from tsm2_tune.tuner.store import Store
@@ -96,8 +96,9 @@ FAULTS = {  # what is done to a good database, and the line that says so
         "references: 3 rows of sample of a measurement that is not there. Remedy: restore a copy",
     "DELETE FROM source": "references: 12 rows of trial of a source that is not there",
     "DELETE FROM run WHERE id = 2": "references: 3 rows of measurement of a run that is not there",
-    "UPDATE measurement SET round = 2147483647 WHERE round = 1":
-        f"row: of {SKINNY.text} on NVIDIA H200: round 2147483647 of a final: nobody has made so many",
+    "UPDATE measurement SET final = NULL WHERE round = 1": "row: trial 1 is not as this tsm2-tune stores it (round 1",
+    "UPDATE measurement SET final_stamp = 4611686018427387903 WHERE round = 1":
+        "row: trial 1 is not as this tsm2-tune stores it (the stamp 4611686018427387903 is of no time",
     "CREATE TABLE extra (x)": "layout: has 'extra', unlike what tsm2-tune makes",
     "DROP VIEW best": "layout: lacks 'best'",
 }  # fmt: skip
@@ -140,25 +141,20 @@ def test_a_final_that_is_there_twice_is_told(path: Path) -> None:
             times = (configuration(128), us), (configuration(256), 505)
             store.add_final(run_, final(*times), ("tsm2",), BASIS)
     where = f"of {trial().problem.text} on NVIDIA H200 is there twice"
-    assert told(path) == [
-        *(f"problem  final: round {number} {where}" for number in (2, 3)),
-        "ok       database: 2 trials, 8 measurements, 1 problem",
+    *twice, end = told(path)
+    assert len(twice) == 2
+    assert all(line.startswith("problem  final: final ") and line.endswith(where) for line in twice)
+    assert end == "ok       database: 2 trials, 8 measurements, 1 problem"
+
+
+def test_a_date_in_the_future_is_told(good: Path) -> None:
+    plain_sql(good, "UPDATE trial SET stamp = stamp + 31536000000000 WHERE id = 3")
+    plain_sql(good, "UPDATE trial SET ended_at = '2999-01-01T00:00:00+00:00' WHERE id = 2")
+    plain_sql(good, "UPDATE run SET started_at = '2999-01-01T00:00:00+00:00' WHERE id = 1")
+    assert [line.partition(":")[2][:58] for line in told(good) if line.startswith("note     clock")] == [
+        " 1 run dated in the future, the first is run 1. A clock was ahead"[:58],
+        " 2 trials dated in the future, the first is trial 2. A clock was"[:58],
     ]
-
-
-def test_a_trial_that_is_there_twice_is_told_and_put_together_by_the_remedy(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(tuning_run(), trial(500, configuration(256), source=OLD))
-        store.add_trial(tuning_run(), trial(501, configuration(256), basis="other", source=OLD))
-        with store.database.transaction() as connection:
-            columns = ", ".join(superseding.OWN)
-            (row, _) = connection.exec_driver_sql(f"SELECT {columns} FROM trial").mappings().all()
-    plain_sql(path, f"UPDATE trial SET superseded = 1, basis = '{superseding.basis_of(row)}' WHERE id = 2")
-    assert sum("is there twice, once as superseded" in line for line in told(path)) == 1
-    assert run("db", "merge", str(path), "--db", str(path)).exit_code == 0
-    assert told(path) == []
-    assert plain_sql(path, "SELECT round FROM measurement ORDER BY round") == [(-1,), (0,)]
-    assert plain_sql(path, "SELECT median_us FROM measurement ORDER BY median_us") == [(500,), (501,)]
 
 
 def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:

@@ -110,7 +110,7 @@ def test_names_of_older_versions_become_those_of_now(form: str) -> None:
         "staged_dmma:threads=128,ring_threads=128,block=32x32x32,stages=3,copy=cg,splits=16,warp=32x16"
     )
     assert config is not None
-    (key, tried), now = next(iter(entry().part.trials.items())), trial(500, config, problem=OF_STAGED)
+    tried, now = next(iter(entry().part.trials.values())), trial(500, config, problem=OF_STAGED)
     own = {name: value for name, value in rows.trial_values(now).items() if name in tried.values}
     new = replace(
         tried, values={**tried.values, **own, "config": config.text, "ended_at": "2026-01-02T03:04:05+00:00"}
@@ -125,8 +125,7 @@ def test_names_of_older_versions_become_those_of_now(form: str) -> None:
     timed = next(iter(finals.timed.values()))
 
     def part(of: Tried) -> Part:
-        name = (str(of.values["config"]), key[1])
-        return Part({name: of}, [replace(finals, timed={name: timed})])
+        return Part({of.key: of}, [replace(finals, timed={of.key: timed})])
 
     made = Entry(GPU, OF_STAGED, Cache.CLEAN, part(replace(new, values={**new.values, **old})))
     told = told_of(json.loads(json.dumps(DOCUMENTS[form](made))))
@@ -144,7 +143,7 @@ EDITS: dict[str, Callable[[Any], object]] = {
     "another member": lambda d: d.update(more=1),
     "another member of a trial": lambda d: d[NAME]["trials"][0].update(more=1),
     "no results": lambda d: d.pop("results"),
-    "a record of another version": lambda d: d[NAME].update(version=2),
+    "a record of another version": lambda d: d[NAME].update(version=3),
     "a record that is a list": lambda d: d.update({NAME: []}),
     "a record that is null": lambda d: d.update({NAME: None}),
     "no runs": lambda d: d[NAME].update(runs=[]),
@@ -157,9 +156,9 @@ EDITS: dict[str, Callable[[Any], object]] = {
     "no rounds": lambda d: d[NAME].pop("rounds"),
     "a round twice": lambda d: d[NAME]["rounds"].append(d[NAME]["rounds"][0]),
     "a round of nothing": lambda d: d[NAME]["rounds"][0].update(timed=[], vendor=[]),
-    "a round below 1": lambda d: d[NAME]["rounds"][0].update(number=0),
-    "a huge round": lambda d: d[NAME]["rounds"][0].update(number=10**9),
-    "a round of no number": lambda d: d[NAME]["rounds"][0].update(number="1"),
+    "a round below 1": lambda d: d[NAME]["rounds"][0].update(stamp=0),
+    "a huge round": lambda d: d[NAME]["rounds"][0].update(stamp=2**63),
+    "a round of no number": lambda d: d[NAME]["rounds"][0].update(stamp="1"),
     "no such trial": lambda d: d[NAME]["rounds"][0]["timed"][0].update(trial=99),
     "a trial counted from the end": lambda d: d[NAME]["rounds"][0]["timed"][0].update(trial=-1),
     "no such run": lambda d: d[NAME]["trials"][0].update(run=99),

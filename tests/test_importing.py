@@ -341,13 +341,13 @@ def test_a_damaged_database_is_refused_and_nothing_is_made(two: tuple[Path, Path
     assert not (tmp_path / "new.db").exists()
 
 
-def test_rounds_after_which_none_could_be_stored_are_refused(two: tuple[Path, Path], tmp_path: Path) -> None:
+def test_stamps_after_which_none_could_be_stored_are_refused(two: tuple[Path, Path], tmp_path: Path) -> None:
     _, theirs = two
     for table in ("measurement", "vendor_measurement"):
-        plain_sql(theirs, f"UPDATE {table} SET round = round + 2147483640 WHERE round > 0")
+        plain_sql(theirs, f"UPDATE {table} SET final_stamp = {2**62 - 1} WHERE round > 0")
     said = run("import", str(theirs), "--db", str(tmp_path / "new.db"))
     assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-    assert "nobody has made so many" in said.stderr
+    assert "is of no time that there has been" in said.stderr
     assert not (tmp_path / "new.db").exists()
 
 

@@ -15,7 +15,7 @@ from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.html import trials as page
 from tsm2_tune.html.reading import contents
 from tsm2_tune.tuner import job
-from tsm2_tune.tuner.importing.text import LINES, LINES_OF_2
+from tsm2_tune.tuner.importing.text import LINES, LINES_OF_2, TIME_OF_3
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.strategies import exhaustive
@@ -68,10 +68,13 @@ def test_a_text_of_trials_carries_it_and_one_of_before_has_none(stored: Path, tm
     assert plain_sql(new, STORED) == [("optuna:tpe",)]
 
     lines = [json.loads(line) for line in written.read_text(encoding="utf-8").splitlines()]
-    lines[0] |= {"tsm2-tune trials": 2, "lines": LINES_OF_2}
+    lines[0] |= {"tsm2-tune trials": 2, "lines": LINES_OF_2, "times": TIME_OF_3}
+    lines = [lines[0], *(line for line in lines[1:] if line[0] in ("tools", "run", "trial"))]
     for line in lines[1:]:
         if line[0] == "trial":
-            del line[1 + LINES["trial"].index("strategy")]
+            for name in ("strategy", "stamp", "basis"):
+                del line[1 + LINES["trial"].index(name)]
+            line[-1][0][0] = 0
     written.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
     tsm2_tune.import_trials(written, older)
     assert plain_sql(older, STORED) == [(None,)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -111,8 +112,10 @@ def test_what_a_text_tells_of_a_trial_is_stored_as_it_was(tmp_path: Path) -> Non
 def test_of_several_finals_a_text_has_the_last_one(tuned: Path) -> None:
     with Store.open(tuned, create=False) as store:
         store.add_final(RUN, final((C128, 90.0), (C256, 91.0), problem=SHAPES[0]), *TODAY)
-    for one, us in zip(lines(text(tuned), "trial"), (90.0, 91.0), strict=False):
-        assert [(time[0], time[3]) for time in one["times"][1:]] == [(2, us)]
+    found = text(tuned)
+    last = lines(found, "final")[-1]["key"]
+    for one, us in zip(lines(found, "trial"), (90.0, 91.0), strict=False):
+        assert [(time[0], time[3]) for time in one["times"][1:]] == [(last, us)]
 
 
 def test_the_same_trials_have_the_same_text_in_whatever_order_they_came(tuned: Path, tmp_path: Path) -> None:
@@ -242,10 +245,13 @@ def twice_in_a_final(found: str) -> str:
 
 def elsewhere(found: str) -> str:
     """The text where the first trial's final is of a run on another device."""
-    tools, run = (found.splitlines()[at].replace(RUN.identity.name, "NVIDIA H100") for at in (1, 2))
+    every = found.splitlines()
+    tools, run = (every[at].replace(RUN.identity.name, "NVIDIA H100") for at in (1, 2))
     of_tools, of_run = (json.loads(line)[1] for line in (tools, run))
     tools, run = tools.replace(of_tools, "0" * 8), run.replace(of_run, "1" * 8).replace(of_tools, "0" * 8)
-    head, *rest = of_time(1, "1" * 8, at=1)(found).split("\n", 1)
+    final = lines(found, "trial")[0]["times"][1][0]
+    finals = [line.replace(of_run, "1" * 8) if line.startswith(f'["final","{final}') else line for line in every]
+    head, *rest = of_time(1, "1" * 8, at=1)("\n".join(finals)).split("\n", 1)
     return "\n".join([head, tools, run, *rest])
 
 
@@ -262,7 +268,7 @@ def elsewhere(found: str) -> str:
         (changed("trial", "problem", "1x1:f32"), "expected MxNxK:DTYPE"),
         (changed("trial", "problem", "08x8x8:f32"), "is spelt otherwise"),
         (changed("trial", "problem", ["x"]), "is no problem"),
-        (changed("trial", "problem", "9" * 5000 + "x1x1:f32"), "line 4, is not"),
+        (changed("trial", "problem", "9" * 5000 + "x1x1:f32"), "line 8, is not"),
         (changed("trial", "config", "tsm2;"), "config = 'tsm2;' is none"),
         (changed("trial", "source", "x"), "is no beginning of a digest"),
         (changed("trial", "source", "0" * 15), "is no beginning of a digest"),
@@ -274,8 +280,8 @@ def elsewhere(found: str) -> str:
         (changed("trial", "full_verdict", "x" * 20000), "full_verdict = "),
         (changed("trial", "full_verdict", "\ud800"), "full_verdict = "),
         (changed("trial", "times", []), "is no list of ours"),
-        (of_time(0, 1), "its first time is none of its own"),
-        (of_time(0, 0, at=1), "another is not of a final on its device"),
+        (of_time(0, "0" * 16), "its first time is none of its own"),
+        (of_time(0, None, at=1), "another is not of a final on its device"),
         (elsewhere, "another is not of a final on its device"),
         (of_time(1, "00000000"), "00000000"),
         (of_time(2, "cold"), "cache = 'cold' is none"),
@@ -284,27 +290,36 @@ def elsewhere(found: str) -> str:
         (of_time(7, 0), "summary_of = 0 is none"),
         (of_time(7, None), "a time is of no samples"),
         (changed("vendor", "library", "MKL"), "library = 'MKL' is none"),
-        (changed("vendor", "round", 0), "0 is no round of a final"),
-        (changed("vendor", "round", 2**31 - 1), "nobody has made so many"),
+        (changed("vendor", "final", None), "a time is of no final"),
+        (changed("vendor", "final", "0" * 16), "0000000000000000"),
+        (changed("final", "stamp", 2**62 - 1), "is of no time that there has been"),
+        (changed("final", "stamp", None), "a final without key or stamp"),
+        (changed("final", "key", "x"), "final = 'x' is none"),
+        (changed("trial", "stamp", -1), "stamp = -1 is none"),
+        (changed("trial", "stamp", 2**62 - 1), "is of no time that there has been"),
+        (changed("basis", "digest", "x"), "'x' is no digest"),
+        (lambda found: re.sub(',"count":[0-9]+', "", found), "does not say how many lines"),
+        (lambda found: found[: found.rindex("[")], "1 lines are missing"),
+        (lambda found: found.splitlines()[0], "lines are missing"),
         (changed("vendor", "verdict_worst_ratio", None), "a right result with an error of inf"),
         (lambda found: found.replace("100.33333333333333", "NaN"), "NaN is no number"),
         (lambda found: found.replace("100.33333333333333", "1e999"), "median_us = inf is none"),
-        (lambda found: found.replace("100.33333333333333", "9" * 5000), "line 4, is not"),
-        *((lambda found, at=at: found + found.splitlines()[at], "is there twice") for at in (1, 2, 3, -1)),
+        (lambda found: found.replace("100.33333333333333", "9" * 5000), "line 8, is not"),
+        *((lambda found, at=at: found + found.splitlines()[at], "is there twice") for at in (1, 2, 3, 4, 7, -1)),
         (twice_in_a_final, "is there twice"),
-        (lambda found: found + '["trial", 1]', "trial has 1 members, and not 14"),
+        (lambda found: found + '["trial", 1]', "trial has 1 members, and not 16"),
         (lambda found: found + '["trail"]', "is no line of ours"),
         (lambda found: found + '[["trial"]]', "is no line of ours"),
         (lambda found: found + found.splitlines()[0], "is no line of ours"),
         (lambda found: found + "7", "7 is no line of ours"),
         (lambda found: found + "[" * 100_000, "is not as this tsm2-tune writes it"),
         (lambda found: found + '{"x"', "it is no JSON"),
-        (lambda found: found.replace('trials":3', 'trials":1'), "expected tsm2-tune trials 3"),
-        (lambda found: found.replace('trials":3', 'trials":2'), "its lines have other members"),
+        (lambda found: found.replace('trials":4', 'trials":1'), "expected tsm2-tune trials 4"),
+        (lambda found: found.replace('trials":4', 'trials":2'), "its lines have other members"),
         (changed("trial", "strategy", "<b>"), "strategy = '<b>' is none"),
         (lambda found: found.replace('["problem","config"', '["config","problem"'), "its lines have other members"),
         (
-            lambda found: found.replace('"times":["round","run"', '"times":["run","round"'),
+            lambda found: found.replace('"times":["final","run"', '"times":["run","final"'),
             "its lines have other members",
         ),
     ],
@@ -319,6 +334,31 @@ def test_what_is_not_as_it_was_written_is_refused_in_a_sentence(
     assert found.stderr.startswith(f"Error: {written}, line ")
     assert said in found.stderr
     assert facts(tuned) == before
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda found: found.encode("utf-8-sig"),
+        lambda found: found.encode("utf-16"),
+        lambda found: found.replace("\n", "\r\n").encode(),
+        lambda found: found.replace("\n", "\n \n").encode() + b"\n\n\n",
+    ],
+)
+def test_what_editors_and_pipes_make_of_a_text_is_read_as_it_was(
+    damaged: Callable[[str], bytes], tuned: Path, tmp_path: Path
+) -> None:
+    written = tmp_path / "trials.jsonl"
+    written.write_bytes(damaged(text(tuned)))
+    tsm2_tune.import_trials(written, tmp_path / "new.db")
+    assert text(tmp_path / "new.db") == text(tuned)
+
+
+def test_a_file_of_millions_of_values_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    written = tmp_path / "many.json"
+    for begin in ('{"tsm2-tune trials":4,"x":[', '{"x":['):
+        written.write_text(begin + "{}," * reading.MOST_VALUES + "{},{}]}")
+        assert "has more than 64000000 bytes or 4000000 values" in run("import", str(written)).stderr
 
 
 def test_bytes_that_are_no_text_and_too_many(tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

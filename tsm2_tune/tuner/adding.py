@@ -157,7 +157,7 @@ def add_final(
     with the place, where there is none, or a round that is no number.
     """
     previous, stamp = connection.execute(_LAST_ROUND, conditions.values(run.identity.name, final.problem)).one()
-    if previous is not None and not (isinstance(previous, int) and COUNT(previous)):
+    if previous is not None and not (isinstance(previous, int) and COUNT(previous + 1)):
         raise StoreError(f"{place} has a final of the round {shown(previous)}: restore a copy of it")
     round_ = 1 if previous is None else 1 + previous
     floor_us = run.ceilings.floor_us(final.problem)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import TYPE_CHECKING
 
 from tsm2_tune.tuner.trial import Cache
+
+if TYPE_CHECKING:
+    from tsm2_tune.tuner.domains import Row
+
+OF_SUPERSEDED = ("basis", "source_digest", "rows_per_block", "splits", "stamp")  # what tells superseded trials apart
 
 
 def basis(toolkit: str, flags: str, cache: Cache, extra_digest: str = "") -> str:
@@ -21,3 +27,8 @@ def basis(toolkit: str, flags: str, cache: Cache, extra_digest: str = "") -> str
 def tools(toolkit: str, flags: str, driver: str, extra_digest: str = "") -> str:
     """Digest of what decides, besides a kernel's code, whether it hangs or faults: the state of the L2 does not."""
     return hashlib.sha256(json.dumps([toolkit, flags, driver, extra_digest]).encode()).hexdigest()
+
+
+def superseded_basis(row: Row) -> str:
+    """Return what the trial in a row of `trial` has in the place of its basis when it is superseded."""
+    return hashlib.sha256(json.dumps([row[name] for name in OF_SUPERSEDED]).encode()).hexdigest()

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select, update
 
 from tsm2_tune.tuner import schema, stamps
-from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.basis import OF_SUPERSEDED, basis, superseded_basis
 from tsm2_tune.tuner.trial import Cache
 
 TIMES = ("median_us", "low_us", "high_us")
@@ -39,11 +39,13 @@ def stamp(connection: Connection) -> None:
     """Give the database's trials and finals their stamps and identities. Rows that cannot be read keep none."""
     trial, run = schema.trial.c, schema.run.c
     columns = (trial.id, trial.ended_at, trial.superseded, trial.cache, run.toolkit, run.flags)
-    values = []
-    for row in connection.execute(select(*columns).join(schema.run, run.id == trial.run_id)):
+    values, own = [], [trial[name] for name in OF_SUPERSEDED if name != "stamp"]
+    for row in connection.execute(select(*columns, *own).join(schema.run, run.id == trial.run_id)):
         with suppress(*_UNREADABLE):
             first = basis(row.toolkit, row.flags, Cache(row.cache)) if row.superseded else None
-            values.append({"of": row.id, "stamp": stamps.of_date(row.ended_at), "first_basis": first})
+            of_row = {"stamp": stamps.of_date(row.ended_at), "first_basis": first}
+            known = {**row._mapping, **of_row, "basis": first}
+            values.append({"of": row.id, **of_row, "basis": superseded_basis(known) if first else row.basis})
     if values:
         connection.execute(update(schema.trial).where(trial.id == bindparam("of")), values)
     _stamp_finals(connection)
@@ -64,15 +66,19 @@ def _stamp_finals(connection: Connection) -> None:
                   *(vendor[one] for one in TIMES))  # fmt: skip
     for number, *place, median, low, high in connection.execute(rows.join(schema.run)):
         vendors[tuple(place)].append((number, (median, low, high)))
-    newest = defaultdict[Any, int](int)
+    newest, known = defaultdict[Any, int](int), defaultdict[Any, set[str]](set)
     found = dict[str, list[dict[str, Any]]](measurement=[], vendor_measurement=[])
-    for place in sorted(kernels.keys() | vendors.keys(), key=str):
+    for place in sorted(kernels.keys() | vendors.keys(), key=lambda place: (place[2], str(place))):
         with suppress(*_UNREADABLE):
             problem_id, device, number, run_id = place
             key = [getattr(runs[run_id], name) for name in RUN]
             times = [[one for _, one in of[place]] for of in (vendors, kernels)]
             newest[problem_id, device] = final_stamp(runs[run_id].started_at, number, newest[problem_id, device])
-            of_final = {"final": final(key, problems[problem_id], *times), "final_stamp": newest[problem_id, device]}
+            own = final(key, problems[problem_id], *times)
+            while own in known[problem_id, device]:  # another one with the same time
+                own = final([own], (), (), ((),))
+            known[problem_id, device].add(own)
+            of_final = {"final": own, "final_stamp": newest[problem_id, device]}
             for name, of in (("measurement", kernels), ("vendor_measurement", vendors)):
                 found[name] += [{"of": row_id, **of_final} for row_id, _ in of[place]]
     for name, values in found.items():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, select, update
@@ -11,10 +9,10 @@ from sqlalchemy import Connection, select, update
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner import conditions, schema, stored
+from tsm2_tune.tuner.basis import superseded_basis
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.domains import Row, checked
 
-OWN = ("basis", "source_digest", *schema.LAUNCH_OF_TRIAL, "stamp")  # what tells superseded trials apart
 _LAUNCH = (schema.source.c[name].label(f"source_{name}") for name in stored.LAUNCH)
 _CURRENT = (
     select(schema.trial, schema.source.c.kernel, *_LAUNCH)
@@ -29,15 +27,10 @@ def changed(database: Database, device_name: str, problem: Problem, basis: str) 
     return [row for row in database.rows(_CURRENT, values) if not is_made_so(row, problem)]
 
 
-def basis_of(row: Row) -> str:
-    """What the trial in a row of `trial` has in the place of its basis when it is superseded."""
-    return hashlib.sha256(json.dumps([row[name] for name in OWN]).encode()).hexdigest()
-
-
 def mark(connection: Connection, trials: Iterable[Row]) -> None:
     """Leave the trials in the table, where their configurations may be tried again under the same basis."""
     for row in trials:
-        values = {"superseded": 1, "basis": basis_of(row), "first_basis": row["basis"]}
+        values = {"superseded": 1, "basis": superseded_basis(row), "first_basis": row["basis"]}
         connection.execute(update(schema.trial).where(schema.trial.c.id == row["id"]).values(values))
 
 

@@ -14,7 +14,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner import rows, stored
 from tsm2_tune.tuner.exchange import kernel_tuner, t4
-from tsm2_tune.tuner.exchange.record import NAME, Entry, entry_of, refuse_version
+from tsm2_tune.tuner.exchange.record import NAME, Entry, entry_of, refuse_version, stamped
 from tsm2_tune.tuner.importing.reading import WRONG, Told, content_of, refuse_constant
 from tsm2_tune.tuner.importing.union import Part, TrialKey, Tried
 from tsm2_tune.tuner.trial import Outcome, in_a_line
@@ -39,7 +39,7 @@ def refuse_others(path: Path) -> None:
 def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
     """What `use` makes of one of DOCUMENTS. InputError as `told_in`."""
     try:
-        found = json.loads(content_of(path).decode(), parse_constant=refuse_constant, object_pairs_hook=_once)
+        found = json.loads(content_of(path), parse_constant=refuse_constant, object_pairs_hook=_once)
         if NAME in found:
             return use(found)
     except WRONG as error:
@@ -65,7 +65,7 @@ def told_of(document: Mapping[str, Any]) -> Told:
 
 def _told(entry: Entry) -> Told:
     """The entry's trials whose kernels this program makes so, and why the others are left out."""
-    told, part = Told(), _renamed(entry.part)
+    told, part = Told(), _renamed(stamped(entry))
     trials = dict(part.trials)
     for key, tried in part.trials.items():
         source, why = _kernel(entry.problem, tried)
@@ -88,15 +88,17 @@ def _told(entry: Entry) -> Told:
 def _renamed(part: Part) -> Part:
     """The part with the names that families and tunables have now. ValueError where two trials become one."""
     keys, trials = dict[TrialKey, TrialKey](), dict[TrialKey, Tried]()
-    for (text, basis), tried in part.trials.items():
+    for key, tried in part.trials.items():
+        text = key[0]
         config = config_spelt(text)
         values = dict(tried.values)
         if config is not None:  # else another version's
             values |= {"family": config.family, "config": config.text, "tunables": config.json}
-        keys[text, basis] = key = (str(values["config"]), basis)
-        if key in trials:
-            raise ValueError(f"{key[0]} is there twice")
-        trials[key] = replace(tried, values=values)
+        renamed = replace(tried, values=values)
+        keys[key] = renamed.key
+        if renamed.key in trials:
+            raise ValueError(f"{values['config']} is there twice")
+        trials[renamed.key] = renamed
     rounds = [replace(one, timed={keys[key]: timed for key, timed in one.timed.items()}) for one in part.rounds]
     return Part(trials, rounds)
 

@@ -10,23 +10,35 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import Table
 
 from tsm2_tune.errors import shown
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner import schema, stamps, stored
 from tsm2_tune.tuner.domains import checked
 from tsm2_tune.tuner.importing.parts import IDS
 from tsm2_tune.tuner.importing.reading import device_of, problem_spelt
-from tsm2_tune.tuner.importing.union import RUN, STARTED_AT, Part, Round, RunKey, Timed, TrialKey, Tried
+from tsm2_tune.tuner.importing.union import (
+    RUN,
+    STARTED_AT,
+    Part,
+    Round,
+    RunKey,
+    Timed,
+    TrialKey,
+    Tried,
+    of_earlier,
+    part_of,
+)
 from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.vendor import storing
 
-NAME, VERSION = "tsm2_tune", 1
-LATER = frozenset({"slowed"})  # members that older versions did not write; left out where they are null
+NAME, VERSION = "tsm2_tune", 2
+LATER = frozenset(
+    {"slowed", "first_basis"}
+)  # members that older versions did not write; left out where they are null
 RATIO = "verdict_worst_ratio"  # infinite where a value is NaN; JSON has no infinity, and null stands for it
 
 
@@ -38,6 +50,7 @@ class Entry:
     problem: Problem
     cache: Cache
     part: Part
+    version: int = VERSION  # of the record; 1 has numbers in the place of stamps, and no identities of finals
 
     @property
     def newest_run(self) -> dict[str, Any]:
@@ -58,15 +71,17 @@ def record_of(entry: Entry) -> dict[str, Any]:
     def trial(tried: Tried) -> dict[str, Any]:
         first = None if tried.first is None else time(tried.first)
         own = {"first": first, "others": [time(one) for one in tried.others]}
-        return {"run": run_numbers[tried.run], **_told(tried.values), **own}
+        values = {name: value for name, value in tried.values.items() if name != "stamp" or entry.version > 1}
+        return {"run": run_numbers[tried.run], **_told(values), **own}
 
     def final(one: Round) -> dict[str, Any]:
         timed = [{"trial": trial_numbers[key], **time(one.timed[key])} for key in sorted(one.timed)]
         vendor = [time(one.vendor[library]) for library in sorted(one.vendor)]
-        return {"run": run_numbers[one.run], "number": one.number, "timed": timed, "vendor": vendor}
+        place = {"number": one.stamp} if entry.version == 1 else {"final": one.final, "stamp": one.stamp}
+        return {"run": run_numbers[one.run], **place, "timed": timed, "vendor": vendor}
 
     return {
-        "version": VERSION,
+        "version": entry.version,
         "problem": entry.problem.text,
         "cache": entry.cache.value,
         "runs": [dict(zip(RUN, run, strict=True)) for run in runs],
@@ -84,8 +99,8 @@ def entry_of(record: Any) -> Entry:
     runs = [_run(one) for one in _list(_member(top, "runs"))]
     trials = dict[TrialKey, Tried]()
     for one in _list(_member(top, "trials")):
-        tried = _tried(_object(one), runs, cache)
-        key = (str(tried.values["config"]), str(tried.values["basis"]))
+        tried = _tried(_object(one), runs, cache, top["version"])
+        key = tried.key
         if key in trials:
             raise ValueError(f"{key[0]} is there twice")
         trials[key] = tried
@@ -93,15 +108,23 @@ def entry_of(record: Any) -> Entry:
     if not trials or len(devices) != 1:
         raise ValueError(f"it has {len(trials)} trials on {len(devices)} devices")
     rounds = [_round(_object(one), runs, list(trials)) for one in _list(_member(top, "rounds"))]
-    if any(later.number <= one.number for one, later in pairwise(rounds)):
+    order = [(one.stamp, one.final) for one in rounds]
+    if order != sorted(set(order)) or len({final for _, final in order}) < len(order):
         raise ValueError("its rounds are in no order")
-    return Entry(devices.pop(), problem, cache, Part(trials, rounds))
+    return Entry(devices.pop(), problem, cache, Part(trials, rounds), top["version"])
+
+
+def stamped(entry: Entry) -> Part:
+    """Return the entry's part. Finals of an older version get the stamps and identities that a migration gives."""
+    if entry.version > 1:
+        return entry.part
+    return part_of(entry.part.trials.values(), of_earlier(entry.problem, entry.part.rounds))
 
 
 def refuse_version(record: Any) -> Mapping[str, Any]:
     """The members of a record from anywhere. TypeError or ValueError where it is of another version, or none."""
     top = _object(record)
-    if top.get("version") != VERSION:
+    if top.get("version") not in (1, VERSION):
         raise ValueError(f"its version is {shown(top.get('version'))}, and not {VERSION}")
     return top
 
@@ -121,8 +144,9 @@ def _run(told: Any) -> RunKey:
     return tuple(values[name] for name in RUN)
 
 
-def _tried(told: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache) -> Tried:
-    values = _values(told, schema.trial)
+def _tried(told: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache, version: int) -> Tried:
+    dated = {"stamp": stamps.of_date(str(_member(told, "ended_at")))} if version == 1 else {}
+    values = _values({**dated, **told}, schema.trial)
     stored.config_of(values["family"], values["config"], values["tunables"])
     if values["superseded"] or values["cache"] != cache:
         raise ValueError(f"{values['config']} is superseded, or was timed in another state of the L2")
@@ -145,20 +169,26 @@ def _tried(told: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache) -> Tri
 
 
 def _round(told: Mapping[str, Any], runs: Sequence[RunKey], keys: Sequence[TrialKey]) -> Round:
-    number, run = _member(told, "number"), _run_of(told, runs)
-    if type(number) is not int or number < 1:
-        raise ValueError(f"{shown(number)} is no round of a final")
+    run = _run_of(told, runs)
+    if "number" in told:
+        final, stamp = f"{told['number']:016x}", told["number"]
+    else:
+        final, stamp = _member(told, "final"), _member(told, "stamp")
+    of_final = {"final": final, "final_stamp": stamp}
+    of_final = checked(of_final, [schema.measurement.c[name] for name in of_final])
+    if None in of_final.values() or not stamp:
+        raise ValueError(f"{shown(stamp)} is no round of a final")
     timed, vendor = dict[TrialKey, Timed](), dict[str, Timed]()
     for one in map(_object, _list(_member(told, "timed"))):
         timed[keys[_member(one, "trial")]] = _timed(one, runs)
     for one in map(_object, _list(_member(told, "vendor"))):
         values, samples = _values(one, schema.vendor_measurement), _samples(one)
-        storing.vendor_measurement({"id": 0, "run_id": 0, "problem_id": 0, "round": number, **values}, samples)
+        storing.vendor_measurement({"id": 0, "run_id": 0, "problem_id": 0, "round": 1, **of_final, **values}, samples)
         vendor[values["library"]] = Timed(_run_of(one, runs), values, tuple(_member(one, "samples_us")))
     every = (*timed.values(), *vendor.values())
     if {one.run for one in every} != {run} or len({one.values["cache"] for one in every}) > 1:
-        raise ValueError(f"round {number} has no times, or some of another run or in another state of the L2")
-    return Round(run, number, timed, vendor)
+        raise ValueError(f"round {stamp} has no times, or some of another run or in another state of the L2")
+    return Round(run, final, stamp, timed, vendor)
 
 
 def _timed(told: Mapping[str, Any], runs: Sequence[RunKey]) -> Timed:

@@ -74,8 +74,9 @@ def _part(store: Store, device: str, problem: Problem, found: list[CurrentTrial]
     with store.database.transaction() as connection:
         part = Reader(connection).part(device, problem)
     trials = dict[TrialKey, Tried]()
+    known = {(key[0], tried.values["basis"]): key for key, tried in part.trials.items()}
     for one in found:
-        key = (one.config.text, one.basis)
+        key = known[one.config.text, one.basis]
         tried = part.trials[key]
         if tried.values["outcome"] == Outcome.OK and not has_line(tried):
             raise StoreError(f"{store.path}: trial {one.id} is ok, but has no right result or no time: tune it again")

@@ -16,10 +16,12 @@ from tsm2_tune.tuner.export.between import rows_between
 from tsm2_tune.tuner.export.known import trials_elsewhere
 from tsm2_tune.tuner.importing.parts import Reader
 from tsm2_tune.tuner.importing.text import Entry, has_line, text_of
-from tsm2_tune.tuner.importing.union import Part, TrialKey
+from tsm2_tune.tuner.importing.union import KERNEL, Part, TrialKey, key_of
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
+
+KEYED = tuple(schema.trial.c[name] for name in ("config", "basis", "first_basis", *KERNEL))  # what key_of asks for
 
 
 def export_trials(
@@ -80,12 +82,12 @@ def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
 def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], list[TrialKey]]:
     """By device and problem how these trials are known there."""
     trial = schema.trial.c
-    query = select(trial.id, trial.device_name, trial.config, trial.basis, *stored.PROBLEM_KEY).join(schema.problem)
+    query = select(trial.id, trial.device_name, *KEYED, *stored.PROBLEM_KEY).join(schema.problem)
     found = defaultdict[tuple[str, Problem], list[TrialKey]](list)
     for row in store.database.rows(query.order_by(trial.id)):
         if row["id"] in trials:
             place = (brief.device_name(row), brief.problem_of(row))
-            found[place].append((brief.config_text(row), str(row["basis"])))
+            found[place].append(key_of({**row, "config": brief.config_text(row)}))
     return found
 
 
@@ -96,13 +98,13 @@ def _entries(store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Pro
             part = Reader(connection).part(device, problem)
         trials = {key: part.trials[key] for key in keys if has_line(part.trials[key])}
         last = _last(part, trials) if (device, problem) in of_vendor else frozenset()
-        rounds = [one if one.number in last else replace(one, vendor={}) for one in part.rounds]
+        rounds = [one if one.final in last else replace(one, vendor={}) for one in part.rounds]
         yield problem, Part(trials, rounds)
 
 
-def _last(part: Part, trials: Collection[TrialKey]) -> frozenset[int]:
+def _last(part: Part, trials: Collection[TrialKey]) -> frozenset[str]:
     """The rounds in which the last time of a trial in a state of the L2 was taken."""
-    found = dict[tuple[TrialKey, str], int]()
+    found = dict[tuple[TrialKey, str], str]()
     for one in part.rounds:
-        found |= {(key, timed.values["cache"]): one.number for key, timed in one.timed.items() if key in trials}
+        found |= {(key, timed.values["cache"]): one.final for key, timed in one.timed.items() if key in trials}
     return frozenset(found.values())

@@ -7,20 +7,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    Text,
+    and_,
+    cast,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import brief, forgetting, rows, schema, stored, superseding
+from tsm2_tune.tuner import brief, forgetting, rows, schema, stored
 from tsm2_tune.tuner.database import fetched
 from tsm2_tune.tuner.domains import Row, checked
-from tsm2_tune.tuner.importing.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried
+from tsm2_tune.tuner.importing.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, key_of, part_of
 from tsm2_tune.tuner.trial import Measurement
 from tsm2_tune.tuner.vendor import storing
 
-Place = tuple[int, int]  # the number of a round, and of its run
-_Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]
-IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round", "final", "final_stamp"})
+FINAL = ("final", "final_stamp")
+_Kernels = list[tuple[Row, Timed]]  # times of a trial in finals, with their rows
+IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round", *FINAL})
 
 
 def places(connection: Connection) -> list[tuple[str, Problem]]:
@@ -51,16 +64,14 @@ class Reader:
         trial, problem_id = schema.trial, _problem_id(self._connection, problem)
         of_part = and_(trial.c.device_name == device_name, trial.c.problem_id == problem_id)
         measured = self._measured(of_part)
-        trials, rounds = dict[TrialKey, Tried](), defaultdict[Place, _Times](lambda: ({}, {}))
+        trials, rounds = list[Tried](), list[Round]()
         for row in fetched(self._connection, select(trial).where(of_part).order_by(trial.c.id)):
             with self._reading(row["id"]):
-                key, tried, finals = self._tried(row, measured[row["id"]])
-                trials[key] = tried
-                for place, timed in finals.items():
-                    rounds[place][0][key] = timed
-        for place, library, timed in self._vendor(device_name, problem_id):
-            rounds[place][1][library] = timed
-        return Part(trials, [Round(self._run(place[1]), place[0], *rounds[place]) for place in sorted(rounds)])
+                tried, finals = self._tried(row, measured[row["id"]])
+                rounds += [self._round(one, {tried.key: timed}, {}) for one, timed in finals]
+                trials.append(tried)
+        rounds += self._vendor(device_name, problem_id)
+        return part_of(trials, rounds)
 
     def source(self, digest: str) -> Row:
         """The kernel of this digest; KeyError where a damaged file has none."""
@@ -75,36 +86,40 @@ class Reader:
             found[row["trial_id"]].append((row, samples[row["id"]]))
         return found
 
-    def _tried(
-        self, row: Row, measured: Sequence[tuple[Row, Sequence[Row]]]
-    ) -> tuple[TrialKey, Tried, dict[Place, Timed]]:
-        """A trial, and its times in finals by round and run."""
-        firsts, finals = dict[int, Timed](), dict[Place, Timed]()
+    def _round(self, row: Row, timed: Mapping[TrialKey, Timed], vendor: Mapping[str, Timed]) -> Round:
+        """The final that the row of a time belongs to, with that alone."""
+        if row["final"] is None or row["final_stamp"] is None:
+            raise ValueError(f"round {row['round']} is of no final")
+        return Round(self._run(row["run_id"]), row["final"], row["final_stamp"], timed, vendor)
+
+    def _tried(self, row: Row, measured: Sequence[tuple[Row, Sequence[Row]]]) -> tuple[Tried, _Kernels]:
+        """A trial, and its times in finals."""
+        firsts, finals = dict[int, Timed](), list[tuple[Row, Timed]]()
         first: Measurement | None = None
         for one, samples in measured:
             time = stored.measurement(one, samples)
             timed = self._timed(one, schema.measurement, samples)
             if one["round"] > 0:
-                finals[one["round"], one["run_id"]] = timed
+                finals.append((one, timed))
             else:
                 firsts[one["round"]] = timed
                 first = time if one["round"] == 0 else first
         source = self.source(row["source_digest"])
         problem = self._one(schema.problem, row["problem_id"])
-        trial = stored.trial(row, problem=problem, source=source, first=first)
+        stored.trial(row, problem=problem, source=source, first=first)  # is as it was stored
         others = tuple(one for number, one in sorted(firsts.items(), reverse=True) if number < 0)
         tried = Tried(self._run(row["run_id"]), _values(row, schema.trial), firsts.get(0), others)
-        return (trial.config.text, trial.basis), tried, finals
+        return tried, finals
 
-    def _vendor(self, device_name: str, problem_id: int) -> Iterator[tuple[Place, str, Timed]]:
-        """Each time of the vendor's by round and run, and its library."""
+    def _vendor(self, device_name: str, problem_id: int) -> Iterator[Round]:
+        """Each time of the vendor's, as its final."""
         table, run = schema.vendor_measurement, schema.run.c
         of_part = and_(table.c.problem_id == problem_id, run.device_name == device_name)
         samples = self._samples(schema.vendor_sample, select(table.c.id).join(schema.run).where(of_part))
         for row in fetched(self._connection, select(table).join(schema.run).where(of_part).order_by(table.c.id)):
             with self._reading(row["id"], storing.KIND):
                 storing.vendor_measurement(row, samples[row["id"]])
-                yield (row["round"], row["run_id"]), row["library"], self._timed(row, table, samples[row["id"]])
+                yield self._round(row, {}, {row["library"]: self._timed(row, table, samples[row["id"]])})
 
     @contextmanager
     def _reading(self, number: int, kind: str = "trial") -> Iterator[None]:
@@ -157,7 +172,7 @@ def write(
     trial, kernel = schema.trial, schema.source.c
     problem_id = _added_once(connection, schema.problem, rows.problem_values(problem))
     of_part = (trial.c.device_name == device_name, trial.c.problem_id == problem_id)
-    ids, doubled = _ids(connection, and_(*of_part), part)
+    ids, doubled = _ids(connection, and_(*of_part))
     forgetting.remove_measurements(connection, [*ids.values(), *doubled])
     connection.execute(delete(trial).where(trial.c.id.in_(doubled)))
     _remove_vendor(connection, device_name, problem_id)
@@ -168,7 +183,7 @@ def write(
             runs[key] = _added_once(connection, schema.run, dict(zip(RUN, key, strict=True)))
         return runs[key]
 
-    for key, tried in sorted(part.trials.items(), key=lambda item: (item[1].values["ended_at"], item[0])):
+    for key, tried in sorted(part.trials.items(), key=lambda item: (item[1].values["stamp"], item[0])):
         digest = tried.values["source_digest"]
         if connection.execute(select(kernel.digest).where(kernel.digest == digest)).first() is None:
             row = source(digest)
@@ -179,8 +194,14 @@ def write(
         else:
             ids[key] = connection.execute(insert(trial).returning(trial.c.id), values).scalar_one()
 
-    def add(key: TrialKey, number: int, timed: Timed) -> None:
-        place = {"trial_id": ids[key], "run_id": run_id(timed.run), "round": number}
+    def add(key: TrialKey, number: int, timed: Timed, of: Round | None = None) -> None:
+        final = (None, None) if of is None else (of.final, of.stamp)
+        place = {
+            "trial_id": ids[key],
+            "run_id": run_id(timed.run),
+            "round": number,
+            **dict(zip(FINAL, final, strict=True)),
+        }
         _add(connection, schema.measurement, schema.sample, place, timed)
 
     # What was in no final comes last: by that it is known to be new to them.
@@ -192,32 +213,25 @@ def write(
                     add(key, -number, timed)
                 if tried.first is not None:
                     add(key, 0, tried.first)
-        for one in () if is_late else part.rounds:
+        for number, one in () if is_late else enumerate(part.rounds, 1):
             for key, timed in one.timed.items():
-                add(key, one.number, timed)
+                add(key, number, timed, one)
             for timed in one.vendor.values():
-                place = {"problem_id": problem_id, "run_id": run_id(timed.run), "round": one.number}
+                place: dict[str, Any] = {"problem_id": problem_id, "run_id": run_id(timed.run), "round": number}
+                place |= dict(zip(FINAL, (one.final, one.stamp), strict=True))
                 _add(connection, schema.vendor_measurement, schema.vendor_sample, place, timed)
 
 
-def _ids(
-    connection: Connection, of_part: ColumnElement[bool], part: Part
-) -> tuple[dict[TrialKey, int], Sequence[int]]:
-    """The numbers of the trials that the database has, where those that are superseded in the part are so now; and of
-    those that it had so besides.
+def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[TrialKey, int], Sequence[int]]:
+    """The numbers of the trials that the database has, by key; and of earlier tries of the same.
+
+    Their bases are numbers from then on: two of them may change places.
     """
     trial, found, doubled = schema.trial, dict[TrialKey, int](), list[int]()
-    query = select(trial).where(of_part).order_by(trial.c.superseded.desc(), trial.c.id)
-    for row in connection.execute(query).mappings().all():
-        key = (row["config"], row["basis"])
-        then = key if row["superseded"] else (row["config"], superseding.basis_of(row))
-        if then == key or then not in part.trials:
-            found[key] = row["id"]
-        elif then in found:
+    for row in connection.execute(select(trial).where(of_part).order_by(trial.c.superseded, trial.c.id)).mappings():
+        if found.setdefault(key_of(row), row["id"]) != row["id"]:
             doubled.append(row["id"])
-        else:
-            connection.execute(update(trial).where(trial.c.id == row["id"]).values(basis=then[1]))
-            found[then] = row["id"]
+    connection.execute(update(trial).where(of_part).values(basis=cast(trial.c.id, Text)))
     return found, doubled
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner import rows, schema, stored
+from tsm2_tune.tuner import rows, schema, stamps, stored
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.domains import Row, checked
 from tsm2_tune.tuner.importing.parts import IDS
@@ -29,24 +31,39 @@ from tsm2_tune.tuner.importing.text import (
     DIGITS,
     LINES,
     LINES_OF_2,
+    LINES_OF_3,
     NAME,
     OF_TRIAL,
     OF_VENDOR,
     SOURCE_DIGITS,
     TIME,
+    TIME_OF_3,
     TOOLS,
     VERSION,
 )
-from tsm2_tune.tuner.importing.union import RUN, STARTED_AT, Part, Round, RunKey, Timed, TrialKey, Tried
+from tsm2_tune.tuner.importing.union import (
+    RUN,
+    STARTED_AT,
+    Part,
+    Round,
+    RunKey,
+    Timed,
+    TrialKey,
+    Tried,
+    of_earlier,
+    part_of,
+)
 from tsm2_tune.tuner.trial import Cache, LoadedResources, Measurement, Outcome, Trial, Verdict, in_a_line
 
+MOST_VALUES = 4_000_000  # of a file
 MOST_BYTES = 64_000_000  # of a file; a text of 5,000 trials has 1.2 MB
-FIRST = f'{{"{NAME}":'.encode()  # what such a text begins with
+FIRST = f'{{"{NAME}":'  # what such a text begins with
 DATABASE = b"SQLite format 3"  # and a database
-MOST_SPACE = 64  # bytes before the first brace of another JSON object
+MOST_SPACE = 256  # bytes before the first brace of another JSON object
 UNTOLD = "right, by a text of trials"
 MOST_TEXT = 100  # characters of a configuration or problem in a sentence
 _KEY, _SOURCE = re.compile(rf"[0-9a-f]{{{DIGITS}}}"), re.compile(rf"[0-9a-f]{{{SOURCE_DIGITS}}}")
+LINES_OF = {2: LINES_OF_2, 3: LINES_OF_3, VERSION: LINES}
 WRONG = (InputError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -79,9 +96,10 @@ def kind_of(path: Path) -> Kind:
         raise InputError(f"cannot import {path}: {reason}") from None
     if not begin or begin.startswith(DATABASE):
         return Kind.DATABASE
-    if begin.startswith(FIRST):
+    text = begin[: len(begin) // 4 * 4].decode(json.detect_encoding(begin), errors="ignore")
+    if text.startswith(FIRST):
         return Kind.TEXT
-    if begin.lstrip().startswith(b"{"):
+    if text.lstrip().startswith("{"):
         return Kind.EXCHANGE
     raise InputError(
         f"cannot import {path}: it is neither a database nor a text of trials, nor a T4 file or a cache of Kernel"
@@ -95,8 +113,8 @@ def told_in(path: Path) -> Told:
     reader = _Reader()
     number = 0
     try:
-        for number, line in enumerate(content.decode().split("\n"), 1):
-            if line:
+        for number, line in enumerate(TextIOWrapper(BytesIO(content), json.detect_encoding(content)), 1):
+            if not line.isspace():
                 reader.read(json.loads(line, parse_constant=refuse_constant), is_head=number == 1)
         return reader.told()
     except WRONG as error:
@@ -107,16 +125,18 @@ def content_of(path: Path) -> bytes:
     """All that is in the file. InputError where that is more than such files have."""
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise InputError(f"{path} has more than {MOST_BYTES} bytes: name a smaller file of trials")
+    if len(content) > MOST_BYTES or content.count(b",") > MOST_VALUES:  # a short value takes 100 bytes of memory
+        raise InputError(
+            f"{path} has more than {MOST_BYTES} bytes or {MOST_VALUES} values: name a smaller file of trials"
+        )
     return content
 
 
 def refuse_others(path: Path) -> None:
     """InputError where the text is of another version than this program reads, by its first line."""
     try:
-        with path.open("rb") as file:
-            line = file.readline(MOST_BYTES)
+        content = content_of(path)
+        line = next(iter(TextIOWrapper(BytesIO(content), json.detect_encoding(content))))
         _Reader().read(json.loads(line, parse_constant=refuse_constant), is_head=True)
     except WRONG as error:
         raise _unlike(path, 1, error) from None
@@ -131,19 +151,30 @@ def _unlike(path: Path, number: int, error: Exception) -> InputError:
     )
 
 
+Place = tuple[str, Problem]  # device and problem
+At = str | int  # a final's identity, or the number that an earlier version wrote
+_Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]  # of kernels, and of the vendor by library
+
+
 class _Reader:
     """Reads lines; those that others name come before them."""
 
     def __init__(self) -> None:
         self._lines: dict[str, tuple[str, ...]] = LINES
+        self._time_names = TIME
+        self._missing = 0  # lines after the head
         self._tools: dict[str, dict[str, Any]] = {}
         self._runs: dict[str, tuple[RunKey, Ceilings]] = {}
-        self._trials = defaultdict[tuple[str, Problem], dict[TrialKey, Tried]](dict)
-        self._rounds = defaultdict[tuple[str, Problem], dict[tuple[int, RunKey], Round]](dict)
+        self._trials = defaultdict[Place, dict[TrialKey, Tried]](dict)
+        self._bases: dict[str, str] = {}
+        self._finals: dict[str, tuple[RunKey, int]] = {}  # run and stamp
+        self._rounds = defaultdict[Place, dict[tuple[At, RunKey], _Times]](dict)
         self._told = Told()
         self._kinds = {
             "tools": self._read_tools,
             "run": self._read_run,
+            "basis": self._read_basis,
+            "final": self._read_final,
             "trial": self._read_trial,
             "vendor": self._read_vendor,
         }
@@ -151,26 +182,44 @@ class _Reader:
     def read(self, line: Any, *, is_head: bool) -> None:
         """One line."""
         if is_head:
-            version = line.get(NAME) if isinstance(line, dict) else None
-            if version not in (2, VERSION):
-                raise ValueError(f"expected {NAME} {VERSION}")
-            self._lines = LINES if version == VERSION else LINES_OF_2
-            if line.get("lines") != json.loads(json.dumps(self._lines)) or line.get("times") != list(TIME):
-                raise ValueError("its lines have other members")
+            self._read_head(line)
             return
-        if not isinstance(line, list) or not line or not isinstance(line[0], str) or line[0] not in LINES:
+        self._missing -= 1
+        if not isinstance(line, list) or not line or not isinstance(line[0], str) or line[0] not in self._lines:
             raise ValueError(f"{shown(line)} is no line of ours")
         names = self._lines[line[0]]
         if len(line) != 1 + len(names):
             raise ValueError(f"{line[0]} has {len(line) - 1} members, and not {len(names)}")
         self._kinds[line[0]](dict(zip(names, line[1:], strict=True)))
 
+    def _read_head(self, line: Any) -> None:
+        version = line.get(NAME) if isinstance(line, dict) else None
+        if type(version) is not int or version not in LINES_OF:
+            raise ValueError(f"expected {NAME} {VERSION}")
+        self._lines, self._time_names = LINES_OF[version], TIME if version == VERSION else TIME_OF_3
+        if line.get("lines") != json.loads(json.dumps(self._lines)) or line.get("times") != list(self._time_names):
+            raise ValueError("its lines have other members")
+        if version == VERSION:
+            if type(line.get("count")) is not int:
+                raise ValueError("it does not say how many lines it has")
+            self._missing = line["count"]
+
     def told(self) -> Told:
-        """All that was read."""
+        """All that was read. ValueError if the text has not as many lines as its first one says."""
+        if self._missing and self._lines is LINES:
+            raise ValueError(f"{abs(self._missing)} lines {'are missing' if self._missing > 0 else 'too many'}")
         for place, trials in self._trials.items():
-            rounds = self._rounds[place]
-            self._told.parts[place] = Part(trials, [rounds[key] for key in sorted(rounds, key=lambda key: key[0])])
+            self._told.parts[place] = part_of(trials.values(), self._finals_of(place))
         return self._told
+
+    def _finals_of(self, place: Place) -> Iterator[Round]:
+        finals, numbered = list[Round](), list[Round]()
+        for (at, run), times in self._rounds[place].items():
+            if isinstance(at, str):
+                finals.append(Round(run, at, self._finals[at][1], *times))
+            else:
+                numbered.append(Round(run, "", at, *times))
+        return itertools.chain(finals, of_earlier(place[1], numbered))
 
     def _read_tools(self, line: dict[str, Any]) -> None:
         _once(self._tools, _key(line["key"]), {name: line[name] for name in TOOLS})
@@ -180,28 +229,45 @@ class _Reader:
         run = stored.tuning_run({"id": 0, **values})
         _once(self._runs, _key(line["key"]), (tuple(values[name] for name in RUN), run.ceilings))
 
+    def _read_basis(self, line: dict[str, Any]) -> None:
+        if not isinstance(line["digest"], str) or not re.fullmatch("[0-9a-f]{64}", line["digest"]):
+            raise ValueError(f"{shown(line['digest'])} is no digest")
+        _once(self._bases, _key(line["key"]), line["digest"])
+
+    def _read_final(self, line: dict[str, Any]) -> None:
+        columns = (schema.measurement.c[name] for name in ("final", "final_stamp"))
+        values = checked({"final": line["key"], "final_stamp": line["stamp"]}, columns)
+        if None in values.values():
+            raise ValueError("a final without key or stamp")
+        _once(self._finals, values["final"], (self._runs[_key(line["run"])][0], values["final_stamp"]))
+
     def _read_trial(self, line: dict[str, Any]) -> None:
         columns = schema.trial.c
-        values = checked({"strategy": None, **line}, [columns.config, *(columns[name] for name in OF_TRIAL)])
+        line = {"strategy": None, "stamp": None, **line}
+        values = checked(line, [columns.config, *(columns[name] for name in OF_TRIAL)])
         problem = problem_spelt(line["problem"])
         times = [self._time(problem, time) for time in _list(line["times"])]
         device = device_of(times[0][1].run)
         config, source = self._kernel(problem, values["config"], line["source"], device)
         if config is None or source is None:
             return
-        (number, own), *finals = times
-        if number != 0 or any(number < 1 or device_of(one.run) != device for number, one in finals):
+        (at, own), *finals = times
+        if at is not None or any(at is None or device_of(one.run) != device for at, one in finals):
             raise ValueError("its first time is none of its own, or another is not of a final on its device")
         self._told.sources[source.digest] = rows.source_values(source)
         toolkit, flags = (str(own.run[RUN.index(name)]) for name in ("toolkit", "flags"))
         own_basis = basis(toolkit, flags, Cache(own.values["cache"]))
+        if "basis" in line:
+            own_basis = self._bases[_key(line["basis"])]
         trial = _trial(problem, config, own_basis, source, values, own)
-        stored_values = {"config": config.text, "basis": own_basis, **rows.trial_values(trial)}
+        stored_values = {"config": config.text, "basis": own_basis, "first_basis": None, **rows.trial_values(trial)}
         stored_values["ended_at"] = own.run[STARTED_AT]  # a text tells no more of it
-        place = (device, problem)
-        _once(self._trials[place], (config.text, own_basis), Tried(own.run, stored_values, own))
-        for number, timed in finals:
-            _once(dict_of(self._round(place, number, timed).timed), (config.text, own_basis), timed)
+        stamp = stamps.of_date(str(own.run[STARTED_AT])) if line["stamp"] is None else line["stamp"]
+        stored_values |= checked({"stamp": stamp}, [columns.stamp])
+        place, tried = (device, problem), Tried(own.run, stored_values, own)
+        _once(self._trials[place], tried.key, tried)
+        for at, timed in finals:
+            _once(self._members(place, at, timed)[0], tried.key, timed)
 
     def _read_vendor(self, line: dict[str, Any]) -> None:
         ratio = math.inf if line["verdict_worst_ratio"] is None else line["verdict_worst_ratio"]
@@ -210,22 +276,24 @@ class _Reader:
         values = checked(line | {"verdict_worst_ratio": ratio}, columns) | {"verdict_detail": detail}
         stored.verdict_of(values)
         problem = problem_spelt(line["problem"])
-        number, timed = self._time(problem, [line[name] for name in TIME])
-        if number < 1:
-            raise ValueError(f"{number} is no round of a final")
+        at, timed = self._time(problem, [line[name] for name in self._time_names])
         kept = {name: value for name, value in timed.values.items() if name != "floor_us"}
         vendor = Timed(timed.run, kept | values, ())
-        at = self._round((device_of(timed.run), problem), number, vendor)
-        _once(dict_of(at.vendor), values["library"], vendor)
+        _once(self._members((device_of(timed.run), problem), at, vendor)[1], values["library"], vendor)
 
-    def _round(self, place: tuple[str, Problem], number: int, timed: Timed) -> Round:
-        return self._rounds[place].setdefault((number, timed.run), Round(timed.run, number, {}, {}))
+    def _members(self, place: Place, at: At | None, timed: Timed) -> _Times:
+        """The times of kernels and of the vendor in the final that the time is of."""
+        if at is None:
+            raise ValueError("a time is of no final")
+        if isinstance(at, str) and self._finals[at][0] != timed.run:
+            raise ValueError("a time is of another run than its final")
+        return self._rounds[place].setdefault((at, timed.run), ({}, {}))
 
-    def _time(self, problem: Problem, members: Any) -> tuple[int, Timed]:
-        """The number of the round, and the time, as a row of `measurement` has it."""
-        line = dict(zip(TIME, _list(members), strict=True))
-        table = schema.measurement.c
-        names = ("round", "cache", "median_us", "low_us", "high_us", "sm_clock_mhz")
+    def _time(self, problem: Problem, members: Any) -> tuple[At | None, Timed]:
+        """The final, None of a trial's own time, and the time, as a row of `measurement` has it."""
+        line = dict(zip(self._time_names, _list(members), strict=True))
+        table, of = schema.measurement.c, self._time_names[0]
+        names = (of, "cache", "median_us", "low_us", "high_us", "sm_clock_mhz")
         v = checked(line | {"summary_of": line["samples"]}, [*(table[name] for name in names), table.summary_of])
         if v["summary_of"] is None:
             raise ValueError("a time is of no samples")
@@ -236,7 +304,9 @@ class _Reader:
         )
         floor_us = ceilings.floor_us(problem)
         row = rows.measurement_values(measured, 0, run_id=0, round_=0, floor_us=floor_us)
-        return v["round"], Timed(run, {name: value for name, value in row.items() if name not in IDS}, ())
+        if of == "round" and v["round"] < 0:
+            raise ValueError(f"{v['round']} is no round of a final")
+        return v[of] or None, Timed(run, {name: value for name, value in row.items() if name not in IDS}, ())
 
     def _kernel(
         self, problem: Problem, text: str, source: Any, device: str
@@ -254,12 +324,6 @@ class _Reader:
             why = f"{text}, measured on {device}, is made otherwise by this tsm2-tune: tune {problem.text} again"
         self._told.left_out.setdefault(text, f"left out: {why}")
         return None, None
-
-
-def dict_of(found: Any) -> dict[Any, Any]:
-    """The dictionary that a record of this reader's own making has."""
-    assert isinstance(found, dict)
-    return found
 
 
 def _trial(

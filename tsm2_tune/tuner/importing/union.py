@@ -1,32 +1,41 @@
-"""What two databases know of one problem on one device, put together: the same whichever of them is asked first.
+"""The union of what two databases know of one problem on one device.
 
-A trial is known by its configuration and its basis, as the store has it: of one device and problem these are one
-kernel, made by one compiler. Where two versions made two kernels of it, the one that this program makes counts, and
-the other trial is superseded; one that is superseded in either database is so in both. A time is known by the run
-that took it, the state of the L2 and the numbers themselves, and so is a final, by any time in it: numbers of rounds,
-of trials and of runs are a database's own. Nothing is lost but the sentences of a trial that the other database has,
-too.
+It is a join: every fact has an identity, and of two versions of a fact one is chosen by an order that is the same
+everywhere. So the union is commutative, associative and idempotent.
+
+- A trial is known by its configuration, its basis and its kernel. Tries of it count as one: the outcome of the first
+  by PRECEDENCE, all of their times, and the state (superseded or not) of the try with the greatest stamp.
+- Of several kernels of one configuration and basis one competes: the one that this program makes, else the newest.
+  The others are superseded, also if that one is.
+- A time is known by its run, the state of the L2 and the numbers themselves.
+- A final is known by its identity. Stamps order finals and trials, see stamps.py.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner import schema, superseding
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import earlier, rows, schema
+from tsm2_tune.tuner.basis import superseded_basis
+from tsm2_tune.tuner.domains import MOST_STAMP, Row
 from tsm2_tune.tuner.trial import Outcome
 
-TrialKey = tuple[str, str]  # configuration, basis
+TrialKey = tuple[str, str]  # configuration, digest of basis and kernel
 RunKey = tuple[Any, ...]  # the values of a row of `run`, in the order of its columns
 Values = Mapping[str, Any]  # of a row, by column
 K = TypeVar("K")
 
 RUN = tuple(column.name for column in schema.run.columns if column.name != "id")
 STARTED_AT = RUN.index("started_at")
-MOST_FINALS = 1_000_000  # of a problem
+KERNEL = ("source_digest", *schema.LAUNCH_OF_TRIAL)
+JOINED = ("is_between", "full_verdict", "stamp", "superseded", "basis", "first_basis")  # each by a rule of its own
 
 # Of two trials of one kernel what counts, the first: a fault that was found once is a fault. Whatever was right
 # somewhere did compile, load and end in time.
@@ -59,7 +68,7 @@ class Timed:
     @property
     def rank(self) -> tuple[Any, ...]:
         """By which one of two of the same key is taken: the smaller one has samples."""
-        return not self.samples_us, _spelt(self.values), self.samples_us
+        return not self.samples_us, _spelt(self.values), self.samples_us, _spelt(self.run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +80,34 @@ class Tried:
     first: Timed | None  # round 0
     others: tuple[Timed, ...] = ()  # below 0, in the order of their keys
 
+    def __post_init__(self) -> None:
+        _refuse_stamp(self.values["stamp"])
+
+    @property
+    def basis(self) -> str:
+        """The basis that it was tried on."""
+        return str(self.values["first_basis"] or self.values["basis"])
+
+    @property
+    def key(self) -> TrialKey:
+        """What tells this trial from others."""
+        return key_of(self.values)
+
     @property
     def rank(self) -> tuple[Any, ...]:
-        """By which one of two of the same kernel is taken; what a text tells of a trial is a part of it, and last."""
+        """By which one of two tries is taken; what a text tells of a trial is a part of it, and last."""
         limits = tuple(-(self.values[name] or 0.0) for name in ("compile_limit_seconds", "run_limit_seconds"))
         is_summary = self.first is not None and not self.first.samples_us
         known = (PRECEDENCE.index(Outcome(self.values["outcome"])), is_summary, *limits)
-        return *known, self.values["ended_at"], _spelt(self.values), _spelt(self.run)
+        own = {name: value for name, value in self.values.items() if name not in JOINED}
+        timed = _spelt(self.first and self.first.key)
+        return *known, self.values["ended_at"], _spelt(own), _spelt(self.run), timed
+
+
+def key_of(values: Row) -> TrialKey:
+    """Return the key of the trial with these values of a row of `trial`."""
+    kernel = [values["first_basis"] or values["basis"], *(values[name] for name in KERNEL)]
+    return str(values["config"]), hashlib.sha256(json.dumps(kernel).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +115,13 @@ class Round:
     """A final in one state of the L2: every finalist's time, and the vendor's by library."""
 
     run: RunKey
-    number: int
+    final: str  # its identity
+    stamp: int
     timed: Mapping[TrialKey, Timed]
     vendor: Mapping[str, Timed]
 
     def __post_init__(self) -> None:
-        if self.number > MOST_FINALS:  # the next one's number could not be stored
-            raise InputError(f"round {self.number} of a final: nobody has made so many")
+        _refuse_stamp(self.stamp)
 
     @property
     def members(self) -> dict[tuple[Any, ...], Timed]:
@@ -104,7 +134,7 @@ class Part:
     """All that a database has of one problem on one device."""
 
     trials: Mapping[TrialKey, Tried] = field(default_factory=dict)
-    rounds: Sequence[Round] = ()  # by their numbers
+    rounds: Sequence[Round] = ()  # in the order of their stamps
 
     @property
     def times(self) -> int:
@@ -113,85 +143,95 @@ class Part:
         return own + sum(len(one.members) for one in self.rounds)
 
 
-def union(ours: Part, theirs: Part, is_made_so: Callable[[Tried], bool] = lambda tried: True) -> Part:
-    """Both parts as one; `ours` itself where that has all of it. Of two kernels of one configuration and basis that
-    one counts which this program makes so.
-    """
-    one, other = _apart(ours, theirs, is_made_so)
-    trials = dict(one.trials)
-    for key, tried in other.trials.items():
-        trials[key] = _both(trials[key], tried) if key in trials else tried
-    found = Part(trials, _rounds(one, other))
-    return ours if _facts(found) == _facts(ours) else found
+def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
+    """Return the part of these trials and finals, of which several may be of one identity."""
+    every, finals = dict[TrialKey, Tried](), dict[str, Round]()
+    for tried in trials:
+        every[tried.key] = _tries(every[tried.key], tried) if tried.key in every else tried
+    for one in rounds:
+        finals[one.final] = _joined(finals[one.final], one) if one.final in finals else one
+    return Part(every, sorted(finals.values(), key=lambda one: (one.stamp, one.final)))
+
+
+def of_earlier(problem: Problem, numbered: Iterable[Round]) -> Iterator[Round]:
+    """Give finals of an earlier version, whose stamps are numbers yet, the stamps and identities of a migration."""
+    newest = 0
+    for one in sorted(numbered, key=lambda one: one.stamp):
+        own = dict(zip(RUN, one.run, strict=True))
+        vendor, timed = (
+            [tuple(found.values[name] for name in earlier.TIMES) for found in of.values()]
+            for of in (one.vendor, one.timed)
+        )
+        place = tuple(rows.problem_key(problem).values())
+        newest = earlier.final_stamp(own["started_at"], one.stamp, newest)
+        final = earlier.final([own[name] for name in earlier.RUN], place, vendor, timed)
+        yield replace(one, final=final, stamp=newest)
+
+
+def union(ours: Part, theirs: Part, is_made_so: Callable[[Tried], bool] = lambda tried: False) -> Part:
+    """Return both parts as one; `ours` itself if that has all of it."""
+    joined = part_of((*ours.trials.values(), *theirs.trials.values()), (*ours.rounds, *theirs.rounds))
+    found = Part(_competing(joined.trials, is_made_so), joined.rounds)
+    return ours if (dict(found.trials), list(found.rounds)) == (dict(ours.trials), list(ours.rounds)) else found
 
 
 def conflicts(ours: Part, theirs: Part, found: Part) -> Iterator[tuple[str, str]]:
     """Configurations of which the two parts of a union contradict each other, and what became of that."""
     for key in sorted(ours.trials.keys() & theirs.trials.keys()):
-        one, other = ours.trials[key], theirs.trials[key]
-        outcomes = [str(tried.values["outcome"]) for tried in (one, other, found.trials.get(key, other))]
-        if _kernel(one) != _kernel(other):
-            if not {superseded(one)[1], superseded(other)[1]} & (ours.trials.keys() | theirs.trials.keys()):
-                yield key[0], "two kernels of one basis: the one counts that this version makes, the other is kept"
-        elif outcomes[0] != outcomes[1] and {*outcomes[:2]} != {Outcome.OK, Outcome.BEHIND}:
+        outcomes = [str(part.trials[key].values["outcome"]) for part in (ours, theirs, found)]
+        if outcomes[0] != outcomes[1] and {*outcomes[:2]} != {Outcome.OK, Outcome.BEHIND}:
             yield key[0], f"{outcomes[0]} here and {outcomes[1]} there: {outcomes[2]} counts"
-
-
-def _apart(ours: Part, theirs: Part, is_made_so: Callable[[Tried], bool]) -> tuple[Part, Part]:
-    """Both parts without two kernels of one key: all but one of them are superseded."""
-    known = ours.trials.keys() | theirs.trials.keys()
-    one, other = (
-        _with_superseded(part, [key for key, tried in part.trials.items() if superseded(tried)[1] in known - {key}])
+    here, there = (
+        {(key[0], tried.basis): key for key, tried in part.trials.items() if not tried.values["superseded"]}
         for part in (ours, theirs)
     )
-    for key in one.trials.keys() & other.trials.keys():
-        both = one.trials[key], other.trials[key]
-        if _kernel(both[0]) != _kernel(both[1]):
-            counts = min(both, key=lambda tried: (not is_made_so(tried), _spelt(_kernel(tried))))
-            if counts is both[0]:
-                other = _with_superseded(other, [key])
-            else:
-                one = _with_superseded(one, [key])
-    return one, other
+    for place in sorted(here.keys() & there.keys()):
+        if here[place] not in theirs.trials and there[place] not in ours.trials:
+            yield place[0], "two kernels of one basis: the one counts that this version makes, the other is kept"
 
 
-def _with_superseded(part: Part, keys: Collection[TrialKey]) -> Part:
-    """The part with these trials superseded."""
-    if not keys:
-        return part
-    now, trials = dict[TrialKey, TrialKey](), dict(part.trials)
-    for key in keys:
-        tried, now[key] = superseded(trials.pop(key))
-        trials[now[key]] = _both(trials[now[key]], tried) if now[key] in trials else tried
-    rounds = (
-        replace(one, timed={now.get(key, key): timed for key, timed in one.timed.items()}) for one in part.rounds
-    )
-    return Part(trials, tuple(rounds))
+def _competing(trials: Mapping[TrialKey, Tried], is_made_so: Callable[[Tried], bool]) -> dict[TrialKey, Tried]:
+    """The trials, superseded but for one kernel of each configuration and basis."""
+    rivals = defaultdict[tuple[str, str], list[Tried]](list)
+    for key, tried in trials.items():
+        rivals[key[0], tried.basis].append(tried)
+    found = dict(trials)
+    for every in rivals.values():
+        if len(every) > 1:
+            made = {tried.key: is_made_so(tried) for tried in every}
+            newest = max(every, key=lambda tried: (made[tried.key], tried.values["stamp"], tried.key))
+            for tried in every:
+                is_left = tried is not newest or (tried.values["superseded"] and not made[tried.key])
+                found[tried.key] = _marked(tried, is_left)
+    return found
 
 
-def superseded(tried: Tried) -> tuple[Tried, TrialKey]:
-    """The trial as it is when another kernel counts, and its key then."""
-    values = tried.values
-    if values["superseded"]:
-        return tried, (values["config"], values["basis"])
-    values = {**values, "superseded": 1, "basis": superseding.basis_of(values)}
-    return replace(tried, values=values), (values["config"], values["basis"])
+def _marked(tried: Tried, is_superseded: bool) -> Tried:
+    """The trial as a row has it that is superseded, or is not."""
+    values = {**tried.values, "superseded": int(is_superseded), "basis": tried.basis, "first_basis": None}
+    if is_superseded:
+        values |= {"first_basis": tried.basis, "basis": superseded_basis(values)}
+    return replace(tried, values=values)
 
 
-def _both(one: Tried, other: Tried) -> Tried:
-    """One trial of the two of one kernel: the first by its rank, with the other's times below 0."""
+def _tries(one: Tried, other: Tried) -> Tried:
+    """One trial of two tries of one kernel."""
+    if one == other:
+        return one
     kept, left = sorted((one, other), key=lambda tried: tried.rank)
-    values = {**kept.values, "is_between": min(kept.values["is_between"], left.values["is_between"])}
-    if values["full_verdict"] is None and values["outcome"] == Outcome.OK.value:
-        values["full_verdict"] = left.values["full_verdict"]
-    firsts = (kept.first, left.first, *kept.others, *left.others)
-    timed = _by_key(one for one in firsts if one is not None)
+    states = max((tried.values["stamp"], tried.values["superseded"]) for tried in (one, other))
+    verdicts = [tried.values["full_verdict"] for tried in (one, other)
+                if tried.values["outcome"] == kept.values["outcome"]]  # fmt: skip
+    values = {
+        **kept.values,
+        "is_between": min(kept.values["is_between"], left.values["is_between"]),
+        "full_verdict": min((text for text in verdicts if text is not None), default=None),
+        "stamp": states[0],
+    }
+    timed = _by_key(one for one in (kept.first, left.first, *kept.others, *left.others) if one is not None)
     first = None if kept.first is None else timed.pop(kept.first.key)
-    return replace(kept, values=values, first=first, others=tuple(timed[key] for key in sorted(timed, key=_spelt)))
-
-
-def _kernel(tried: Tried) -> tuple[Any, ...]:
-    return tuple(tried.values[name] for name in ("source_digest", "rows_per_block", "splits"))
+    others = tuple(timed[key] for key in sorted(timed, key=_spelt))
+    return _marked(replace(kept, values=values, first=first, others=others), bool(states[1]))
 
 
 def _by_key(timed: Iterable[Timed]) -> dict[tuple[Any, ...], Timed]:
@@ -201,39 +241,10 @@ def _by_key(timed: Iterable[Timed]) -> dict[tuple[Any, ...], Timed]:
     return found
 
 
-def _rounds(ours: Part, theirs: Part) -> Sequence[Round]:
-    """The finals of both, each once, numbered anew by the start of their runs where both have some of their own."""
-    own = list(ours.rounds)
-    order = [one.number for one in own]  # within a run
-    added = list[Round]()
-    for new in theirs.rounds:
-        place = _same(own, new)
-        if place is None:
-            added.append(new)
-        else:
-            own[place] = _joined(own[place], new)
-            order[place] = max(order[place], new.number)
-    if not added or not own:
-        return own or added
-    every = zip((*own, *added), (*order, *(one.number for one in added)), strict=True)
-    in_time = sorted(every, key=lambda pair: (pair[0].run[STARTED_AT], _spelt(pair[0].run), pair[1]))
-    return [replace(one, number=number) for number, (one, _) in enumerate(in_time, 1)]
-
-
-def _same(own: Sequence[Round], new: Round) -> int | None:
-    """The place of the round that is the new one, or a part of it: it shares times, and none is another."""
-    best, place = 0, None
-    for at, one in enumerate(own):
-        both = one.members.keys() & new.members.keys()
-        shared = sum(one.members[key].key == new.members[key].key for key in both)
-        if one.run == new.run and shared == len(both) > best:
-            best, place = shared, at
-    return place
-
-
 def _joined(one: Round, other: Round) -> Round:
-    """The round with what the other has besides, or with samples."""
-    return replace(one, timed=_better(one.timed, other.timed), vendor=_better(one.vendor, other.vendor))
+    """One final of two parts of it."""
+    run, stamp = min(one.run, other.run, key=_spelt), max(one.stamp, other.stamp)
+    return Round(run, one.final, stamp, _better(one.timed, other.timed), _better(one.vendor, other.vendor))
 
 
 def _better(one: Mapping[K, Timed], other: Mapping[K, Timed]) -> dict[K, Timed]:
@@ -243,11 +254,11 @@ def _better(one: Mapping[K, Timed], other: Mapping[K, Timed]) -> dict[K, Timed]:
     return found
 
 
+def _refuse_stamp(stamp: int) -> None:
+    if stamp >= MOST_STAMP // 2:  # the next ones' could not be stored
+        raise InputError(f"the stamp {stamp} is of no time that there has been")
+
+
 def _spelt(values: object) -> str:
     """One text for equal values, by which they have an order."""
     return json.dumps(values, sort_keys=True, default=list)
-
-
-def _facts(part: Part) -> tuple[Any, ...]:
-    """What is compared of a part: all of it."""
-    return dict(part.trials), list(part.rounds)

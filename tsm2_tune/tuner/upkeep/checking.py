@@ -5,23 +5,25 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlalchemy import ColumnElement, Connection, and_, distinct, exists, func, or_, select
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import forgetting, layout, migrations, quarantine, schema, stored
+from tsm2_tune.tuner import forgetting, layout, migrations, quarantine, schema, stamps, stored
 from tsm2_tune.tuner.addresses import Address
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database, code_of
 from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
 from tsm2_tune.tuner.importing.parts import Reader, places
-from tsm2_tune.tuner.importing.union import Part, Round, Tried, superseded
+from tsm2_tune.tuner.importing.union import Part, Round, Tried
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome, in_a_line
 
 RESTORE = "restore a copy"
+SOON_US = 24 * 3600 * 10**6  # by which clocks may differ
 MOST_OF_A_KIND = 20  # findings; the others are counted
 MOST_INTEGRITY = 20  # that SQLite names
 
@@ -150,6 +152,7 @@ def _in_rows(database: Database) -> Iterator[Finding]:
         yield from _in_part(device, asked, part)
         otherwise[device] += sum(_is_made_otherwise(asked, tried) for tried in part.trials.values())
         trials, times = trials + len(part.trials), times + part.times
+    yield from _of_the_future(database)
     for device, count in sorted((+otherwise).items()):
         found = f"{_counted(count, 'trial')} of kernels that this version makes otherwise, on {device}"
         yield note("kernels", found, means="they compete", remedy="tune there again")
@@ -176,7 +179,7 @@ def _contradictions(connection: Connection) -> Iterator[Finding]:
     for what, is_so in CONTRADICTIONS.items():
         for number in connection.execute(select(TRIAL.id).where(is_so).order_by(TRIAL.id)).scalars():
             yield problem("trial", f"trial {number} {what}", remedy=f"tsm2-tune forget {number}")
-    is_doubled = or_(func.count(distinct(TIME.run_id)) > 1, func.count(distinct(TIME.cache)) > 1)
+    is_doubled = or_(*(func.count(distinct(one)) > 1 for one in (TIME.run_id, TIME.cache, TIME.final)))
     of_final = (TRIAL.device_name, TRIAL.problem_id, TIME.round)
     finals = select(*of_final).join(schema.measurement, TIME.trial_id == TRIAL.id).where(TIME.round > 0)
     for row in connection.execute(finals.group_by(*of_final).having(is_doubled).order_by(*of_final)):
@@ -197,11 +200,7 @@ def _in_part(device: str, asked: Problem, part: Part) -> Iterator[Finding]:
     known = Counter(map(_told_apart, part.rounds))
     for one in part.rounds:
         if known[_told_apart(one)] > 1:
-            yield problem("final", f"round {one.number} {where} is there twice")
-    for key, tried in part.trials.items():
-        if superseded(tried)[1] in part.trials.keys() - {key}:
-            remedy = "tsm2-tune db merge of this database into itself puts both together"
-            yield problem("trial", f"{key[0]} {where} is there twice, once as superseded", remedy=remedy)
+            yield problem("final", f"final {one.final} {where} is there twice")
 
 
 def _told_apart(one: Round) -> object:
@@ -213,6 +212,22 @@ def _told_apart(one: Round) -> object:
 def _is_made_otherwise(asked: Problem, tried: Tried) -> bool:
     """Whether the trial competes, though this program makes another kernel, or none."""
     return not tried.values["superseded"] and stored.made_so(asked, tried.values) is None
+
+
+def _of_the_future(database: Database) -> Iterator[Finding]:
+    """Runs and trials of a clock that was ahead."""
+    latest = stamps.after(None) + SOON_US
+    date = datetime.fromtimestamp(latest / 1e6, UTC).isoformat(timespec="seconds")
+    late = {
+        "run": (RUN.id, RUN.started_at > date),
+        "trial": (TRIAL.id, or_(TRIAL.ended_at > date, TRIAL.stamp > latest)),
+    }
+    for what, (number, is_late) in late.items():
+        with database.transaction() as connection:
+            count, first = connection.execute(select(func.count(), func.min(number)).where(is_late)).one()
+        if count:
+            found = f"{_counted(count, what)} dated in the future, the first is {what} {first}"
+            yield note("clock", found, means="a clock was ahead", remedy="set the clock, then tune again")
 
 
 def _needed_by_nothing(database: Database) -> Iterator[Finding]:
