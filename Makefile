@@ -1,4 +1,4 @@
-# make tune      set up, then tune a handful of shapes: on GPU 0 where a CUDA driver answers, else on the CPU
+# make tune      set up, then tune two shapes in a minute: on GPU 0, or emulated on the CPU if there is none
 # make test      set up, then run the tests that are not slow, of the planted bugs a third: by SEED=0, 1 or 2
 # make test-all  set up, then run all tests, where there is a GPU on it too
 # make lint      style and types
@@ -12,8 +12,8 @@ DB ?= results.db
 SEED ?= 0
 EXTRAS ?= test,lint,dist
 
-GPU_SHAPES := 20480x2/16x20480,1e7x8x8
-HOST_SHAPES := 2048x2/8x2048,100000x8x8
+GPU_PROBLEMS := --shapes 20480x16x20480,1e7x8x8 --dtype f32 --layout row --budget 10 --no-pairs
+HOST_PROBLEMS := --shapes 512x4x512,20000x8x8 --dtype f32 --layout row --max-trials 4 --no-pairs
 
 unexport PYTHONDONTWRITEBYTECODE  # tests start Python hundreds of times
 # Tests wait for a third of their time.
@@ -22,17 +22,18 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: tune test test-all lint dist clean
 
-tune: $(VENV)/installed
+tune: $(VENV)/runtime
 	@gpus=$$($(BIN)/python -c 'from tsm2_tune.tuner.cuda import cuda_device_count; print(cuda_device_count())') || exit 1; \
 	if [ "$$gpus" -gt 0 ]; then \
 	  command -v nvcc >/dev/null || test -x "$${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" || \
 	    { echo "nvcc not found: looked in PATH and \$$CUDA_HOME/bin; install the CUDA toolkit, or set CUDA_HOME"; exit 2; }; \
 	  $(BIN)/python -c 'import pycuda' 2>/dev/null || \
 	    PATH="$${CUDA_HOME:-/usr/local/cuda}/bin:$$PATH" $(BIN)/python -m pip install -q -e '.[cuda]'; \
-	  $(BIN)/tsm2-tune --device 0 --shapes $(GPU_SHAPES) --dtype f32,f64 --layout row --budget 10 --db $(DB); \
+	  set -- --device 0 $(GPU_PROBLEMS); \
 	else \
-	  $(BIN)/tsm2-tune --device cpu --shapes $(HOST_SHAPES) --dtype f32,f64 --layout row --max-trials 12 --budget 15 --db $(DB); \
-	fi
+	  set -- $(HOST_PROBLEMS); \
+	fi; \
+	set -- $(BIN)/tsm2-tune "$$@" --db $(DB); echo "$$@"; exec "$$@"
 
 test: $(VENV)/installed
 	$(PYTEST) -m "not slow and not gpu" --third-of-planted $(SEED)
@@ -51,15 +52,24 @@ dist: $(VENV)/installed
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m tests.installed dist
 
-$(VENV)/installed: pyproject.toml
+$(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or newer, or name one with PYTHON="; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$$($(PYTHON) --version) is too old: Python 3.11 or newer is needed; name one with PYTHON="; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' || { echo "Python's venv module is missing: install the package that holds it, such as python3-venv"; exit 2; }
 	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "no C++ compiler found: install g++ or clang++, or name one with CXX="; exit 2; }
+	@echo "setting up $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "installing into $(VENV)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'
+
+# What tuning takes, without what tests and linters do.
+$(VENV)/runtime: pyproject.toml | $(BIN)/python
+	@echo "installing what tuning needs into $(VENV) (150 MB)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e .
 	@touch $@
+
+$(VENV)/installed: pyproject.toml | $(BIN)/python
+	@echo "installing what tests and linters need into $(VENV) (550 MB)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@touch $(VENV)/runtime $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

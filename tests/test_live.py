@@ -22,7 +22,7 @@ from rich.console import Console
 
 from tests.command import TUNE
 from tests.fabricated import PROBLEM, trial
-from tsm2_tune import live
+from tsm2_tune import live, progress
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.events import ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.phases import Phases
@@ -31,6 +31,7 @@ from tsm2_tune.tuner.stopping import Stopped
 from tsm2_tune.tuner.tune import Options
 
 ROOT = Path(__file__).parents[1]
+OTHER = Problem(20480, 8, 20480, "f32")
 
 
 def on_screen(width: int, *, terminal: bool = True) -> Console:
@@ -80,9 +81,9 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
         shown.show(ProblemEnded(PROBLEM, 3, 3, 0, 125, 0, 0, None, Why.BUDGET))
     counted, ended = printed(console).splitlines()
     of_best = r"best 400\.0 us, .* of the floor"
-    assert re.fullmatch(rf"1/12 {PROBLEM.text}: 3 of 128 trials, \d+ (s|min) left; {of_best}", counted)
+    assert re.fullmatch(rf"1/12 {PROBLEM.text}: 3 of 128 trials, \d+ (s|min) of search left; {of_best}", counted)
     assert ended == (
-        f"1/12 {PROBLEM.text}: no configuration gave a right result (3 new trials; stopped by --budget, 125 untried)"
+        f"1/12 {PROBLEM.text}: no configuration gave a right result (3 new trials; --budget spent, 125 more possible)"
     )
 
 
@@ -90,9 +91,12 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
     ("changes", "why"),
     [
         ({"why": Why.ALL_TRIED}, "all tried"),
-        ({"why": Why.MAX_TRIALS, "untried": 9}, "stopped by --max-trials, 9 untried"),
-        ({"why": Why.BUDGET, "untried": 9, "elsewhere": 2}, "stopped by --budget, 9 untried; 2 with another run"),
-        ({"why": Why.GAIN, "untried": 9, "quarantined": 1}, "stopped by --gain, 9 untried; 1 quarantined"),
+        ({"why": Why.MAX_TRIALS, "untried": 9}, "--max-trials reached, 9 more possible"),
+        ({"why": Why.BUDGET, "untried": 9, "elsewhere": 2}, "--budget spent, 9 more possible; 2 with another run"),
+        (
+            {"why": Why.GAIN, "untried": 9, "quarantined": 1},
+            "no more --gain expected, 9 more possible; 1 quarantined",
+        ),
     ],
 )
 def test_a_line_says_why_a_search_stopped(changes: dict[str, Any], why: str) -> None:
@@ -154,18 +158,18 @@ def test_a_long_trial_is_not_silent(monkeypatch: pytest.MonkeyPatch, terminal: b
     phases = Phases()
     with live.Display(console, Options(), 2, phases) as shown:
         time.sleep(0.3)
-        assert "no news" not in printed(console), "there is no problem yet"
+        assert "waiting" not in printed(console), "there is no problem yet"
         shown.show(started(128))
         phases.enter("compilers")
-        wait_until(lambda: printed(console).count("no news for ") >= 2)
+        wait_until(lambda: printed(console).count("waiting for ") >= 2)
         phases.enter("timing")
         shown.show(TrialStored(trial(500.0), 1))
-        wait_until(lambda: "at timing" in printed(console))
+        wait_until(lambda: "waiting for timing" in printed(console))
         shown.show(ProblemEnded(PROBLEM, 1, 1, 0, 127, 0, 0, None, Why.BUDGET))
         ended = printed(console)
         time.sleep(0.5)
-        assert "no news" not in printed(console)[len(ended) :], "the problem has ended"
-    pattern = rf"{'' if terminal else '1/2 '}20480x16x20480:f32: no news for \d+ s, at compilers"
+        assert "waiting" not in printed(console)[len(ended) :], "the problem has ended"
+    pattern = rf"{'' if terminal else '1/2 '}20480x16x20480:f32: waiting for compilers \(\d+ s\)"
     assert len(re.findall(pattern, ended)) >= 2
 
 
@@ -205,7 +209,7 @@ def test_a_run_in_a_narrow_terminal(path: Path) -> None:
     assert max(map(cell_len, lines)) <= 30
     assert {"0/2 problems", "1/2 problems"} <= {line.partition("  ")[0] for line in lines}
     assert re.search(r"16x[12]x16:f32  1/1", " ".join(lines))  # a problem may end before its trial is drawn
-    assert re.search(r"\(1 new trial; stopped by --max-trials, \d+ untried\)", written)
+    assert re.search(r"\(1 new trial; --max-trials reached, \d+ more possible\)", written)
 
 
 @pytest.mark.parametrize("wanted", [False, True])
@@ -225,3 +229,31 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_the_time_left_says_what_it_does_not_count() -> None:
+    """The first problem's finals take an unknown time; pairs follow the search; nothing is left at the end."""
+    console = on_screen(200, terminal=False)
+    with live.Display(console, Options(), 2, Phases(), next_phase="pairs") as shown:
+        shown.show(started(128))
+        for trial_id in range(1, 4):
+            shown.show(TrialStored(trial(500.0), trial_id))
+        assert re.fullmatch(r"\d+ (s|min) of search left, then pairs", shown.left)
+        shown.show(ProblemEnded(PROBLEM, 3, 3, 0, 0, 0, 0, None, Why.ALL_TRIED))
+        assert re.fullmatch(r"\d+ (s|min) left, then pairs", shown.left)
+        shown.show(started(128, OTHER))
+        shown.show(ProblemEnded(OTHER, 3, 3, 0, 0, 0, 0, None, Why.ALL_TRIED))
+        assert shown.left == ""
+
+
+@pytest.mark.parametrize(("load", "warns"), [(0.5, False), (64.5, True)])
+def test_a_busy_machine_is_told_before_the_search(load: float, warns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "cores", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    assert progress.load_text() == ("note: the load is 64.5 on 2 cores: times will be noisy" if warns else "")
+
+
+def test_wide_intervals_are_told_after_the_table() -> None:
+    rows: list[Any] = [SimpleNamespace(median_us=100.0, low_us=low, high_us=102.0) for low in (90.0, 96.0)]
+    assert progress.noise_text(rows).startswith("note: 1 of 2 times are noisy (+- over 5 %)")
+    assert progress.noise_text(rows[1:]) == ""

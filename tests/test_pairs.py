@@ -25,6 +25,7 @@ from tsm2_tune.api.tuning import TuningResult
 from tsm2_tune.fewest import Measuring
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.progress import changed_text
+from tsm2_tune.tally import left_text
 from tsm2_tune.tuner.crossing import Crossed
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
@@ -80,7 +81,7 @@ def test_pairs_are_measured_after_the_last_problem_and_once(two_kernels: Path) -
     (first, first_m), (second, second_m) = [(config, m) for _, _, m, config, _ in before]
     assert {(config, m) for _, _, m, config, _ in after[2:]} == {(first, second_m), (second, first_m)}
     assert {outcome for *_, outcome in after} == {"ok"}
-    assert said.index("2/2 33x3x17") < said.index(f"{SAID}2 measured\n") < said.index("% of floor")
+    assert said.index("2/2 33x3x17") < said.index(f"{SAID}2 measured\n") < said.index("% floor")
     assert {m for *_, m, _ in winners} == {m for *_, m, _ in asked(two_kernels, WINNERS)}
     assert asked(two_kernels, "SELECT min(verified_in_full) FROM best") == [(1,)]
     stored = dump(two_kernels)
@@ -181,7 +182,8 @@ def test_where_no_bar_tells_a_line_counts_them_now_and_then(monkeypatch: pytest.
             now[0] += 4.0
             shown.show(Crossed(done, 132))
     lines = cast(io.StringIO, console.file).getvalue().splitlines()
-    assert lines == [f"pairs: {done} of 132" for done in (3, 7, 11, 15, 19)]
+    seconds = {done: 4.0 * (done + 1) / done * (132 - done) for done in (3, 7, 11, 15, 19)}
+    assert lines == [f"pairs: {done} of 132, {left_text(left)}" for done, left in seconds.items()]
 
 
 def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +195,7 @@ def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(crossed, "LONG_SECONDS", 0.2)
     monkeypatch.setattr(Worker, "attempt", slow)
-    assert re.search(r"^pairs: [01] of 2(; 1 final)?: no news for \d+ s, at ", tuned(two_kernels), re.MULTILINE)
+    assert re.search(r"^pairs: [01] of 2(; 1 final)?: waiting for ", tuned(two_kernels), re.MULTILINE)
 
 
 def test_problems_whose_winner_is_anothers_kernel_are_named() -> None:

@@ -13,8 +13,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Column
 
 from tsm2_tune.display import print_line, print_table
-from tsm2_tune.live import SILENCE_SECONDS
+from tsm2_tune.live import SILENCE_SECONDS, waiting_text
 from tsm2_tune.printable import one_line
+from tsm2_tune.tally import left_text
 from tsm2_tune.tuner.events import (
     Crossed,
     Event,
@@ -73,7 +74,7 @@ class Measuring:
         self._task = self._progress.add_task(what, total=None)
         self._counts = dict.fromkeys(counts, 0)
         self._so_far = ""
-        self._told = time.monotonic()
+        self._started = self._told = time.monotonic()
 
     def __enter__(self) -> Measuring:
         self._progress.start()
@@ -88,7 +89,7 @@ class Measuring:
             unknown = f", {_counted(event.resting_on, 'pair')} to measure" if event.resting_on else ""
             self._so_far = f"{_counted(event.kernels, 'kernel')} may do{unknown}"
         elif isinstance(event, Crossed):
-            self._so_far = f"{event.done} of {event.total}"
+            self._so_far = f"{event.done} of {event.total}{self._left(event)}"
         elif isinstance(event, TrialStored | TrialInterrupted):
             self._count("trial")
             trial = event.trial
@@ -104,13 +105,20 @@ class Measuring:
             self._line(f"{of}cuBLAS not measured: {one_line(event.detail)}")
         self._update()
 
+    def _left(self, event: Crossed) -> str:
+        """The time left at the pace so far; nothing before the first pair and after the last."""
+        if not 0 < event.done < event.total:
+            return ""
+        seconds = (time.monotonic() - self._started) / event.done * (event.total - event.done)
+        return f", {left_text(seconds)}"
+
     def _count(self, what: str) -> None:
         if what in self._counts:
             self._counts[what] += 1
 
     def goes_on(self, seconds: float, phase: str) -> None:
         """Say what takes so long."""
-        self._line(f"{self._text()}: no news for {seconds:.0f} s, at {phase}")
+        self._line(f"{self._text()}: {waiting_text(phase, seconds)}")
 
     def _text(self) -> str:
         done = ", ".join(_counted(count, what) for what, count in self._counts.items() if count)

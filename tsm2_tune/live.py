@@ -41,6 +41,12 @@ SILENCE_SECONDS = 15.0  # after which trials are counted in a line, where no bar
 BAR_WIDTH = 20
 LEAST_WIDTH = 100  # of a terminal that has room for a bar beside its lines of progress
 GAP = "  "  # between what a line of progress says
+WHY = {  # a search ended
+    Why.ALL_TRIED: "all tried",
+    Why.MAX_TRIALS: "--max-trials reached",
+    Why.BUDGET: "--budget spent",
+    Why.GAIN: "no more --gain expected",
+}
 
 
 @dataclass(slots=True)
@@ -64,7 +70,8 @@ class _Line(ProgressColumn):
 class Display:
     """Shows the events of a search, and its phase where none comes for long. Use as a context manager.
 
-    Runs that share the problems have a name each, and a line each.
+    Runs that share the problems have a name each, and a line each. `next_phase` follows the search: the time left
+    does not count it.
     """
 
     def __init__(
@@ -74,15 +81,16 @@ class Display:
         problems: int,
         phases: Phases,
         clock: Callable[[], float] = time.monotonic,
+        next_phase: str = "",
     ) -> None:
-        self._options = options
+        self._options, self._next_phase = options, next_phase
         self._tally = Tally(options, problems, clock)
         self._phases = {"": phases}  # by the run's name
         self._liveness = Liveness(self._goes_on, LONG_SECONDS)
         self._live = console.is_terminal
         self._progress = Progress(
             _Line(table_column=Column(ratio=1)),
-            *([BarColumn(bar_width=BAR_WIDTH)] if console.width >= LEAST_WIDTH else []),
+            *([progress_bar()] if console.width >= LEAST_WIDTH else []),
             expand=True,
             console=console,
             disable=not self._live,
@@ -139,8 +147,7 @@ class Display:
     def _goes_on(self, seconds: float) -> None:
         """Say what takes so long."""
         for run, turn in tuple(self._tally.turns.items()):
-            text = f"no news for {seconds:.0f} s, at {self._phases[run].now}"
-            self._line(f"{self._of_problems(run)}{turn.problem.text}: {text}")
+            self._line(f"{self._of_problems(run)}{turn.problem.text}: {waiting_text(self._phases[run].now, seconds)}")
 
     def _problem_started(self, problem: Problem, run: str) -> None:
         number = self._numbers.setdefault(problem, len(self._numbers) + 1)
@@ -175,7 +182,7 @@ class Display:
             self._line(f"{trial.problem.text} {trial.config.text}: {trial.outcome}: {one_line(trial.detail)}")
         turn = self._tally.turns.get(run)
         if turn is not None and not self._live and time.monotonic() - self._told >= SILENCE_SECONDS:
-            so_far = ", ".join(filter(None, (f"{turn.tried} of {turn.total} trials", self._left())))
+            so_far = ", ".join(filter(None, (f"{turn.tried} of {turn.total} trials", self.left)))
             best = best_text(turn)
             self._line(f"{self._of_problems(run)}{trial.problem.text}: {so_far}{best and f'; best {best}'}")
 
@@ -194,8 +201,8 @@ class Display:
 
     def _why(self, event: ProblemEnded) -> str:
         """Why the search stopped, and what that left out."""
-        text = str(event.why) if event.why is Why.ALL_TRIED else f"stopped by --{event.why}"
-        text += f", {event.untried} untried" if event.untried else ""
+        text = WHY[event.why]
+        text += f", {event.untried} more possible" if event.untried else ""
         text += f"; {event.quarantined} quarantined" if event.quarantined else ""
         text += f"; {event.elsewhere} with another run" if event.elsewhere else ""
         return text + (f"; {event.given_up} given up, as runs died of them" if event.given_up else "")
@@ -226,19 +233,24 @@ class Display:
         x_vendor = tally.mean_x_vendor
         beside_vendor = "" if x_vendor is None else f"{x_vendor:.2f} x cuBLAS"
         done = f"{len(tally.ended)}/{tally.problems} problems"
-        return GAP.join(filter(None, (done, self._left(), beside_vendor)))
+        return GAP.join(filter(None, (done, self.left, beside_vendor)))
 
     def _run_text(self, run: str) -> str:
         turn, shown = self._tally.turns.get(run), self._shown.get(run)
         if turn is None or shown is None:  # it has just ended
             return ""
-        left = self._left() if self._all is None else ""
+        left = self.left if self._all is None else ""
         said = (run, turn.problem.text, f"{turn.tried}/{turn.total}", left, shown.note or best_text(turn))
         return GAP.join(filter(None, said))
 
-    def _left(self) -> str:
-        seconds = self._tally.seconds_left
-        return "" if seconds is None else left_text(seconds)
+    @property
+    def left(self) -> str:
+        """The time left, and what it does not count; nothing at the end."""
+        tally = self._tally
+        if tally.seconds_left is None or len(tally.ended) >= tally.problems:
+            return ""
+        search = "" if tally.has_finals else " of search"
+        return left_text(tally.seconds_left, search) + (f", then {self._next_phase}" if self._next_phase else "")
 
     def _of_problems(self, run: str) -> str:
         """The run's name, and where no bar tells and there are several, which problem it is at of how many."""
@@ -251,6 +263,15 @@ class Display:
         """A line above the progress bar; brackets in it are no markup."""
         self._told = time.monotonic()
         print_line(self._progress.console, text)
+
+
+def progress_bar() -> BarColumn:
+    return BarColumn(bar_width=BAR_WIDTH, style="bright_black", complete_style="cyan", finished_style="green")
+
+
+def waiting_text(phase: str, seconds: float) -> str:
+    """Say what a run without events is in, and for how long."""
+    return f"waiting for {phase} ({seconds:.0f} s)"
 
 
 def best_text(turn: Turn) -> str:

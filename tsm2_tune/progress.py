@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -16,23 +17,34 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.live import Display
 from tsm2_tune.options import DEFAULT_DATABASE
 from tsm2_tune.together import Together
+from tsm2_tune.tuner.compiling import cores
 from tsm2_tune.tuner.events import Event, Noted, OfRun, PairsStarted, RunEnded, RunStarted
+from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.tune import Options
 from tsm2_tune.usage import tell
+from tsm2_tune.winners import spread_percent
 
 MOST_CHANGED = 5  # problems whose winner changed, that are named
+MOST_SPREAD_PERCENT = 5.0  # of a 95 % interval, half its width over the median; a judgement
 
 
 class Progress:
     """Shows the events of a run into the database: those of the search, and then those of pairs.
 
     Those of several runs are shown together. Use as a context manager. `said` are the lines that a run begins with,
-    also given its name, which is empty where it is the only one.
+    also given its name, which is empty if it is the only one. `pairs` says whether pairs follow the search.
     """
 
-    def __init__(self, console: Console, database: str, said: Callable[[RunStarted, str], Iterable[str]]) -> None:
-        self._console, self._database, self._said = console, database, said
+    def __init__(
+        self,
+        console: Console,
+        database: str,
+        said: Callable[[RunStarted, str], Iterable[str]],
+        *,
+        pairs: bool = False,
+    ) -> None:
+        self._console, self._database, self._said, self._has_pairs = console, database, said, pairs
         self._stack = ExitStack()
         self._together = Together()
         self._started: RunStarted | None = None
@@ -64,7 +76,16 @@ class Progress:
                 print_line(self._console, line)
             if self._started is None:
                 self._started = event
-                shown = Display(self._console, event.options, len(event.problems), event.phases)
+                if load := load_text():
+                    print_line(self._console, load)
+                has_pairs = self._has_pairs and len(event.problems) > 1
+                shown = Display(
+                    self._console,
+                    event.options,
+                    len(event.problems),
+                    event.phases,
+                    next_phase="pairs" if has_pairs else "",
+                )
                 self._shown = self._stack.enter_context(shown)
         elif isinstance(event, PairsStarted):
             self._stack.close()
@@ -80,6 +101,8 @@ class Progress:
         if result.changed:
             print_line(self._console, changed_text(result.changed))
         winners_table(result.winners, self._console)
+        if noise := noise_text(result.winners):
+            print_line(self._console, noise)
         if result.winners:
             print_line(self._console, _next_step(self._database, is_host=result.target.is_host))
 
@@ -110,9 +133,26 @@ def changed_text(changed: Sequence[Problem]) -> str:
     return f"{number} got a faster kernel from another shape: {shown}{', ...' if len(changed) > MOST_CHANGED else ''}"
 
 
+def load_text() -> str:
+    """Warn if other programs keep all of this process's processors busy; empty if not."""
+    load, here = os.getloadavg()[0], cores()
+    return f"note: the load is {load:.1f} on {here} cores: times will be noisy" if load > here else ""
+
+
+def noise_text(winners: Sequence[BestRow]) -> str:
+    """Warn of medians whose 95 % interval is wide; empty if there is none."""
+    noisy = sum(spread_percent(row) > MOST_SPREAD_PERCENT for row in winners)
+    if not noisy:
+        return ""
+    return (
+        f"note: {noisy} of {len(winners)} times are noisy (+- over {MOST_SPREAD_PERCENT:g} %):"
+        " `tsm2-tune confirm` repeats them on an idle machine"
+    )
+
+
 def _next_step(database: str, *, is_host: bool) -> str:
     """What can be done with the winners, and what their times are."""
     of_database = "" if database == DEFAULT_DATABASE else f" --db {shlex.quote(database)}"
     command = f"tsm2-tune export{of_database} --format module --output best_kernels.py"
-    times = "times are of kernels that this host emulates, not of a GPU's; " if is_host else ""
+    times = "times are of emulated kernels, not of a GPU's; " if is_host else ""
     return f"{times}next: `{command}` writes the winners as a module to import"

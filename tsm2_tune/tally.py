@@ -116,6 +116,11 @@ class Tally:
         return None if self._end is None else max(0.0, self._end - self._clock())
 
     @property
+    def has_finals(self) -> bool:
+        """Whether the time left counts finals and full verification: it does once a problem has ended."""
+        return self._finals.count > 0
+
+    @property
     def share(self) -> float:
         """Of the problems, those that are being tuned in part."""
         parts = sum(map(self.share_of, self.turns.values()))
@@ -212,9 +217,9 @@ def _add(turn: Turn, trial: Trial) -> None:
         turn.best_us = min(trial.measurement.median_us, turn.best_us or inf)
 
 
-def left_text(seconds: float) -> str:
-    """How long it still takes, in the unit of its size."""
+def left_text(seconds: float, what: str = "") -> str:
+    """Return the time left in the unit of its size; `what` it is of, such as " of search"."""
     for unit, length, most in (("s", 1, 100), ("min", 60, 100), ("h", 3600, 72)):
         if seconds < most * length:
-            return f"{seconds / length:.0f} {unit} left"
-    return f"{seconds / 86400:.0f} days left"
+            return f"{seconds / length:.0f} {unit}{what} left"
+    return f"{seconds / 86400:.0f} days{what} left"

@@ -104,6 +104,7 @@ def tune(
             shown_name(database),
             is_unasked_host=is_unasked_host,
             is_cache_asked=is_given(ctx, "cache"),
+            pairs=pairs,
             as_json=as_json,
         )
         with shown:
@@ -131,7 +132,9 @@ def tune(
         ctx.exit(1)
 
 
-def _shown(database: str, *, is_unasked_host: bool, is_cache_asked: bool, as_json: bool) -> EventLines | Progress:
+def _shown(
+    database: str, *, is_unasked_host: bool, is_cache_asked: bool, pairs: bool, as_json: bool
+) -> EventLines | Progress:
     """What shows the run's events."""
     from tsm2_tune.display import console
     from tsm2_tune.json_lines import EventLines
@@ -144,11 +147,11 @@ def _shown(database: str, *, is_unasked_host: bool, is_cache_asked: bool, as_jso
 
     def said(run: RunStarted, name: str) -> Iterator[str]:
         target = run.target
-        yield f"{name or 'device'}: {target.identity.name}{of_state(target, run.options, is_asked=is_cache_asked)}"
         if is_unasked_host:
             yield NO_GPU
+        yield f"{name or 'device'}: {target.identity.name}{of_state(target, run.options, is_asked=is_cache_asked)}"
 
-    return Progress(console(), database, said)
+    return Progress(console(), database, said, pairs=pairs)
 
 
 def _tell_unsolved(result: TuningResult, database: str) -> None:

@@ -106,12 +106,12 @@ class BestRow:
 
     @property
     def summary(self) -> str:
-        """The configuration and its time, beside the floor and cuBLAS."""
+        """The family and its time, beside the floor and cuBLAS."""
         state = f" {self.cache}" if self.compute_capability else ""
         beside_vendor = f", {self.x_cublas:.2f} x cuBLAS" if self.x_cublas is not None else ""
         ties = f", ties with {self.ties - 1} more" if self.ties > 1 else ""
         return (
-            f"{self.config} {self.median_us:.1f} us{state}, {rate_text(self.gbytes_per_s)},"
+            f"{self.family} {self.median_us:.1f} us{state}, {rate_text(self.gbytes_per_s)},"
             f" {self.percent_of_floor:.0f} % of the floor{beside_vendor}{ties}"
         )
 
