@@ -38,7 +38,12 @@ NAMES = {
     "L": "L: a tall matrix, a small one",
     "T": "T: two tall ones, transposed",
 }
-INCHES_HIGH = 3.4
+WORDS = {  # the rows of a picture for readers who do not know the regimes
+    "R": "large matrix x few columns",
+    "L": "tall x small",
+    "T": "tall^T x tall",
+}
+ROW_INCHES, FRAME_INCHES = 0.28, 0.9  # of the picture: a row, and what is around the rows
 RIGHTMOST = 16.0  # of the picture: what gains more stands there
 
 
@@ -192,16 +197,21 @@ def share_slower(values: Sequence[float]) -> float:
 
 
 def title(device: str) -> str:
-    """Of the picture."""
-    return f"{device}, L2 clean: time of cuBLAS over ours"
+    """Return the heading of the picture."""
+    return f"{device}, L2 clean, the cost of the call included"
 
 
-def draw(gains: Gains, heading: str, path: Path) -> None:
-    """A strip for each regime and kind, a dot for each product, a line at the geometric mean."""
+def draw(gains: Gains, heading: str, path: Path, kinds: Sequence[str] = KINDS) -> None:
+    """Draw a row for each regime and kind: a dot for each product, a bar at the geometric mean with its number.
+
+    A picture of one kind names the products in words.
+    """
     plt = matplotlib()
-    places = [(regime, kind) for regime in NAMES for kind in KINDS if gains.get((regime, kind))]
+    places = [(regime, kind) for regime in NAMES for kind in kinds if gains.get((regime, kind))]
+    labels = [WORDS[regime] if len(kinds) == 1 else f"{regime}, {kind}" for regime, kind in reversed(places)]
+    row_inches = ROW_INCHES * (2 if len(kinds) == 1 else 1)
     with plt.rc_context({"font.size": POINTS}):
-        figure, axis = plt.subplots(figsize=(INCHES_WIDE, INCHES_HIGH))
+        figure, axis = plt.subplots(figsize=(INCHES_WIDE, FRAME_INCHES + row_inches * len(places)))
         for line, place in enumerate(reversed(places)):
             values, colour = gains[place], COLOURS[place[1]]
             # Neighbours are apart in height, so that all are seen.
@@ -210,14 +220,18 @@ def draw(gains: Gains, heading: str, path: Path) -> None:
             axis.plot(shown, heights, ".", color=colour, markersize=4, alpha=0.5)
             beyond = sum(value > RIGHTMOST for value in values)
             if beyond:
-                axis.text(RIGHTMOST * 1.06, line, f"{beyond} up to {values[-1]:.0f} x", va="center", color=colour)
-            axis.plot([geometric_mean(values)] * 2, [line - 0.4, line + 0.4], color=colour, linewidth=3)
+                most = f"{beyond} more, up to {values[-1]:.0f} x"
+                axis.text(RIGHTMOST * 1.06, line, most, va="center", color=colour)
+            mean = geometric_mean(values)
+            axis.plot([mean] * 2, [line - 0.4, line + 0.4], color=colour, linewidth=3)
+            box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+            axis.text(mean * 1.04, line, f"{mean:.2f} x", va="center", fontweight="bold", bbox=box)
         axis.set_xscale("log", base=2)
-        axis.set_xlim(right=RIGHTMOST * 2)
+        axis.set_xlim(right=RIGHTMOST * 2.4)
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:g} x")
         axis.axvline(1, color="grey", linewidth=0.8)
-        axis.set_yticks(range(len(places)), [f"{regime}, {kind}" for regime, kind in reversed(places)])
-        axis.set_xlabel("speed-up over cuBLAS, the call included; a dot is a product, a bar their geometric mean")
+        axis.set_yticks(range(len(places)), labels)
+        axis.set_xlabel("times as fast as cuBLAS; a dot is a product, a bar their geometric mean")
         axis.set_title(heading, fontsize=POINTS, loc="left")
         figure.tight_layout()
         figure.savefig(path, dpi=DOTS_PER_INCH, format="png")

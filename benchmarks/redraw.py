@@ -56,6 +56,7 @@ PROGRAMS_PICTURE = ROOT / "benchmarks/results/programs.png"
 PROGRAMS_CARDS = ("H100", "H200")
 PROGRAMS_TUNED = ROOT / "benchmarks/results/h100-programs-tuned.json"
 GAINS = ROOT / "benchmarks/results/h100-gains.png"
+ALL_GAINS = ROOT / "benchmarks/results/h100-gains-all.png"
 DOCTOR, DOCTOR_OF_HOST = (ROOT / f"benchmarks/results/{name}-doctor.json" for name in ("h100", "host"))
 REGRET = ROOT / "benchmarks/results/h100-regret.json"
 NAMES = (
@@ -126,7 +127,9 @@ def main() -> None:
     pages = {path: redrawn(path.read_text(encoding="utf-8"), parts) for path in PAGES}
     pages[CELLS] = cells_csv(found["rows"])
     draw(found, RESULT.with_suffix(".png"))
-    gains.draw(gained(gains.Calls.of(CALLS)), gains.title(gains.read_tuned(TUNED)[0]), GAINS)
+    of_calls, heading = gained(gains.Calls.of(CALLS)), gains.title(gains.read_tuned(TUNED)[0])
+    gains.draw(of_calls, heading, GAINS, (gains.TUNED,))
+    gains.draw(of_calls, heading, ALL_GAINS)
     program_tables.draw(*of_programs(), PROGRAMS_CARDS, PROGRAMS_PICTURE)
     for path, page in pages.items():
         same = path.exists() and page == path.read_text(encoding="utf-8")
