@@ -222,7 +222,7 @@ def draw(gains: Gains, heading: str, path: Path, kinds: Sequence[str] = KINDS) -
             if beyond:
                 most = f"{beyond} more, up to {values[-1]:.0f} x"
                 axis.text(RIGHTMOST * 1.06, line, most, va="center", color=colour)
-            mean = geometric_mean(values)
+            mean = float(geometric_mean(values) or 1.0)
             axis.plot([mean] * 2, [line - 0.4, line + 0.4], color=colour, linewidth=3)
             box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
             axis.text(mean * 1.04, line, f"{mean:.2f} x", va="center", fontweight="bold", bbox=box)
