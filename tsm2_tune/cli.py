@@ -23,6 +23,8 @@ COMMANDS = {
     "show": ("listing", "Show one trial, or list all trials"),
     "export": ("exporting", "Write the winners as a module, library or table"),
     "report": ("reporting", "Write a page with charts and tables"),
+    "predict": ("predicting", "Predict the gain over cuBLAS, without a GPU"),
+    "compare": ("comparing", "Time kernels against cuBLAS without tuning"),
     "run": ("programs", "Run a program with tuned kernels for cuBLAS calls"),
     "record": ("programs", "List the cuBLAS products of a program"),
     "confirm": ("confirming", "Time stored winners again on this device"),

@@ -249,7 +249,7 @@ class Turn:
         """Finals, and the full verification of who won them: until that one is right, or nobody is left."""
         device = self.tuner.target.identity.name
         while True:
-            yield from self._finals(again, also)
+            yield from self.finals(again, also)
             winners = self.store.best(device=device, problem=self.space.problem, cache=self.cache)
             winner = next(iter(winners), None)
             event = verified(winner, self.tuner, self.store) if winner is not None and not winner.stale else None
@@ -259,7 +259,7 @@ class Turn:
             if event.outcome in (Outcome.OK, Outcome.INTERRUPTED):
                 return
 
-    def _finals(self, again: Again, also: Collection[str]) -> Iterator[FinalStored | FinalFailure]:
+    def finals(self, again: Again, also: Collection[str]) -> Iterator[FinalStored | FinalFailure]:
         """Measure the finalists again until the fastest was among them, every round stored before its event."""
         problem, tuner, store = self.space.problem, self.tuner, self.store
         for _ in range(MOST_FINALS):

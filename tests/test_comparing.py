@@ -1,0 +1,86 @@
+"""The commands that predict and time what kernels gain over cuBLAS."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tsm2_tune
+from tests.command import run
+from tests.exchanged import tuned_database
+from tests.fabricated import plain_sql
+
+pytestmark = pytest.mark.usefixtures("session_cache")
+
+
+def test_predict_tells_measured_and_predicted_gains() -> None:
+    shapes = "5120x12x10240,30000x12x5000,12x30000x5000"
+    said = run("predict", "--device", "h100", "--shapes", shapes, "--json")
+    assert said.exit_code == 0, said.output
+    tuned, between, wide = json.loads(said.stdout)["problems"]
+    assert (tuned["is_measured"], tuned["distance"], "measured" in tuned["reason"]) == (True, 0.0, True)
+    assert tuned["measured_at"] == "5120x12x10240"
+    assert not between["is_measured"]
+    assert between["distance"] > 0.5
+    assert between["x_vendor"] == between["vendor_us"] / between["kernel_us"]
+    assert f"{between['kernel_us']:.1f} us predicted" in between["reason"]
+    assert "as the transposed product 30000x12x5000" in wide["reason"]
+
+
+def test_predict_says_what_an_exported_module_says(tmp_path: Path) -> None:
+    database, module = tmp_path / "results.db", tmp_path / "module.py"
+    tuned_database(database)
+    run("export", "--db", str(database), "-o", str(module), "--no-binaries")
+    names: dict[str, object] = {"__name__": "module"}
+    exec(module.read_text(), names)
+    match = names["match"](20000, 16, 20480, "f32", "NVIDIA H200")  # type: ignore[operator]
+    said = run("predict", "--db", str(database), "--shapes", "20000x16x20480", "--json")
+    (found,) = json.loads(said.stdout)["problems"]
+    assert found["reason"] in (str(match), f"the vendor: {match.why_it_loses}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--device", "k40c"), "the package brings no kernels for 'k40c': name one of h100, h200 with --device"),
+        ((), "no card is named: name one of h100, h200 with --device"),
+        (("--device", "h100", "--math", "minplus"), "has no kernel for"),
+    ],
+)
+def test_predict_says_what_it_lacks(arguments: tuple[str, ...], expected: str) -> None:
+    said = run("predict", "--shapes", "512x8x512", *arguments)
+    assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
+    assert expected in said.stderr
+
+
+@pytest.mark.host
+def test_compare_times_what_the_module_chooses(path: Path, toolchain: object) -> None:
+    tsm2_tune.tune(["64x2x64", "128x2x64"], device="cpu", family="tsm2", max_trials=2, pairs=False, db=path)
+    before = path.read_bytes()
+    arguments = ("compare", "--device", "cpu", "--db", str(path), "--shapes", "64x2x64,96x2x64")
+    said = run(*arguments)
+    assert said.exit_code == 0, said.output
+    head, names, *rows, closing = said.stdout.splitlines()
+    assert "kernels are emulated on the CPU and there is no cuBLAS: times mean nothing" in head
+    assert names.split() == ["shape", "type", "layout", "us", "+-", "cuBLAS", "us", "x", "kernel"]
+    assert [row.split()[0] for row in rows] == ["64x2x64", "96x2x64"]
+    assert closing == "no time to compare with cuBLAS"
+    found = json.loads(run(*arguments, "--json").stdout)
+    assert found["is_emulated"]
+    winner = plain_sql(path, "SELECT config FROM best WHERE m = 64")[0][0]
+    assert found["problems"][0]["kernel"] == winner
+    assert all(one["low_us"] <= one["kernel_us"] <= one["high_us"] for one in found["problems"])
+    assert path.read_bytes() == before
+
+
+@pytest.mark.host
+def test_compare_says_what_it_lacks(path: Path, toolchain: object) -> None:
+    said = run("compare", "--device", "cpu", "--shapes", "64x2x64")
+    assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
+    assert "no kernels are pretuned for cpu" in said.stderr
+    tsm2_tune.tune("64x2x64", device="cpu", family="tsm2", max_trials=1, pairs=False, db=path)
+    said = run("compare", "--device", "cpu", "--db", str(path), "--shapes", "64x2x64", "--dtype", "f64")
+    assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
+    assert "has no kernel for 64x2x64:f64" in said.stderr

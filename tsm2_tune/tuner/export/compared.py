@@ -1,0 +1,108 @@
+"""Kernels that an exported module would choose, timed in turns with cuBLAS: verified first, and nothing is tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.tuner import cache, job, suggested
+from tsm2_tune.tuner.events import FinalFailure
+from tsm2_tune.tuner.export.chosen import Choice
+from tsm2_tune.tuner.export.fitting import launches
+from tsm2_tune.tuner.locks import device_lock
+from tsm2_tune.tuner.measure import Effort
+from tsm2_tune.tuner.operands import needed_bytes
+from tsm2_tune.tuner.patience import Options
+from tsm2_tune.tuner.processes import workplace
+from tsm2_tune.tuner.spaces import GIB
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Cache, Outcome
+from tsm2_tune.tuner.tune import Tuner
+
+EFFORT = Effort(spread=0.005, min_samples=21, max_samples=101, limit_seconds=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A kernel beside the vendor."""
+
+    choice: Choice
+    config: KernelConfig
+    row: BestRow | None  # its times; None if it is not right, or could not be timed
+    trouble: str = ""  # why
+
+
+def compared(
+    target: Target,
+    choices: Sequence[Choice],
+    state: Cache,
+    *,
+    wait: Callable[[str], object] | None,
+) -> Iterator[Compared]:
+    """Verify each choice's kernel and time it in turns with the vendor, the L2 in this state.
+
+    Nothing is kept: trials are stored in a temporary database. Errors as of `tune`.
+    """
+    wanted = [candidate_of(target, one) for one in choices]
+    options = Options(vendor=True, cache=state, final_caches=(), final_effort=EFFORT)
+    with ExitStack() as stack:
+        stack.enter_context(device_lock(target, wait))
+        work = stack.enter_context(workplace(cache.working_parent()))
+        store = stack.enter_context(Store.open(Path(work.folder) / "compare.db", create=True))
+        tuner = stack.enter_context(Tuner(target, options))
+        claims = stack.enter_context(store.claims(target.identity.name))
+        started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        tuner.compile_ahead(wanted)
+        for one, candidate in zip(choices, wanted, strict=True):
+            turn = suggested.turn_of(one.problem, [candidate.config.family], tuner, store, claims, started_at)
+            yield _timed(turn, one, candidate)
+
+
+def _timed(turn: job.Turn, choice: Choice, candidate: Candidate) -> Compared:
+    for event in suggested.tried(turn, [candidate]):
+        trial = event.trial
+        if trial.outcome is not Outcome.OK:
+            return Compared(choice, candidate.config, None, f"{trial.outcome}: {trial.detail}")
+    again = job.again_of(turn.store, turn.tuner, choice.problem, turn.own)
+    trouble = "; ".join(one.detail for one in turn.finals(again, ()) if isinstance(one, FinalFailure))
+    vendor = turn.tuner.vendor
+    if vendor is not None and not trouble:
+        trouble = vendor.troubles.get(choice.problem, vendor.trouble)
+    rows = turn.store.best(problem=choice.problem, cache=turn.cache)
+    return Compared(choice, candidate.config, rows[0] if rows else None, trouble)
+
+
+def candidate_of(target: Target, choice: Choice) -> Candidate:
+    """Return the kernel of the choice, started as the module starts it. Raise InputError if this version has none."""
+    own, launch = config_spelt(choice.match.winner.config), choice.match.launch
+    needed, there = needed_bytes(choice.problem), target.limits.memory_bytes
+    if needed > there:
+        raise InputError(
+            f"{choice.asked.text} needs {needed / GIB:.1f} GiB, {target.limits.name} has {there / GIB:.1f} GiB:"
+            " choose a smaller shape or another device"
+        )
+    if own is None:
+        raise InputError(f"{choice.match.winner.config} is no kernel of this version: tune again with it")
+    family = family_named(own.family)
+    able = [
+        suggested.candidate_of(one, choice.problem, target.limits)
+        for one in launches(own)
+        if family.supports(choice.problem) and family.has(one, choice.problem)
+    ]
+    if not able:
+        raise InputError(f"{own.text} cannot compute {choice.problem.text} in this version: tune again with it")
+
+    def away(one: Candidate) -> tuple[int, int, str]:
+        made = one.launch
+        return abs(made.rows_per_block - launch.rows_per_block), abs(made.splits - launch.splits), one.config.text
+
+    return min(able, key=away)
