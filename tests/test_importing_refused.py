@@ -50,9 +50,8 @@ def test_what_is_no_database_is_refused(two: tuple[Path, Path], tmp_path: Path) 
         tsm2_tune.import_trials("x\0y", ours)
 
 
-@pytest.mark.parametrize("source", ["theirs", "pretuned:h200"])
 def test_where_there_is_no_room_for_a_copy_that_is_said_of_its_folder(
-    source: str, two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = two
     connect = sqlite3.connect
@@ -64,7 +63,7 @@ def test_where_there_is_no_room_for_a_copy_that_is_said_of_its_folder(
         return connection
 
     monkeypatch.setattr(sqlite3, "connect", small)
-    said = run("import", str(theirs) if source == "theirs" else source, "--db", str(ours))
+    said = run("import", str(theirs), "--db", str(ours))
     assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
     assert " to import it: the disk of " in said.stderr
     assert said.stderr.endswith(f"{cache_folder()} is full: free some space there, then run this again\n")

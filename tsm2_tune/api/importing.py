@@ -11,8 +11,8 @@ from tsm2_tune import pretuned
 from tsm2_tune.options import DEFAULT_DATABASE, file_name
 from tsm2_tune.tuner.addresses import Address, is_address, place_of
 from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.importing.files import opened, refuse
-from tsm2_tune.tuner.importing.merging import Imported, merge
+from tsm2_tune.tuner.importing.files import opened, refuse, told_by
+from tsm2_tune.tuner.importing.merging import Imported, merge, merge_parts
 
 
 def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT_DATABASE) -> Imported:
@@ -33,8 +33,18 @@ def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT
         from tsm2_tune.tuner.server import url_of  # a file does not wait for what speaks to one
 
         url_of(into)  # refused before the source is read, which may take a minute
-    with _named(source) as place, opened(place) as (other, left_out):
-        found = merge(lambda: Database.open(into, create=True), other)
+
+    def database() -> AbstractContextManager[Database]:
+        return Database.open(into, create=True)
+
+    with _named(source) as place:
+        told = told_by(place)
+        if told is not None:
+            left_out = tuple(told.left_out.values())
+            found = merge_parts(database, list(told.parts.items()), told.sources.__getitem__)
+        else:
+            with opened(place) as (other, left_out):
+                found = merge(database, other)
     return replace(found, left_out=(*left_out, *found.left_out))
 
 

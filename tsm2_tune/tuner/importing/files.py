@@ -81,11 +81,24 @@ def _copied(path: Path, copy: Path) -> tuple[str, ...]:
     return ()
 
 
-def written(path: Path, copy: Path, told: Told) -> tuple[str, ...]:
-    """Write what the file tells into a new database; a sentence for each configuration that is left out."""
+def told_by(path: Path | Address) -> Told | None:
+    """What a text tells; None of a database. InputError if it tells of no trial, and as `opened`."""
+    if isinstance(path, Address) or (kind := kind_of(path)) not in TELLING:
+        return None
+    told = TELLING[kind](path)
+    _refuse_nothing(path, told)
+    return told
+
+
+def _refuse_nothing(path: Path, told: Told) -> None:
     if not told.parts:
         why = next(iter(told.left_out.values()), "it has no trial")
         raise InputError(f"nothing to import: {path}: {why}")
+
+
+def written(path: Path, copy: Path, told: Told) -> tuple[str, ...]:
+    """Write what the file tells into a new database; a sentence for each configuration that is left out."""
+    _refuse_nothing(path, told)
     with Database.open(copy, create=True) as made, made.transaction(writes=True) as connection:
         for (device_name, problem), part in told.parts.items():
             write(connection, device_name, problem, part, told.sources.__getitem__)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from tsm2_tune.tuner.importing.parts import Reader, places, write
 from tsm2_tune.tuner.importing.union import Part, Tried, conflicts, union
 from tsm2_tune.tuner.quarantine import Quarantined
 from tsm2_tune.tuner.repeating import Lost, repeated
+
+HOLD_SECONDS = 0.5  # for which a transaction keeps others from writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +51,38 @@ class Imported:
         return f"added {trials} ({self.known} already present) and {times}, of {problems}{between}{faulty}"
 
 
-def merge(into: Callable[[], AbstractContextManager[Database]], other: Database) -> Imported:
-    """Add what the other database has and the one that `into` opens lacks: problem by problem, each in a transaction,
-    so that nobody waits for long, and after a kill the same again adds the rest.
+Into = Callable[[], AbstractContextManager[Database]]
+Source = Callable[[str], Row]  # the kernel of a digest
+New = tuple[tuple[str, Problem], Part]  # of a device and problem
+
+
+def merge(into: Into, other: Database) -> Imported:
+    """Add what the other database has and the one that `into` opens lacks, in short transactions. So nobody waits for
+    long, and after a kill the same again adds the rest.
 
     All of the other one is read before. StoreError where either cannot be used, or has a row that is not as it was
     stored.
     """
-    trials = known = times = changed = between = 0
-    sentences = list[str]()
+
+    def source(digest: str) -> Row:
+        """In a transaction of its own: what fails there or here is told of the right database."""
+        with _of(other), other.transaction() as connection:
+            return Reader(connection).source(digest)
+
     with _of(other):
         parts, faulty = list(_parts(other)), quarantine.entries(other)
+    return merge_parts(into, parts, source, faulty)
+
+
+def merge_parts(into: Into, parts: Sequence[New], source: Source, faulty: Sequence[Quarantined] = ()) -> Imported:
+    """Add these parts, as `merge` does."""
+    trials = known = times = changed = between = 0
+    sentences = list[str]()
     with into() as database:
-        for (device_name, problem), new in parts:
-            old, found = _merged(database, other, device_name, problem, new)
+        left = deque[tuple[Part, Part]]()
+        for at, ((device_name, problem), new) in enumerate(parts):
+            left = left or deque(_merged(database, parts[at:], source))
+            old, found = left.popleft()
             changed += found is not old
             between += all(one.values["is_between"] for one in new.trials.values())
             added = len(found.trials) - len(old.trials)
@@ -84,20 +106,19 @@ def _united(database: Database, theirs: Sequence[Quarantined]) -> int:
 
 
 @repeated
-def _merged(database: Database, other: Database, device_name: str, problem: Problem, new: Part) -> tuple[Part, Part]:
-    """What the database had of the problem on the device, and what it has now: all of the other's, too."""
-
-    def source(digest: str) -> Row:
-        """In a transaction of its own: what fails there or here is told of the right database."""
-        with _of(other), other.transaction() as connection:
-            return Reader(connection).source(digest)
-
+def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tuple[Part, Part]]:
+    """Merge the first of these problems, in one transaction; return what the database had of each and what it has."""
+    merged, start = list[tuple[Part, Part]](), time.monotonic()
     with _of(database), database.transaction(writes=True) as connection:
-        old = Reader(connection).part(device_name, problem)
-        found = union(old, new, partial(_is_made_so, problem))
-        if found is not old:
-            write(connection, device_name, problem, found, source)
-    return old, found
+        for (device_name, problem), new in parts:
+            old = Reader(connection).part(device_name, problem)
+            found = union(old, new, partial(_is_made_so, problem))
+            if found is not old:
+                write(connection, device_name, problem, found, source)
+            merged.append((old, found))
+            if time.monotonic() - start > HOLD_SECONDS:
+                break
+    return merged
 
 
 def _is_made_so(problem: Problem, tried: Tried) -> bool:
