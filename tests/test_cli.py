@@ -19,8 +19,9 @@ from rich.console import Console
 
 from tests.command import TUNE, run
 from tests.fabricated import trial, tuning_run
-from tsm2_tune import display
+from tsm2_tune import display, options
 from tsm2_tune.cli import DEFAULT, main
+from tsm2_tune.errors import InputError
 from tsm2_tune.options import MOST_SHAPES_BYTES, problems_of
 from tsm2_tune.tuner.store import Store
 
@@ -112,6 +113,7 @@ def database(tmp_path: Path) -> str:
         (("space", "--device", "", "--shapes", "8x8x8"), "unknown device ''"),
         (("--shapes", "@/dev/zero"), "'/dev/zero' is no regular file"),
         (("--shapes", "@/"), "'/' is no regular file"),
+        (("--shapes", "@/proc/kmsg"), "'/proc/kmsg' holds no shape"),
         (("ladder", "--shapes", "8x8x8", "--device", "cpu", "--op", "tn"), "ladder does not compute 8x8x8:f32:tn"),
         (("ladder", "--shapes", "8x8x8", "--device", "cpu", "--dtype", "bf16"), "of f32 or f64; choose another --op"),
         (("ladder", "--shapes", "8x8x8", "--device", "h200"), "bundled profile"),
@@ -217,6 +219,63 @@ def test_shapes_files_stand_among_other_items(tmp_path: Path) -> None:
     assert [p.shape for p in found] == ["8x8x8", "16x2x16", "16x4x16", "9x9x9", "32x2x32"]
     other.write_text(f"@{path}")
     assert "shape '@" in run("space", "--device", "cpu", "--shapes", f"@{other}").output
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf8x8x8\n9x9x9\n",
+        b"8x8x8\r\n9x9x9\r\n",
+        b"8x8x8 # Mac\r9x9x9",
+        "8x8x8\n9x9x9\n".encode("utf-16"),
+        "\ufeff8x8x8\n9x9x9\n".encode("utf-16-be"),
+        b"8x8x8\n\xef\xbb\xbf# joined\n9x9x9\n",
+        "8x8x8 # of \u2028 7x7x7\n9x9x9\n".encode(),
+    ],
+)
+def test_a_shapes_file_of_another_editor_is_read_right(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "shapes.txt"
+    path.write_bytes(content)
+    assert [p.shape for p in problems_of(f"@{path}", "f32", "nn", "column")] == ["8x8x8", "9x9x9"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"8x8x8\n\0\0\0\0", "it holds NUL characters"),
+        ("8x8x8\n".encode("utf-16-le"), "it holds NUL characters"),
+        ("8x8x8\n".encode("utf-16")[:-1], "it is no text"),
+    ],
+)
+def test_a_damaged_shapes_file_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "shapes.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=reason):
+        problems_of(f"@{path}", "f32", "nn", "column")
+
+
+def test_shapes_come_through_a_pipe_or_standard_input(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, b"8x8x8\n")
+    os.close(writes)
+    assert [p.shape for p in problems_of(f"@/dev/fd/{reads}", "f32", "nn", "column")] == ["8x8x8"]
+    os.close(reads)
+    command = [sys.executable, "-m", "tsm2_tune", "space", "--device", "cpu", "--shapes"]
+    for name in ("@-", "@/dev/stdin"):
+        ended = subprocess.run([*command, name], input="8x8x9", capture_output=True, text=True, check=False)
+        assert (ended.returncode, "8x8x9" in ended.stdout) == (0, True), ended.stderr
+
+
+def test_shapes_that_do_not_end_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "MOST_SHAPES_SECONDS", 0.2)
+    os.mkfifo(tmp_path / "fifo")
+    reads, writes = os.pipe()
+    os.write(writes, b"8x8x8\n")
+    for name in (tmp_path / "fifo", f"/dev/fd/{reads}"):
+        with pytest.raises(InputError, match=r"has no end within 0\.2 s: write it whole"):
+            problems_of(f"@{name}", "f32", "nn", "column")
+    os.close(reads)
+    os.close(writes)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
+import select
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tsm2_tune.errors import InputError, nearest_name, shown
@@ -38,6 +40,8 @@ LADDER_DATABASE = "ladder.db"  # apart, so that no teaching kernel is exported a
 LARGE = 8192  # extents of a product that is not skinny
 LARGE_SQUARE = f"{LARGE}x{LARGE}x{LARGE}"
 MOST_SHAPES_BYTES = 16_000_000  # of a shapes file, in which MOST_PROBLEMS find room with what is said of them
+MOST_SHAPES_SECONDS = 60.0  # in which a shapes file is read, as a pipe's writer may be slow
+STANDARD_INPUT = ("-", "/dev/stdin")
 DEFAULT_BUDGET_SECONDS = 120.0
 MOST_BUDGET_SECONDS = 1e9  # 30 years
 DEFAULT_COMPILE_LIMIT_SECONDS = 120.0
@@ -62,6 +66,7 @@ STORED_OUTCOMES = tuple(one for one in Outcome if one is not Outcome.INTERRUPTED
 FAILURES = tuple(one for one in STORED_OUTCOMES if one not in (Outcome.OK, Outcome.BEHIND))
 REACH = 1.06  # times as long as the fastest so far: a trial whose first launches take longer ends there
 _PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _SPACED = re.compile(r" *([xX]) *")
 _PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII | re.IGNORECASE)
 OP_SPELLING = (
@@ -354,25 +359,57 @@ def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Pr
 
 
 def _items_of_file(name: str) -> str:
-    """The items of a shapes file, separated by commas; InputError where it has none."""
-    items = ",".join(line.partition("#")[0] for line in _shapes_file(name).splitlines())
+    """Return the items of a shapes file, separated by commas. InputError where it has none."""
+    items = ",".join(line.partition("#")[0] for line in _LINE_END.split(_shapes_text(name)))
     if not items.strip(", \t"):
         raise InputError(f"shapes file {name!r} holds no shape: expected MxNxK items, such as 20480x16x20480")
     return items
 
 
-def _shapes_file(name: str) -> str:
-    """The text of a shapes file; InputError where it is no regular file, too large, or no text."""
+def _shapes_text(name: str) -> str:
+    """Return the text of a shapes file, without marks of byte order. InputError where it is no text."""
+    content = _shapes_content(name)
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        if not stat.S_ISREG(os.stat(name).st_mode):  # before opening it: a pipe would wait, a device never end
-            raise InputError(f"shapes file {name!r} is no regular file: name a text file that holds MxNxK items")
-        with Path(name).open("rb") as file:
-            content = file.read(MOST_SHAPES_BYTES + 1)
-        if len(content) > MOST_SHAPES_BYTES:
-            raise InputError(f"shapes file {name!r} has more than {MOST_SHAPES_BYTES} bytes: name fewer shapes")
-        return content.decode()
+        text = content.decode("utf-16" if is_utf16 else "utf-8")
     except UnicodeDecodeError:
         raise InputError(f"shapes file {name!r} cannot be read: it is no text") from None
+    if "\0" in text:
+        raise InputError(f"shapes file {name!r} cannot be read: it holds NUL characters; write it again as UTF-8")
+    return text.replace("\ufeff", "")  # joined files have marks in the middle too
+
+
+def _shapes_content(name: str) -> bytes:
+    """Read a regular file, a pipe or standard input. InputError for others, and where it is too large or too slow."""
+    try:
+        if name in STANDARD_INPUT:
+            return _content(0, name)
+        found = os.stat(name)
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # whose opening may already act
+            raise InputError(f"shapes file {name!r} is no regular file: name a text file that holds MxNxK items")
+        if stat.S_ISREG(found.st_mode) and not found.st_size:  # or one of the kernel's, which may wait when read
+            return b""
+        number = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return _content(number, name)
+        finally:
+            os.close(number)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no file can be called so"
         raise InputError(f"shapes file {name!r} cannot be read: {reason}") from None
+
+
+def _content(number: int, name: str) -> bytes:
+    """Read to the end of an open file. InputError past a number of bytes, and after a time."""
+    ends, content, ready = time.monotonic() + MOST_SHAPES_SECONDS, bytearray(), select.poll()
+    ready.register(number, select.POLLIN)
+    while ready.poll(max(0.0, ends - time.monotonic()) * 1e3):
+        part = os.read(number, 2**20)
+        content += part
+        if not part:
+            return bytes(content)
+        if len(content) > MOST_SHAPES_BYTES:
+            raise InputError(f"shapes file {name!r} has more than {MOST_SHAPES_BYTES} bytes: name fewer shapes")
+    raise InputError(
+        f"shapes file {name!r} has no end within {MOST_SHAPES_SECONDS:g} s: write it whole, then name it"
+    )

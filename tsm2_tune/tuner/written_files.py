@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import keyword
 import os
+import secrets
+import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.addresses import Address, is_address
+
+TEMPORARY = ".tsm2-tune-"  # how temporary names begin: short, as the name beside them may be as long as is allowed
 
 
 def refuse_name(output: str | PathLike[str]) -> None:
@@ -20,9 +28,11 @@ def refuse_name(output: str | PathLike[str]) -> None:
         os.lstat(name)
     except ValueError:
         raise InputError(f"cannot write {name}: no file can be called so; name another --output") from None
-    except OSError:  # which writing says
+    except OSError as error:  # others say themselves when the file is written
         if not name:
             raise InputError("the name of the file to write is empty: name one with --output") from None
+        if error.errno == errno.ENAMETOOLONG:
+            raise InputError(f"cannot write {name}: this name is too long; name another --output") from None
 
 
 def refuse_unwritable(output: str | PathLike[str], *, is_ordinary: bool = False) -> None:
@@ -40,8 +50,9 @@ def refuse_unwritable(output: str | PathLike[str], *, is_ordinary: bool = False)
             raise InputError(f"cannot write {output}: it cannot be written to; name another --output")
         return
     try:
-        path = os.path.realpath(output)
-        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), prefix=f".{os.path.basename(path)}."):
+        path = Path(os.path.realpath(output))
+        _refuse_protected(path)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=TEMPORARY):
             pass
     except OSError as error:
         raise InputError(
@@ -85,46 +96,96 @@ def write(text: str, output: str | PathLike[str]) -> None:
 
 
 def written(form: str, output: str) -> str:
-    """What is said of the file: where it is, and whether Python could import a module of this name."""
+    """Return where the file is, and what to rename it to if Python cannot import a module of this name."""
     path = Path(output)
-    if form != "module" or not path.is_file() or (path.stem.isidentifier() and path.suffix == ".py"):
+    missing = {
+        "letters, digits and _": not path.stem.isidentifier(),
+        "a name that is no keyword of Python": keyword.iskeyword(path.stem),
+        ".py at the end": path.suffix != ".py",
+    }
+    wanted = [one for one, is_missing in missing.items() if is_missing]
+    if form != "module" or not path.is_file() or not wanted:
         return f"wrote {output}"
-    of = [] if path.stem.isidentifier() else ["letters, digits and _"]
-    of += [] if path.suffix == ".py" else [".py at the end"]
-    return f"wrote {output}: rename it before you import it, to {', and '.join(of)}"
+    return f"wrote {output}: rename it before you import it, to {', and '.join(wanted)}"
 
 
 def write_all(contents: Mapping[Path, bytes]) -> None:
-    """Put the contents into these files, in this order, once all of them are on the disk.
+    """Put the contents into these files, in this order, each with the mode of the file that it replaces.
 
     InputError, and all files as they were, where one cannot be written.
     """
-    staged: list[tuple[Path, Path]] = []
     path = Path()
+    with ExitStack() as temporaries:
+        try:
+            staged = list[tuple[Path, Path]]()
+            for named, content in contents.items():
+                path = Path(os.path.realpath(named))
+                if path.exists() and not path.is_file():
+                    raise FileExistsError(0, "it is no ordinary file")
+                _refuse_protected(path)
+                staged.append((_staged(path, content, temporaries), path))
+            with ExitStack() as undo:
+                for new, path in staged:
+                    if len(staged) > 1:
+                        undo.callback(_putting_back(path, temporaries))
+                    new.replace(path)
+                undo.pop_all()
+        except OSError as error:
+            raise _refused(path, error) from error
+
+
+def _refuse_protected(path: Path) -> None:
+    """Raise InputError where the file is there and may not be replaced, even by root if it is read-only."""
     try:
-        for named, content in contents.items():
-            path = Path(os.path.realpath(named))
-            if path.exists() and not path.is_file():
-                raise FileExistsError(0, "it is no ordinary file")
-            with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-                staged.append((Path(file.name), path))
-                file.write(content)
-        for temporary, path in staged:
-            temporary.chmod(0o666 & ~_umask())
-            temporary.replace(path)
-    except OSError as error:
-        raise _refused(path, error) from error
-    finally:
-        for temporary, _ in staged:
-            temporary.unlink(missing_ok=True)
+        file, folder = path.stat(), path.parent.stat()
+    except OSError:  # there is none to replace
+        return
+    if not file.st_mode & 0o222 or not os.access(path, os.W_OK):
+        raise InputError(f"cannot write {path}: it is read-only; make it writable, or name another --output")
+    if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, file.st_uid, folder.st_uid):
+        raise InputError(
+            f"cannot write {path}: it is another user's, in a folder where each file is replaced by its owner alone;"
+            " name another --output"
+        )
+
+
+def _staged(path: Path, content: bytes, temporaries: ExitStack) -> Path:
+    """Return a file beside `path` with this content, and with the mode and owner of the one at `path`, if any."""
+    new = _temporary(path, temporaries)
+    former = path.stat() if path.exists() else None
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with open(os.open(new, flags, 0o666 if former is None else 0o600), "wb") as file:
+        file.write(content)
+        if former is not None:
+            with suppress(OSError):  # a group that this user is not in
+                os.fchown(file.fileno(), former.st_uid, former.st_gid)
+            os.fchmod(file.fileno(), former.st_mode & 0o777)
+    return new
+
+
+def _putting_back(path: Path, temporaries: ExitStack) -> partial[None]:
+    """Return what makes `path` as it is now, once it is replaced."""
+    if not path.exists():
+        return partial(path.unlink, missing_ok=True)
+    former = _temporary(path, temporaries)
+    try:
+        os.link(path, former)
+    except OSError:  # a file system without links
+        shutil.copy2(path, former)
+    return partial(os.replace, former, path)
+
+
+def _temporary(path: Path, temporaries: ExitStack) -> Path:
+    """Return a name beside `path` that is free, and removed at the end."""
+    name = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+    temporaries.callback(_remove, name)
+    return name
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # it was put in its place, or never made
+        path.unlink()
 
 
 def _refused(path: Path, error: OSError) -> InputError:
     return InputError(f"cannot write {path} ({error.strerror}): name a file in a folder that is there and writable")
-
-
-def _umask() -> int:
-    """The permissions that this process withholds from new files; it can only be read by setting it."""
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
