@@ -20,10 +20,10 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner.child import die_with_parent
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.past import Contender, Past
 from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.serving import die_with_parent
 from tsm2_tune.tuner.strategies.model import Model
 from tsm2_tune.tuner.trial import Final, Outcome, Verdict
 from tsm2_tune.tuner.tune import Tuner, cores

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
 from collections.abc import Callable
-from types import SimpleNamespace
+from multiprocessing.connection import Connection
 from typing import Any
 
 from tests import quick_worker
@@ -25,14 +26,41 @@ class _Serve:
         quick_worker.serve(*arguments)
 
 
+class _Process:
+    """A forked process with the methods of a Popen."""
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+        self.pid, self.kill = process.pid, process.kill
+
+    @property
+    def returncode(self) -> int | None:
+        code: int | None = self._process.exitcode
+        return code
+
+    poll = returncode.fget
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("a worker", timeout or 0)
+        return self.returncode
+
+
 def fork_workers(setattr: Callable[[object, str, object], None]) -> None:
     """Have this process start its workers so from now on."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([quick_worker.__name__])
+
     started = worker.serve
 
-    def process(target: Any, **options: Any) -> Any:
-        return context.Process(target=_Serve() if target is started else target, **options)
+    def start_child(serve: Any, *arguments: str) -> tuple[Any, Connection]:
+        ours, theirs = context.Pipe()
+        with theirs:
+            process = context.Process(
+                target=_Serve() if serve is started else serve, args=(theirs, *arguments), daemon=True
+            )
+            process.start()
+        return _Process(process), ours
 
-    forking = SimpleNamespace(Pipe=context.Pipe, Process=process)
-    setattr(worker, "multiprocessing", SimpleNamespace(get_context=lambda _: forking))
+    setattr(worker, "start_child", start_child)

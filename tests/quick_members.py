@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 
-from tsm2_tune.tuner import member
+from tests.quick_command import make_quick
+from tsm2_tune.tuner import child, member
 
-QUICK = "from tests.quick_command import make_quick; make_quick(setattr)"
+
+def serve(connection: Connection) -> None:
+    make_quick(setattr)
+    member.serve(connection)
 
 
 def quick_members(setattr: Callable[[object, str, object], None]) -> None:
     """Have processes that this one starts tune so from now on."""
-    paths, _, serving = member.START.partition("from ")
-    setattr(member, "START", f"{paths}{QUICK}; from {serving}")
+    setattr(member, "start_child", lambda _: child.start_child(serve))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -23,7 +24,7 @@ from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.tuner import full, loaded, serving
+from tsm2_tune.tuner import child, full, loaded, serving
 from tsm2_tune.tuner import worker as workers
 from tsm2_tune.tuner.checks import checks_of
 from tsm2_tune.tuner.compiler import Toolchain
@@ -209,20 +210,19 @@ def test_a_device_without_room_to_open_is_a_sentence(path: Path, monkeypatch: py
 def test_a_system_that_starts_no_process_is_a_sentence(
     refused: str, path: Path, support_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context, ends = multiprocessing.get_context("spawn"), list[Connection]()
-    pipe = context.Pipe
+    ends = list[Connection]()
 
     def kept() -> tuple[Connection, Connection]:
-        ends.extend(made := pipe())
+        ends.extend(made := multiprocessing.Pipe())
         return made
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     with monkeypatch.context() as patch:
-        patch.setattr(workers, "multiprocessing", multiprocessing)  # as for users: nothing is forked
-        patch.setattr(context, "Pipe", kept if refused == "a process" else refuse)
-        patch.setattr(context.Process, "start", refuse)
+        patch.setattr(workers, "start_child", child.start_child)  # as for users: nothing is forked
+        patch.setattr(child, "Pipe", kept if refused == "a process" else refuse)
+        patch.setattr(child, "subprocess", SimpleNamespace(Popen=refuse, DEVNULL=None))
         result = run(*TUNE, "--db", str(path))
     assert result.exit_code == 2
     assert (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +16,9 @@ import pytest
 
 from tests.command import TUNE, run
 from tests.on_host import ON_HOST
+from tsm2_tune.tuner import stopping
 from tsm2_tune.tuner import worker as workers
+from tsm2_tune.tuner.child import start_child
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.repeating import Lost, until_kept
 from tsm2_tune.tuner.stopping import Stopped, held, stoppable
@@ -64,6 +66,66 @@ def test_a_second_signal_does_not_disturb_the_end() -> None:
         send(signal.SIGTERM)
     assert ended == list(SIGNALS)
     assert caught.value.number == signal.SIGTERM
+
+
+def _in_destructor(work: Callable[[], None]) -> None:
+    class Ended:
+        def __del__(self) -> None:
+            work()
+
+    Ended()
+
+
+def _in_weak_reference(work: Callable[[], None]) -> None:
+    class Ended:
+        pass
+
+    ended = Ended()
+    reference = weakref.ref(ended, lambda _: work())
+    del ended
+    assert reference() is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("swallowing", [_in_destructor, _in_weak_reference])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_that_a_destructor_swallows_ends_the_run(
+    number: int, swallowing: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    for _ in range(20):
+        deadline, stop = time.monotonic() + 10, None
+        try:
+            with stoppable():
+                swallowing(lambda: send(number))
+                while time.monotonic() < deadline:
+                    swallowing(lambda: None)
+        except Stopped as stopped:
+            stop = stopped
+        assert stop is not None
+
+
+@pytest.mark.parametrize("within", [held, nullcontext])
+def test_a_second_ctrl_c_ends_an_end_that_hangs(
+    within: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "LAST_SECONDS", 0.1)
+    deadline = time.monotonic() + 10
+
+    @contextmanager
+    def hangs() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with within():
+                send(signal.SIGINT)
+                while time.monotonic() < deadline:
+                    time.sleep(0.01)
+
+    with pytest.raises(Stopped), stoppable(), hangs():
+        send(signal.SIGINT)
+    assert time.monotonic() < deadline
 
 
 def test_who_is_stopped_waits_for_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +199,7 @@ class TestCommand:
             return AttemptResult(Outcome.CRASHED, "not reached")
 
         with monkeypatch.context() as patch:
-            patch.setattr(workers, "multiprocessing", multiprocessing)  # a forked one ends by itself, too soon
+            patch.setattr(workers, "start_child", start_child)  # a forked one ends by itself, too soon
             patch.setattr(Worker, "attempt", stopped)
             patch.setattr(Worker, "close", disturbed)
             result = run(*TUNE, "--db", str(path))
@@ -145,7 +207,7 @@ class TestCommand:
         assert (
             f"stopped; every trial that ended is in {path}: run the same command again to continue" in result.output
         )
-        assert [process.exitcode for process in closed if process] == [-signal.SIGKILL]
+        assert [process.returncode for process in closed if process] == [-signal.SIGKILL]
 
     def test_nohup_keeps_a_run(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         attempt = Worker.attempt

@@ -41,5 +41,5 @@ def _saying(message: object) -> tuple[Any, Connection]:
     """A process that says so, and its connection."""
     ours, theirs = multiprocessing.Pipe()
     theirs.send(message)
-    process = SimpleNamespace(pid=os.getpid(), kill=lambda: None, join=lambda *_: None)
+    process = SimpleNamespace(pid=os.getpid(), kill=lambda: None, wait=lambda *_: 0)
     return process, ours  # type: ignore[return-value]

@@ -81,7 +81,7 @@ def test_a_process_that_was_started_ahead_takes_the_first_request(try_kernel: Tr
     worker.start()
     started = worker._process
     worker.close()  # before it has opened its device
-    assert not started.is_alive()
+    assert started.returncode is not None
 
 
 @pytest.mark.usefixtures("known_ceilings")
@@ -167,7 +167,7 @@ def test_a_worker_that_dies_between_two_requests_is_nobodys_crash(worker: Worker
     assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
     process = worker._process
     os.kill(process.pid, signal.SIGKILL)
-    process.join()
+    process.wait()
     assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
     assert worker._process is not process
 
@@ -181,7 +181,7 @@ def test_a_request_that_no_worker_begins_is_sent_twice(
         connection = connected()
         os.kill(worker._process.pid, signal.SIGKILL)
         killed.append(worker._process.pid)
-        worker._process.join()
+        worker._process.wait()
         return connection
 
     with monkeypatch.context() as patch:

@@ -1,35 +1,24 @@
-"""A run in a process of its own: its events come through a connection, and it ends with who started it.
-
-It is started by anything that can start Python, so that it may start processes itself, which those that
-`multiprocessing` starts for others may not always do.
-"""
+"""A run in a process of its own: its events come through a connection, and it ends with who started it."""
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import traceback
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from tsm2_tune.errors import TuneError, WorkerError
+from tsm2_tune.tuner.child import start_child
 from tsm2_tune.tuner.events import Event, RunStarted
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.running import Run, RunResult
-from tsm2_tune.tuner.serving import die_with_parent
-from tsm2_tune.tuner.stopping import SIGNALS, held, stoppable
+from tsm2_tune.tuner.stopping import SIGNALS, stoppable
 from tsm2_tune.tuner.trial import in_a_line
 
-START = (
-    "import sys; sys.path[:] = sys.argv[3:];"
-    " from tsm2_tune.tuner.member import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
-)
 TOGETHER_SECONDS = 0.05  # events that come within so much of each other are sent together
 SILENCE_SECONDS = 1.0  # without an event, after which it is told what the run is at
 END_SECONDS = 30.0  # for a run that was asked to end, to do so
@@ -46,26 +35,15 @@ class Member:
         self.phases = Phases()  # of the run
         self.end: End = None
         self.has_ended = False
-        ours, theirs = Pipe()
-        command = [sys.executable, "-c", START, str(theirs.fileno()), str(os.getpid()), *sys.path]
-        with held():  # a signal that came to the process before it is ready would end it with a traceback
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-            try:
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
-                )
-            except OSError as error:
-                ours.close()
-                raise WorkerError(
-                    f"no process can be started for a run ({error.strerror}): end others, or raise the limits of"
-                    " processes and open files, then run this again"
-                ) from None
-            finally:
-                theirs.close()
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self.connection = ours
+        try:
+            self._process, self.connection = start_child(serve)
+        except OSError as error:
+            raise WorkerError(
+                f"no process can be started for a run ({error.strerror}): end others, or raise the limits of"
+                " processes and open files, then run this again"
+            ) from None
         with suppress(OSError):  # it died: then it has no message
-            ours.send(run)
+            self.connection.send(run)
 
     def news(self) -> list[Event]:
         """The events that have come, waiting for some; none where it has ended: then `end` says how."""
@@ -156,12 +134,8 @@ class _Telling:
         return []
 
 
-def serve(number: int, parent: int) -> None:
-    """The process's side: do the run that comes through the connection of this number, and tell of it."""
-    die_with_parent()
-    if os.getppid() != parent:  # it was killed just before, and the run that it sent may be there still
-        return
-    connection = Connection(number)
+def serve(connection: Connection) -> None:
+    """Do the run that comes through the connection, in the process of a member, and tell of it."""
     end: End = None
     telling: _Telling | None = None
     try:

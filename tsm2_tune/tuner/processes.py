@@ -11,7 +11,6 @@ import selectors
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from tsm2_tune.tuner.child import python_executable
 from tsm2_tune.tuner.environment import compiler_environment
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
@@ -68,7 +68,7 @@ class _Supervisor:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(SUPERVISOR)],
+            [python_executable(), "-I", "-S", str(SUPERVISOR)],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

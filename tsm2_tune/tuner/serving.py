@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -21,6 +19,7 @@ from tsm2_tune.tuner.loaded import LoadedKernel
 from tsm2_tune.tuner.measure import Effort, first_look, measure, measure_interleaved
 from tsm2_tune.tuner.operands import Operands
 from tsm2_tune.tuner.requests import Attempt, AttemptResult, FullVerification, Rematch, Rematched
+from tsm2_tune.tuner.stopping import SIGNALS
 from tsm2_tune.tuner.support import Support
 from tsm2_tune.tuner.target import open_device
 from tsm2_tune.tuner.trial import Cache, Measurement, Outcome, Verdict
@@ -34,7 +33,7 @@ END_OTHERS = "end what else runs there"
 def serve(connection: Connection, spec: str, support_path: str) -> None:
     """The worker's side: open the device, then answer requests until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    die_with_parent()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
         device = open_device(spec, support_path)
         bench = _Bench(device, support_path, connection)
@@ -58,13 +57,6 @@ def _failure(error: Exception, spec: str, support_path: str) -> tuple[str, objec
     if isinstance(error, LaunchFailed):
         return "error", DeviceError(f"device {spec} takes no kernels: {error}")
     return "error", traceback.format_exc()
-
-
-def die_with_parent() -> None:
-    """Ask Linux to end this process when its parent ends, also by SIGKILL, while a kernel hangs."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 class _Bench:

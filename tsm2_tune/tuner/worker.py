@@ -7,20 +7,16 @@ another one when the last is gone.
 
 from __future__ import annotations
 
-import errno
-import multiprocessing
 import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from types import ModuleType
 from typing import Any
 
 from tsm2_tune.errors import DeviceError, TuneError, WorkerError
 from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.tuner.blas_threads import one_blas_thread
+from tsm2_tune.tuner.child import start_child
 from tsm2_tune.tuner.clock import answers_in_time
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.requests import Attempt, AttemptResult, FullVerification, Rematch, Rematched
@@ -48,7 +44,6 @@ BETWEEN_REQUESTS = "search"  # the phase in which the worker waits
 ASKED_AHEAD = "the next trial"  # that in which nobody listens to a worker that is at what it was asked for ahead
 CLEANED = "see who cleans the cache of kernels"
 REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
-_starting = threading.Lock()  # held while a process starts, from which the script is hidden
 
 Meanwhile = Callable[[], bool]  # does a little of other work; False where there is none now
 
@@ -149,7 +144,8 @@ class Worker:
             self._connection.close()
         if self._process is not None:
             self._process.kill()
-            self._process.join(END_SECONDS)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
         self._process = self._connection = self._asked_ahead = None
         self._is_open = False
 
@@ -210,8 +206,7 @@ class Worker:
                         raise _Innocent(content.detail)
                     return content
         except (EOFError, ConnectionError):
-            self._process.join()
-            code = self._process.exitcode
+            code = self._process.wait()
             self.close()
             died = f"the worker died {f'during {stage}' if stage else 'before it began'}{_cause(code)}"
             if stage in BEFORE_THE_KERNEL or _is_from_outside(code):
@@ -258,8 +253,8 @@ class Worker:
         try:
             kind, content = self._connection.recv()
         except (EOFError, ConnectionError):
-            self._process.join()
-            died = f"the worker died while it opened device {self._spec}{_cause(self._process.exitcode)}"
+            code = self._process.wait()
+            died = f"the worker died while it opened device {self._spec}{_cause(code)}"
             self._trouble = f"{died}, twice: see that the device works, and what else runs here"
             self.close()
             return None
@@ -276,43 +271,13 @@ class Worker:
 
     def _started(self, support_path: str) -> tuple[Any, Connection]:
         """A new process and the way to it. DeviceError where the system refuses either."""
-        context = multiprocessing.get_context("spawn")
         try:
-            ours, theirs = context.Pipe()
-            try:
-                process = context.Process(
-                    target=serve, args=(theirs, self._spec, support_path), daemon=True, name="tsm2-tune worker"
-                )
-                with _no_script(), one_blas_thread():
-                    process.start()
-            except OSError:
-                ours.close()
-                raise
-            finally:
-                theirs.close()
+            return start_child(serve, self._spec, support_path)
         except OSError as error:
-            mend = "the working folder is gone: go to one that is there"
-            if error.errno != errno.ENOENT:
-                mend = (
-                    "end others, or raise the limits of processes and open files (ulimit -u and -n, or the"
-                    " container's), then run this again"
-                )
             raise DeviceError(
-                f"no process can be started for device {self._spec} ({error.strerror or error}): {mend}"
+                f"no process can be started for device {self._spec} ({error.strerror or error}): end others, or raise"
+                " the limits of processes and open files (ulimit -u and -n, or the container's), then run this again"
             ) from None
-        return process, ours
-
-
-@contextmanager
-def _no_script() -> Iterator[None]:
-    """A process that starts here does not run the script that asks for it, of which it needs nothing."""
-    with _starting:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
 
 
 def _is_from_outside(exit_code: int | None) -> bool:

@@ -1,0 +1,78 @@
+"""Processes that a run starts are isolated, and need nothing of the process that starts them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.on_host import ON_HOST
+from tsm2_tune.errors import DeviceError
+from tsm2_tune.tuner import child
+
+NAMES = (
+    "types signal math random json site re os ctypes struct socket select selectors tempfile numpy jinja2 copy enum"
+)
+TUNED = """
+import sys, threading
+sys.path[:] = [one for one in sys.path if one]
+main = sys.modules["__main__"]
+import os, tsm2_tune
+def tune():
+    result = tsm2_tune.tune("40x2x70", device="cpu", db=sys.argv[1], max_trials=1, vendor=False)
+    return len(result.ended)
+"""
+AT_ONCE = f"""{TUNED}
+environment, umask = dict(os.environ), os.umask
+os.umask = lambda *_: sys.exit("umask was set")
+assert tune() == 1
+assert dict(os.environ) == environment
+assert sys.modules["__main__"] is main
+"""
+IN_A_POOL = f"""{TUNED}
+import multiprocessing
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    assert pool.apply(tune) == 1
+"""
+
+
+def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(child.ROOT)}
+    command = [sys.executable, "-P", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+
+class TestOnHost:
+    pytestmark = ON_HOST
+
+    @pytest.mark.parametrize("script", [AT_ONCE, IN_A_POOL], ids=["at once", "in a pool"])
+    def test_nothing_in_the_working_folder_runs(self, script: str, tmp_path: Path) -> None:
+        for name in NAMES.split():
+            (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n")
+        ended = python("-c", script, str(tmp_path / "r.db"), cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        assert not (tmp_path / "ran").exists()
+
+
+def test_a_child_finds_this_package_whatever_its_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), "relative", *sys.path])
+    assert child.search_path()[0] == str(child.ROOT)
+    assert not {"", str(tmp_path), "relative"} & set(child.search_path())
+
+
+@pytest.mark.parametrize("executable", ["", None, "/missing"])
+def test_a_python_that_is_not_known_is_named(executable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(DeviceError, match=r"sys\.executable"):
+        child.start_child(multiprocessing.freeze_support)
+
+
+def test_an_archive_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "__file__", "/a.zip/tsm2_tune/tuner/child.py")
+    with pytest.raises(DeviceError, match="archive"):
+        child.python_executable()
