@@ -38,6 +38,7 @@ from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.host.toolchain import host_toolchain
 from tsm2_tune.tuner.loaded import Entry
+from tsm2_tune.tuner.locks import MACHINE_VARIABLE
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target, find_target
@@ -132,7 +133,7 @@ def own_garbage() -> None:
 def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The locks of devices are of this run alone: two that run side by side both tune on the host."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("locks")))
+        patch.setenv(MACHINE_VARIABLE, str(tmp_path_factory.mktemp("machine")))
         yield
 
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tsm2_tune.tuner.locks import MACHINE_VARIABLE
+
 END_SECONDS = 60.0
 
 
@@ -39,8 +41,8 @@ class Workers:
 
     def add(self, **environment: str) -> None:
         """Start a worker. Its host is a device of its own, as another GPU would be."""
-        locks = tempfile.mkdtemp(dir=self._folder)
-        self._workers.append(self._started("worker", XDG_RUNTIME_DIR=locks, **environment))
+        machine = tempfile.mkdtemp(dir=self._folder)
+        self._workers.append(self._started("worker", **{MACHINE_VARIABLE: machine}, **environment))
 
     def have(self, count: int) -> None:
         """Start workers until there are so many, and wait until all have come to the scheduler."""

@@ -25,6 +25,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tsm2_tune.tuner.locks import MACHINE_VARIABLE
+
 ROOT = Path(__file__).parents[1]
 SHAPE, TRIALS = "16x1x16", 2
 TUNE = [
@@ -39,7 +41,6 @@ REASONS = ("interrupted by the machine", "died while it opened", "measuring the 
 END_SECONDS = 20.0  # for what was started to be gone
 LIMIT_SECONDS = 300.0  # for a tuning
 UNKILLED = "it ended before"
-LOCKS = "locks"  # of devices: they stay
 
 
 class Broken(AssertionError):
@@ -57,8 +58,7 @@ class Place:
     mark: str = field(default_factory=lambda: f"{os.getpid()}-{random.getrandbits(64):x}")
 
     def __post_init__(self) -> None:
-        for name in ("tmp", LOCKS):
-            (self.folder / name).mkdir()
+        (self.folder / "tmp").mkdir()
         if self.warm is None:
             (self.folder / "cache").mkdir()
         else:
@@ -75,7 +75,7 @@ class Place:
             MARK: self.mark,
             "TMPDIR": str(self.folder / "tmp"),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
-            "XDG_RUNTIME_DIR": str(self.folder / LOCKS),
+            MACHINE_VARIABLE: self.mark,
         }
         return subprocess.Popen(
             [sys.executable, "-m", self.command, *TUNE, "--db", str(self.database)],

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
+import socket
+import subprocess
+import sys
+import tempfile
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +17,8 @@ import pytest
 from tests.command import TUNE, run
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import DeviceError
-from tsm2_tune.tuner.locks import device_lock
+from tsm2_tune.tuner import locks
+from tsm2_tune.tuner.locks import MACHINE_VARIABLE, _name, device_lock
 from tsm2_tune.tuner.target import Target, find_target
 
 
@@ -23,9 +27,9 @@ def target(name: str = "NVIDIA H200", uuid: str = "GPU-1") -> Target:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    return tmp_path / "tsm2-tune"
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(MACHINE_VARIABLE, str(tmp_path))
+    return str(tmp_path)
 
 
 def test_a_second_run_is_told_whose_the_device_is() -> None:
@@ -38,9 +42,64 @@ def test_a_second_run_is_told_whose_the_device_is() -> None:
         pass
 
 
-def test_devices_of_one_name_are_two(folder: Path) -> None:
+def test_devices_of_one_name_are_two() -> None:
     with device_lock(target()), device_lock(target(uuid="GPU-2")):
-        assert {lock.name for lock in folder.iterdir()} == {"GPU-1.lock", "GPU-2.lock"}
+        pass
+
+
+@pytest.mark.parametrize("variable", ["XDG_RUNTIME_DIR", "TMPDIR", "HOME"])
+def test_environments_share_the_lock(variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files in a folder that a variable names are several locks, which do not exclude each other."""
+    with device_lock(target()):
+        monkeypatch.setenv(variable, str(tmp_path))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        with pytest.raises(DeviceError, match="in use by a run of process"), device_lock(target()):
+            pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_users_share_the_lock() -> None:
+    """Whoever comes first: neither leaves anything that the other one may not use."""
+    text = """
+import os, sys
+from types import SimpleNamespace
+from tsm2_tune.errors import DeviceError
+from tsm2_tune.tuner.locks import device_lock
+os.setuid(12345)
+try:
+    with device_lock(SimpleNamespace(spec="0", identity=SimpleNamespace(name="NVIDIA H200", uuid="GPU-1"))):
+        print("taken")
+except DeviceError as error:
+    print(error)
+"""
+
+    def said_by_another_user() -> str:
+        return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout
+
+    with device_lock(target()):
+        assert f"in use by a run of process {os.getpid()}: wait" in said_by_another_user()
+    assert said_by_another_user() == "taken\n"
+    with device_lock(target()):
+        pass
+
+
+def test_a_lock_ends_with_its_process() -> None:
+    """Even if it is killed."""
+    text = """
+import time
+from tests.test_locks import device_lock, target
+with device_lock(target()):
+    print("taken", flush=True)
+    time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(DeviceError, match=f"in use by a run of process {holder.pid}:"), device_lock(target()):
+            pass
+        holder.kill()
+        with device_lock(target(), print):
+            pass
 
 
 def test_who_waits_says_so_and_comes_next() -> None:
@@ -74,54 +133,20 @@ def test_a_run_that_another_one_calls_does_not_wait_for_that() -> None:
         pass
 
 
-def test_a_lock_whose_folder_was_removed_ends_without_a_word(folder: Path) -> None:
-    """Two threads have it then."""
-    with device_lock(target()):
-        shutil.rmtree(folder)
-        other = threading.Thread(target=lambda: device_lock(target()).__enter__())
-        other.start()
-        other.join()
-
-
-def test_a_lock_with_odd_content_names_nobody(folder: Path) -> None:
-    with device_lock(target()):
-        (lock,) = folder.iterdir()
-        lock.write_bytes(b"\xff\x1b[31m")
+def test_a_socket_that_does_not_listen_names_nobody() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.bind(_name(target()))
         with pytest.raises(DeviceError, match="in use by a run of another process"), device_lock(target()):
             pass
 
 
-def test_files_are_this_users_alone(folder: Path) -> None:
-    with device_lock(target(uuid="../../GPU 1")):
-        (lock,) = folder.iterdir()
-    assert (lock.name, folder.stat().st_mode & 0o777, lock.stat().st_mode & 0o777) == (
-        ".._.._GPU_1.lock",
-        0o700,
-        0o600,
-    )
+def test_a_process_that_may_make_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> bool:
+        raise PermissionError(1, "Operation not permitted")
 
-
-@pytest.mark.parametrize("obstacle", ["a file", "a link", "a FIFO", "another's"])
-def test_a_folder_that_cannot_hold_locks(obstacle: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if obstacle == "a file":
-        folder.touch()
-    elif obstacle == "a link":
-        folder.mkdir()
-        (folder / "GPU-1.lock").symlink_to("/dev/null")
-    elif obstacle == "a FIFO":
-        folder.mkdir()
-        os.mkfifo(folder / "GPU-1.lock")
-    else:
-        monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    with pytest.raises(DeviceError, match="set XDG_RUNTIME_DIR to a folder of yours"), device_lock(target()):
+    monkeypatch.setattr(locks, "_is_bound", refused)
+    with pytest.raises(DeviceError, match="cannot be made"), device_lock(target()):
         pass
-
-
-def test_a_relative_runtime_folder_is_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", ".")
-    with device_lock(target()):
-        assert list(tmp_path.iterdir()) == []
 
 
 class TestCommand:

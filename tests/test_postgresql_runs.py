@@ -20,6 +20,7 @@ from tests.test_postgresql_writers import wait_until
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import fleet
 from tsm2_tune.tuner.events import FleetStarted, RunEnded
+from tsm2_tune.tuner.locks import MACHINE_VARIABLE
 from tsm2_tune.tuner.target import Target, find_target
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +59,7 @@ def tuned(address: str, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.quick_command", *TUNE, "--db", address],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
-        env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
+        env={**os.environ, MACHINE_VARIABLE: str(folder)},
     )  # fmt: skip
 
 

@@ -1,79 +1,97 @@
-"""One run at a time on a device: two would disturb each other's times, and take each other's memory."""
+"""One run at a time on a device: two would disturb each other's times, and take each other's memory.
+
+The lock is a listening Unix socket with an abstract name. It has no file and no owner, so all users, environments and
+folders of a machine share it, and the kernel removes it when its process ends. A run that finds it taken asks the
+kernel whose it is. Containers share it where they share the host's network.
+"""
 
 from __future__ import annotations
 
-import fcntl
+import errno
+import hashlib
 import os
-import re
-import stat
-import tempfile
+import socket
+import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.tuner.target import Target
 
-MOST_DIGITS = 10  # of a process's number
+MACHINE_VARIABLE = "TSM2_TUNE_MACHINE"
+PAUSE_SECONDS = 0.05  # before a name is tried again
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
 _threads: dict[str, int] = {}  # of this process, that have a lock, by its name
 
 
 @contextmanager
 def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> Iterator[None]:
-    """The device is this run's alone, of all runs of this user, while this is open and the process lives.
+    """Keep the device for this run alone, of all runs on this machine, while this is open and the process lives.
 
-    Where another run has it: DeviceError, or with `wait`, which is told so once, not before that one has ended.
+    If another run has it: DeviceError, or with `wait`, which is told so once, not before that one has ended.
     Nobody waits for the run which called this one.
     """
-    folder = _folder()
-    name = re.sub(r"[^\w.-]+", "_", target.identity.uuid or target.spec, flags=re.ASCII)
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if found.st_uid != os.geteuid():
-            raise PermissionError(0, "it is another user's")
-        # Never removed: who waits for a file that is gone would hold another one than who comes next.
-        opened = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        if not stat.S_ISREG(os.fstat(opened).st_mode):
-            os.close(opened)
-            raise OSError(0, f"{name}.lock there is no regular file")
-    except OSError as error:
-        raise DeviceError(
-            f"the lock of device {target.identity.name} cannot be made in {folder} ({error.strerror}):"
-            " set XDG_RUNTIME_DIR to a folder of yours"
-        ) from None
-    try:
-        _lock(opened, target, None if _threads.get(name) == threading.get_ident() else wait)
+    name = _name(target)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lock:
+        try:
+            _bind(lock, name, target, None if _threads.get(name) == threading.get_ident() else wait)
+        except OSError as error:
+            raise DeviceError(
+                f"the lock of device {target.identity.name} cannot be made ({error.strerror}):"
+                " allow this process to bind Unix sockets"
+            ) from None
+        lock.listen()
         _threads[name] = threading.get_ident()
         try:
             yield
         finally:
-            _threads.pop(name, None)  # another thread's, where the file was removed meanwhile
-    finally:
-        os.close(opened)
+            del _threads[name]
 
 
-def _lock(opened: int, target: Target, wait: Callable[[str], object] | None) -> None:
+def _name(target: Target) -> str:
+    """Return the socket's name: of the device, and of the machine where the environment names one."""
+    of = f"{os.environ.get(MACHINE_VARIABLE, '')}\n{target.identity.uuid or target.spec}"
+    return f"\0tsm2-tune-{hashlib.sha256(os.fsencode(of)).hexdigest()}"
+
+
+def _bind(lock: socket.socket, name: str, target: Target, wait: Callable[[str], object] | None) -> None:
+    """Bind the lock once no other run has it. DeviceError, which names that run's process, without `wait`."""
+    is_told = False
+    while not _is_bound(lock, name):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder:
+            sentence = f"device {target.identity.name} is in use by a run of {_process(holder, name)}"
+            if wait is None:
+                raise DeviceError(f"{sentence}: wait for its end with --wait, or choose another device")
+            if not is_told:
+                wait(f"{sentence}: waiting for its end")
+                is_told = True
+            with suppress(OSError):
+                holder.recv(1)  # nothing comes: the connection ends when the holder does
+        time.sleep(PAUSE_SECONDS)
+
+
+def _is_bound(lock: socket.socket, name: str) -> bool:
+    """Bind the lock, and return whether that was done: no other socket may have the name."""
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        found = os.pread(opened, MOST_DIGITS, 0).decode(errors="replace").strip()
-        who = f"process {found}" if found.isdecimal() else "another process"
-        sentence = f"device {target.identity.name} is in use by a run of {who}"
-        if wait is None:
-            raise DeviceError(f"{sentence}: wait for its end with --wait, or choose another device") from None
-        wait(f"{sentence}: waiting for its end")
-        fcntl.flock(opened, fcntl.LOCK_EX)
-    os.ftruncate(opened, 0)
-    os.pwrite(opened, f"{os.getpid()}\n".encode(), 0)
+        lock.bind(name)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
 
 
-def _folder() -> Path:
-    """This user's, until the machine is started again: as the XDG Base Directory Specification has it."""
-    given = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
-    usual = Path(f"/run/user/{os.geteuid()}")
-    for runtime in (given, usual):
-        if runtime.is_absolute() and os.access(runtime, os.W_OK):
-            return runtime / "tsm2-tune"
-    return Path(tempfile.gettempdir()) / f"tsm2-tune-{os.geteuid()}"
+def _process(holder: socket.socket, name: str) -> str:
+    """Connect to the process that has the lock, and return what it is called."""
+    try:
+        holder.setblocking(False)  # where many wait, no more are taken
+        holder.connect(name)
+        holder.setblocking(True)
+        number, _, _ = _CREDENTIALS.unpack(
+            holder.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+    except OSError:  # it ended just now, or does not listen
+        number = 0
+    return f"process {number}" if number else "another process"  # 0 in another container
