@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection
 
 from tests.command import run
-from tests.fabricated import ADDED, dated, trial, tuning_run
+from tests.fabricated import ADDED, dated, downgrade, trial, tuning_run
 from tests.servers import TestServer, asked
 from tests.tampering import good_database
 from tests.test_importing import best, facts
@@ -35,7 +35,7 @@ def test_files_are_merged_into_a_server_and_back(address: str, tmp_path: Path) -
     with Store.open(other, create=True) as store:
         store.add_trial(tuning_run("NVIDIA H100"), trial(600))
     lines = said("merge", one, other, "--db", address).splitlines()
-    assert [line.partition(": ")[2][:8] for line in lines] == ["12 trial", "1 trial "]
+    assert [line.partition(": ")[2][:8] for line in lines] == ["added 12", "added 1 "]
     assert "nothing new" in said("merge", one, "--db", address)
     said("merge", address, "--db", back)
     assert facts(Path(back)) == facts(place_of(address))  # type: ignore[arg-type]
@@ -63,6 +63,7 @@ def test_an_import_goes_on_where_the_server_was_restarted(
         write(connection, device, problem, *more)
 
     monkeypatch.setattr(merging, "write", restarted)
+    monkeypatch.setattr(merging, "HOLD_SECONDS", 0)
     assert "added 12 trials" in said("merge", str(path), "--db", address)
     assert places[1] == places[2], "what was lost is written again"
     monkeypatch.setattr(merging, "write", write)
@@ -121,4 +122,5 @@ def test_schema_20_of_a_server_is_migrated(address: str, path: Path) -> None:
     assert "(superseded = 0)" in asked(address, indices)[0][0]
     assert asked(address, f"{collation} AND table_name = 'trial'") == [("C",)]
     assert said("check", "--db", address) == said("check", "--db", str(path))
+    downgrade(path, 20)  # which is migrated, too
     assert facts(place_of(address)) == facts(path)  # type: ignore[arg-type]
