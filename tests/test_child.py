@@ -39,6 +39,14 @@ with multiprocessing.get_context("fork").Pool(1) as pool:
     assert pool.apply(tune) == 1
 """
 
+EXAMINED = """
+import sys
+from tsm2_tune.tuner.doctor.examination import examine
+sys.path.insert(0, "")
+found = examine("cpu", sys.argv[1]).findings
+assert found and not any("looking failed" in one.text for one in found), found
+"""
+
 
 def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(child.ROOT)}
@@ -49,7 +57,7 @@ def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
 class TestOnHost:
     pytestmark = ON_HOST
 
-    @pytest.mark.parametrize("script", [AT_ONCE, IN_A_POOL], ids=["at once", "in a pool"])
+    @pytest.mark.parametrize("script", [AT_ONCE, IN_A_POOL, EXAMINED], ids=["at once", "in a pool", "doctor"])
     def test_nothing_in_the_working_folder_runs(self, script: str, tmp_path: Path) -> None:
         for name in NAMES.split():
             (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n")

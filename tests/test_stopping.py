@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -15,7 +15,9 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.command import TUNE, run
+from tests.fabricated import plain_sql
 from tests.on_host import ON_HOST
+from tests.swallowing_command import in_destructor, in_weak_reference
 from tsm2_tune.tuner import stopping
 from tsm2_tune.tuner import worker as workers
 from tsm2_tune.tuner.child import start_child
@@ -26,6 +28,7 @@ from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.worker import AttemptResult, Worker
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STATUSES = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 
 def send(number: int) -> None:
@@ -68,26 +71,8 @@ def test_a_second_signal_does_not_disturb_the_end() -> None:
     assert caught.value.number == signal.SIGTERM
 
 
-def _in_destructor(work: Callable[[], None]) -> None:
-    class Ended:
-        def __del__(self) -> None:
-            work()
-
-    Ended()
-
-
-def _in_weak_reference(work: Callable[[], None]) -> None:
-    class Ended:
-        pass
-
-    ended = Ended()
-    reference = weakref.ref(ended, lambda _: work())
-    del ended
-    assert reference() is None
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("swallowing", [_in_destructor, _in_weak_reference])
+@pytest.mark.parametrize("swallowing", [in_destructor, in_weak_reference])
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_that_a_destructor_swallows_ends_the_run(
     number: int, swallowing: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch
@@ -104,6 +89,7 @@ def test_a_signal_that_a_destructor_swallows_ends_the_run(
         except Stopped as stopped:
             stop = stopped
         assert stop is not None
+        assert stop.number == number
 
 
 @pytest.mark.parametrize("within", [held, nullcontext])
@@ -181,9 +167,7 @@ def test_nohup_is_obeyed() -> None:
 class TestCommand:
     pytestmark = ON_HOST
 
-    @pytest.mark.parametrize(
-        ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
-    )
+    @pytest.mark.parametrize(("number", "status"), STATUSES)
     def test_a_run_ends_with_the_sentence_of_ctrl_c(
         self, number: int, status: int, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -208,6 +192,18 @@ class TestCommand:
             f"stopped; every trial that ended is in {path}: run the same command again to continue" in result.output
         )
         assert [process.returncode for process in closed if process] == [-signal.SIGKILL]
+
+    @pytest.mark.parametrize("swallowing", ["in_destructor", "in_weak_reference"])
+    @pytest.mark.parametrize(("number", "status"), STATUSES)
+    def test_a_run_ends_by_a_signal_that_its_destructors_swallow(
+        self, number: int, status: int, swallowing: str, path: Path
+    ) -> None:
+        command = [sys.executable, "-m", "tests.swallowing_command", swallowing, str(int(number)), str(path)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert ended.returncode == status, ended.stdout + ended.stderr
+        assert "swallowed" in ended.stderr
+        assert "stopped; every trial that ended is in" in ended.stdout
+        assert plain_sql(path, "SELECT * FROM claim") == []
 
     def test_nohup_keeps_a_run(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         attempt = Worker.attempt

@@ -24,10 +24,11 @@ from tsm2_tune.tuner.blas_threads import VARIABLE
 from tsm2_tune.tuner.stopping import SIGNALS, held
 
 # Standard modules come first, then what the caller can import, then what files beside site-packages add.
-START = (
+ISOLATED = (
     "import sys, json; sys.path += json.loads(sys.argv[1]); import site; site.main();"
-    " from tsm2_tune.tuner.child import begin; begin(*sys.argv[2:])"
+    " program = sys.argv[2]; del sys.argv[1:3]; exec(program)"
 )
+START = "from tsm2_tune.tuner.child import begin; begin(*sys.argv[1:])"
 ROOT = Path(__file__).parents[2]
 FIRST_FREE = 3  # numbers below are standard streams, which a caller may have closed
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
@@ -38,15 +39,14 @@ def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess
 
     Signals that end a run are blocked in it until `serve` unblocks them. OSError if the system refuses a process.
     """
-    executable = python_executable()
+    isolated = isolated_python(START)
     ours, theirs = Pipe()
     number = -1
     try:
         with theirs:
             number = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_FREE)
         function = f"{serve.__module__}:{serve.__qualname__}"
-        command = [executable, "-I", "-S", "-c", START, json.dumps(search_path())]
-        command += [str(number), str(os.getpid()), function, *arguments]
+        command = [*isolated, str(number), str(os.getpid()), function, *arguments]
         with held():  # a signal that came to the process before it is ready would end it with a traceback
             before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             try:
@@ -78,14 +78,23 @@ def begin(number: str, parent: str, function: str, *arguments: str) -> None:
     getattr(import_module(module), name)(Connection(int(number)), *arguments)
 
 
+def isolated_python(program: str) -> list[str]:
+    """Return the command that runs the program, to which its arguments are added.
+
+    Python's own modules come first in it, then what this process can import. DeviceError as of python_executable.
+    """
+    mode = f"utf8={sys.flags.utf8_mode}"  # of file names; an isolated Python ignores PYTHONUTF8
+    return [python_executable(), "-I", "-S", "-X", mode, "-c", ISOLATED, json.dumps(search_path()), program]
+
+
 def search_path() -> list[str]:
     """Return the folders of this package and of what this process can import, without its working folder."""
     try:
         working = os.path.realpath(os.getcwd())
     except OSError:  # it was removed
         working = ""
-    others = (one for one in sys.path if os.path.isabs(one) and os.path.realpath(one) != working)
-    return list(dict.fromkeys([str(ROOT), *others]))
+    found = [one for one in sys.path if os.path.isabs(one) and os.path.realpath(one) != working]
+    return found if str(ROOT) in found else [str(ROOT), *found]
 
 
 def python_executable() -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_SECONDS = 0.1  # between two looks at whether what was raised is on its way still
@@ -30,8 +31,8 @@ class _State:
     """Signals of this process. Its main thread alone runs handlers."""
 
     held: int = 0  # how many `held` are open
-    waiting: int | None = None  # the signal that came meanwhile
-    stopping: bool = False  # one has come: those after it change nothing, so that the end is undisturbed
+    number: int | None = None  # the first signal that came: it ends the run, and gives the exit status
+    is_waiting: bool = False  # whether it is to be raised when the last `held` closes
     raised: weakref.ref[Stopped] | None = None  # for it; dead once something swallowed it
     last: float | None = None  # when the end is forced, as a second signal came
 
@@ -39,10 +40,11 @@ class _State:
     def is_due(self) -> bool:
         """Whether Stopped must be raised again: a destructor swallowed it, or the end takes too long."""
         swallowed = self.raised is not None and self.raised() is None
-        return self.stopping and (swallowed or (self.last is not None and time.monotonic() > self.last))
+        return self.number is not None and (swallowed or (self.last is not None and time.monotonic() > self.last))
 
 
 _state = _State()
+_sending = threading.Lock()  # held while a signal is sent again, so that none is sent once nobody handles it
 
 
 @contextmanager
@@ -52,24 +54,30 @@ def stoppable(signals: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
     A destructor or a callback of a weak reference swallows what is raised in it. So a thread sends the signal again
     until it gets here.
     """
-    before = {}
+    before: dict[int, Any] = {}
     closed = threading.Event()
-    if threading.current_thread() is threading.main_thread():
-        _state.stopping, _state.waiting, _state.raised, _state.last = False, None, None, None
-        for number in signals:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, _stop)
-        if before:
-            arguments = (closed, threading.get_ident(), next(iter(before)))
-            threading.Thread(target=_send_again, args=arguments, name="signals", daemon=True).start()
     try:
+        with held():
+            if threading.current_thread() is threading.main_thread():
+                _state.number, _state.is_waiting, _state.raised, _state.last = None, False, None, None
+                for number in signals:
+                    if signal.getsignal(number) is not signal.SIG_IGN:
+                        before[number] = signal.signal(number, _stop)
+            if before:
+                arguments = (closed, threading.get_ident())
+                threading.Thread(target=_send_again, args=arguments, name="signals", daemon=True).start()
         yield
     finally:
-        closed.set()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if before:
-            _state.stopping = False
+        try:
+            with held():  # so that all handlers are put back
+                with _sending:
+                    closed.set()
+                signal.pthread_sigmask(signal.SIG_BLOCK, ())  # a system call: it delivers what was sent just before
+                for changed, handler in before.items():
+                    signal.signal(changed, handler)
+        finally:
+            if before:
+                _state.number = None
 
 
 @contextmanager
@@ -96,37 +104,41 @@ def held() -> Iterator[None]:
         yield
     finally:
         _state.held -= 1
-        if not _state.held and _state.waiting is not None:
-            number, _state.waiting = _state.waiting, None
-            raise _stopped(number)
+        if not _state.held and _state.is_waiting:
+            _state.is_waiting = False
+            raise _stopped()
 
 
 def is_stopping() -> bool:
     """Whether a signal has come that ends the run."""
-    return _state.stopping
+    return _state.number is not None
 
 
 def _stop(number: int, _: FrameType | None) -> None:
-    if _state.stopping and not _state.is_due:
+    is_first, is_forced = _state.number is None, _state.last is not None
+    if is_first:
+        _state.number = number
+    elif not _state.is_due:
         _state.last = _state.last or time.monotonic() + LAST_SECONDS
         return
-    is_forced, _state.stopping = _state.stopping and _state.last is not None, True
-    _state.last = time.monotonic() + LAST_SECONDS if is_forced else None
+    elif is_forced:
+        _state.last = time.monotonic() + LAST_SECONDS
     if _state.held and not is_forced:
-        _state.waiting = number
+        _state.is_waiting = True
     else:
-        raise _stopped(number)
+        raise _stopped()
 
 
-def _stopped(number: int) -> Stopped:
-    """Return what to raise. No frame keeps it, so that its end is seen."""
-    error = Stopped(number)
+def _stopped() -> Stopped:
+    """Return what to raise for the first signal. No frame keeps it, so that its end is seen."""
+    error = Stopped(signal.SIGINT if _state.number is None else _state.number)
     _state.raised = weakref.ref(error)
     return error
 
 
-def _send_again(closed: threading.Event, thread: int, number: int) -> None:
-    """Send the signal to the thread whenever Stopped is due again."""
+def _send_again(closed: threading.Event, thread: int) -> None:
+    """Send the first signal to the thread whenever Stopped is due again."""
     while not closed.wait(LOOK_SECONDS):
-        if _state.is_due:
-            signal.pthread_kill(thread, number)
+        with _sending:
+            if _state.is_due and _state.number is not None and not closed.is_set():
+                signal.pthread_kill(thread, _state.number)

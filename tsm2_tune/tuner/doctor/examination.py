@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from tsm2_tune.errors import TuneError
+from tsm2_tune.tuner.child import isolated_python
 from tsm2_tune.tuner.doctor.driver import NO_GPU, driver
 from tsm2_tune.tuner.doctor.finding import Finding, Question, State, note, problem
 from tsm2_tune.tuner.doctor.nvidia_smi import nvidia_smi
@@ -113,7 +115,7 @@ def _examined(name: str, question: Question) -> list[Finding]:
         answered = printed.rpartition(MARK)[2] if MARK in printed else None
         if answered is not None:
             return [Finding(**{**one, "state": State(one["state"])}) for one in json.loads(answered)]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TuneError) as error:
         why = in_a_line(str(error))
     probe = PROBES[name]
     tell = problem if probe.is_needed else note
@@ -122,9 +124,9 @@ def _examined(name: str, question: Question) -> list[Finding]:
 
 def _run(name: str, question: Question, folder: str) -> tuple[str, str]:
     """What the probe's process prints, and how it failed if it did. It never waits longer than the limits."""
-    environment = {**os.environ, "TMPDIR": folder, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    environment = {**os.environ, "TMPDIR": folder}
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", PROGRAM, name, json.dumps(asdict(question))],
+        [*isolated_python(PROGRAM), name, json.dumps(asdict(question))],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
