@@ -59,6 +59,6 @@ if __name__ == "__main__":
     make_quick(setattr)
     name, number, path = sys.argv[1:]
     swallowing = {"in_destructor": in_destructor, "in_weak_reference": in_weak_reference}[name]
-    Worker.attempt = stopped_within(swallowing, int(number))
+    Worker.attempt = stopped_within(swallowing, int(number))  # type: ignore[method-assign]
     sys.argv = ["tsm2-tune", *TUNE[:-1], "1000", "--db", path]
     main()

@@ -9,6 +9,7 @@ def main() -> None:
     """Run the command. What standard output's encoding lacks is written as it is escaped in Python."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # standard error does so already
         sys.stdout.reconfigure(errors="backslashreplace")
+    sys.unraisablehook = _ignored
     try:
         from tsm2_tune.cli import main as command
 
@@ -17,6 +18,12 @@ def main() -> None:
         sys.exit(130)  # as shells have it
     finally:
         _flush()
+
+
+def _ignored(swallowed: "sys.UnraisableHookArgs") -> None:
+    """Tell what a destructor swallows, but no signal: that one is sent again until it ends the run."""
+    if not isinstance(swallowed.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(swallowed)
 
 
 def _flush() -> None:
