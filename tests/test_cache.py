@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pwd
 import re
 import shutil
 import threading
@@ -14,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import platformdirs
 import pytest
 
 from tests.command import run
@@ -110,18 +110,30 @@ def test_a_link_to_a_folder_is_judged_by_where_it_leads(folder: Path, tmp_path: 
 
 
 def test_a_relative_cache_home_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As its standard says. Not every platformdirs does."""
+    """As its standard says."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     for relative in ("relative", "../relative", ""):
         monkeypatch.setenv("XDG_CACHE_HOME", relative)
         assert cache_folder() == tmp_path / "home" / ".cache" / "tsm2-tune" / "binaries"
-    monkeypatch.setattr(platformdirs, "user_cache_path", lambda _: Path("relative", "tsm2-tune"))
-    assert cache_folder() == tmp_path / "home" / ".cache" / "tsm2-tune" / "binaries"
-    monkeypatch.setenv("HOME", "relative")
+    assert list(tmp_path.iterdir()) == [tmp_path / "home"]
+
+
+@pytest.mark.parametrize("home", [None, "", "relative"])
+def test_a_home_that_is_not_known_is_the_users(
+    home: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if home is None:
+        monkeypatch.delenv("HOME")
+    else:
+        monkeypatch.setenv("HOME", home)
+    user = pwd.struct_passwd(("one", "x", 1, 1, "", str(tmp_path), ""))
+    monkeypatch.setattr(pwd, "getpwuid", {os.geteuid(): user}.__getitem__)
+    assert cache_folder() == tmp_path / ".cache" / "tsm2-tune" / "binaries"
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
     with pytest.raises(InputError, match="set XDG_CACHE_HOME or HOME to an absolute path"):
         cache_folder()
-    assert list(tmp_path.iterdir()) == [tmp_path / "home"]
 
 
 @pytest.mark.parametrize("which", ["binary", "report", "shard"])

@@ -1,12 +1,14 @@
 """`tsm2-tune`, and `python -m tsm2_tune`: the command, with an early Ctrl-C as quiet as a late one."""
 
 import io
+import os
 import sys
 from contextlib import suppress
 
 
 def main() -> None:
     """Run the command. What standard output's encoding lacks is written as it is escaped in Python."""
+    _open_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # standard error does so already
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.unraisablehook = _ignored
@@ -24,6 +26,15 @@ def _ignored(swallowed: "sys.UnraisableHookArgs") -> None:
     """Tell what a destructor swallows, but no signal: that one is sent again until it ends the run."""
     if not isinstance(swallowed.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(swallowed)
+
+
+def _open_streams() -> None:
+    """Open the null device in place of streams that the caller closed: another file would have such a number."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is the stream's
+            os.set_inheritable(number, True)  # programs that are started would open their files there
+            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w"))
 
 
 def _flush() -> None:

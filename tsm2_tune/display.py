@@ -25,9 +25,9 @@ LEAST_TEXT_WIDTH = 20  # of a column that folds
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Of standard output or standard error. A size in the environment that is no number counts for nothing."""
+    """Of standard output or standard error. A size in the environment that is 0 or no number counts for nothing."""
     for name in ("COLUMNS", "LINES"):
-        if not re.fullmatch("[0-9]{1,5}", os.environ.get(name, "0")):
+        if not re.fullmatch("0*[1-9][0-9]{0,4}", os.environ.get(name, "80")):
             del os.environ[name]
     from rich.console import Console
 

@@ -134,7 +134,7 @@ def _log(library: Any, program: ctypes.c_void_p) -> str:
 
 def _by_nvcc(text: str, bits: int, arch: str) -> bytes:
     places = [os.path.join(home, "bin") for home in _named_toolkits()]
-    places += [os.environ.get("PATH", os.defpath), os.path.join(TOOLKIT, "bin")]
+    places += [os.environ.get("PATH") or os.defpath, os.path.join(TOOLKIT, "bin")]
     nvcc = shutil.which("nvcc", path=os.pathsep.join(filter(None, places)))
     if nvcc is None:
         raise _Refused("nvcc is not here")

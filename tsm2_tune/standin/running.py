@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.environment import program_path
 
 OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
 OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH)  # they send these to all processes in the foreground
@@ -147,7 +147,7 @@ def path_of_program(name: str) -> str:
     """The program's file. InputError where there is none that can be run."""
     if name.startswith("-"):
         raise InputError(f"no option {name}: see --help; the program and its arguments come after --")
-    path = shutil.which(name)
+    path = program_path(name)
     if path is not None:
         return path
     is_file = os.path.isfile(name)

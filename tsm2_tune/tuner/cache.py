@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import pwd
 import re
 import secrets
 import shutil
@@ -15,8 +16,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-import platformdirs
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.supervisor import LOCK
@@ -89,9 +88,13 @@ def _make_trusted(folder: Path) -> None:
 
 
 def named_folder() -> Path:
-    folder = platformdirs.user_cache_path("tsm2-tune") / "binaries"
-    if not folder.is_absolute():  # the XDG standard has a relative $XDG_CACHE_HOME ignored; platformdirs takes it
-        folder = Path(os.path.expanduser("~"), ".cache", "tsm2-tune", "binaries")
+    """Return the folder by the XDG standard, which ignores relative paths. InputError where no user has one here."""
+    home = os.environ.get("HOME", "")
+    if not os.path.isabs(home):
+        with suppress(KeyError):  # a user without an entry, as containers have
+            home = pwd.getpwuid(os.geteuid()).pw_dir
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(base if os.path.isabs(base) else os.path.join(home, ".cache"), "tsm2-tune", "binaries")
     if not folder.is_absolute():
         raise InputError("no folder for the cache: set XDG_CACHE_HOME or HOME to an absolute path")
     return folder

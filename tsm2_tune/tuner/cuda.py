@@ -28,6 +28,7 @@ from tsm2_tune.tuner.trial import Cache, DeviceIdentity, in_a_line
 
 CEILING_STREAM_BYTES = 4 * 2**30  # far past any L2, a millisecond on today's fastest memory
 CEILING_SAMPLES = 11
+UNKNOWN_CLOCK_KHZ, UNKNOWN_BUS_BITS = 1_500_000, 4096  # where a driver says 0, as some of virtual GPUs do
 # Of the kernels mma_rate_*: the oldest compute capability that has the instruction, and the k of its m16n8k...
 MMA_TYPES = {"f64": ((9, 0), 8), "bf16": ((8, 0), 16), "f16": ((8, 0), 16), "tf32": ((8, 0), 8)}
 MMA_CHAINS = 8  # independent ones in a warp
@@ -78,8 +79,8 @@ def query_limits(drv: Any, device: Any) -> DeviceLimits:
     """The limits that the driver reports."""
     attribute = drv.device_attribute
     asked = device.get_attribute
-    memory_clock_khz = asked(attribute.MEMORY_CLOCK_RATE)
-    bus_bits = asked(attribute.GLOBAL_MEMORY_BUS_WIDTH)
+    memory_clock_khz = asked(attribute.MEMORY_CLOCK_RATE) or UNKNOWN_CLOCK_KHZ
+    bus_bits = asked(attribute.GLOBAL_MEMORY_BUS_WIDTH) or UNKNOWN_BUS_BITS
     return DeviceLimits(
         name=in_a_line(device.name()),
         compute_capability=tuple(device.compute_capability()),
@@ -95,7 +96,7 @@ def query_limits(drv: Any, device: Any) -> DeviceLimits:
         smem_bytes_reserved_per_block=asked(attribute.RESERVED_SHARED_MEMORY_PER_BLOCK),
         sms=asked(attribute.MULTIPROCESSOR_COUNT),
         l2_bytes=asked(attribute.L2_CACHE_SIZE),
-        sm_clock_mhz=asked(attribute.CLOCK_RATE) / 1e3,
+        sm_clock_mhz=(asked(attribute.CLOCK_RATE) or UNKNOWN_CLOCK_KHZ) / 1e3,
         # Two transfers a clock: HBM and GDDR both report half of their data rate.
         dram_gbytes_per_s=2 * memory_clock_khz * 1e3 * bus_bits / 8 / 1e9,
         memory_bytes=device.total_memory(),

@@ -28,7 +28,7 @@ from sqlalchemy.pool import Pool, QueuePool, StaticPool
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import layout, migrations
 from tsm2_tune.tuner.addresses import Address, is_bundled, place_of
-from tsm2_tune.tuner.mounts import UNCHANGED, Unchanged, network_of, refusal
+from tsm2_tune.tuner.mounts import UNCHANGED, Unchanged, free_bytes_of, network_of, refusal
 from tsm2_tune.tuner.openable import refuse_unopenable
 from tsm2_tune.tuner.repeating import repeated
 from tsm2_tune.tuner.stopping import held
@@ -290,6 +290,8 @@ def _half_written(path: Path, error: object) -> StoreError | None:
 def refused(path: object, error: object) -> StoreError:
     """What SQLite's refusal means."""
     code = code_of(error)
+    if _extended_code(error) == sqlite3.SQLITE_READONLY_DBMOVED:
+        return StoreError(f"{path} was moved or removed while it was open: put it back, or run this again without it")
     said = " ".join(str(error)[:DETAIL_CHARACTERS].split())
     refusal = f"was refused by SQLite ({said}): restore a copy, or name another file with --db"
     remedy = REMEDIES.get(code, refusal)
@@ -298,9 +300,13 @@ def refused(path: object, error: object) -> StoreError:
 
 def code_of(error: object) -> int:
     """SQLite's primary result code."""
+    return _extended_code(error) & 0xFF
+
+
+def _extended_code(error: object) -> int:
     refusal = error.orig if isinstance(error, DBAPIError) else error
     code: int = getattr(refusal, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-    return code & 0xFF
+    return code
 
 
 def _full_folder(path: object) -> str:
@@ -308,8 +314,8 @@ def _full_folder(path: object) -> str:
     own = os.path.dirname(os.path.abspath(str(path)))
     for folder in (own, os.environ.get("SQLITE_TMPDIR") or tempfile.gettempdir()):
         with suppress(OSError):
-            found = os.statvfs(folder)
-            if found.f_bavail * found.f_frsize < LEAST_FREE_BYTES:
+            free_bytes = free_bytes_of(folder)
+            if free_bytes is not None and free_bytes < LEAST_FREE_BYTES:
                 return folder
     return own
 

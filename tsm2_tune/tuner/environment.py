@@ -8,6 +8,7 @@ basis and of the cache's keys. A compiler never sees any other variable.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable
 
 Variables = tuple[tuple[str, str], ...]  # names and values
@@ -19,6 +20,11 @@ OF_TEXTS = (  # by which GCC and Clang find headers and the programs that they s
 )  # fmt: skip
 OF_LINKERS = ("LIBRARY_PATH", "LD_RUN_PATH")  # which a cubin does not depend on
 DECIDING = (*OF_NVCC, *OF_TEXTS, *OF_LINKERS)
+
+
+def program_path(name: str) -> str | None:
+    """Return the program's file by PATH, by the system's if that is empty. None where none can be run."""
+    return shutil.which(name, path=os.environ.get("PATH") or os.defpath)
 
 
 def deciding(names: Iterable[str]) -> Variables:

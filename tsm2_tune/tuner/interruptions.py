@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.mounts import free_bytes_of
 from tsm2_tune.tuner.processes import Ended, Ending
 
 LEAST_FREE_BYTES = 16 * 2**20  # that a compiler's files fit in
@@ -110,11 +111,10 @@ def refuse_full_disk(folder: Path) -> None:
     """InputError where a compiler that failed may have done so for want of space: nothing can go on without it."""
     for place in (folder, Path(tempfile.gettempdir())):
         try:
-            found = os.statvfs(place)
+            found, free_bytes = os.statvfs(place), free_bytes_of(place)
         except OSError:  # it was removed
             continue
-        free_bytes = found.f_bavail * found.f_frsize
-        if free_bytes < LEAST_FREE_BYTES:
+        if free_bytes is not None and free_bytes < LEAST_FREE_BYTES:
             left = f"{free_bytes / 2**20:.1f} MiB left on the disk of {place}: free some space"
         elif found.f_files > 0 and found.f_favail < LEAST_FREE_FILES:  # 0 where files are not counted
             left = f"room for {found.f_favail} files left on the disk of {place}: remove some"

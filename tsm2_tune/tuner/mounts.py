@@ -23,6 +23,12 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 COUNTER = slice(24, 28)  # of a database's first bytes: another number after each transaction that wrote
 
 
+def free_bytes_of(folder: str | Path) -> int | None:
+    """Return the space that is left on the folder's disk; None where its file system does not tell."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize if found.f_blocks and found.f_frsize else None
+
+
 def network_of(path: Path) -> str:
     """The type of the network's file system that the path is on; "" where it is on none, or nobody tells."""
     try:

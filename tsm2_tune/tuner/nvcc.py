@@ -12,7 +12,7 @@ from pathlib import Path
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.tensor_cores import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.tuner.compiler import ANSWER_SECONDS, Toolchain, answer, script_digest
-from tsm2_tune.tuner.environment import OF_NVCC, OF_TEXTS, compiler_environment, deciding
+from tsm2_tune.tuner.environment import OF_NVCC, OF_TEXTS, compiler_environment, deciding, program_path
 from tsm2_tune.tuner.processes import run
 from tsm2_tune.tuner.trial import in_a_line
 
@@ -41,7 +41,7 @@ def find() -> Nvcc:
         if shutil.which("nvcc", path=str(folder)):
             return Nvcc(str(folder / "nvcc"), name, tuple(passed_over))
         passed_over.append(name)
-    found = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    found = program_path("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if found is None:
         places = "$CUDA_HOME/bin, $CUDA_PATH/bin, PATH and /usr/local/cuda/bin"
         raise ToolMissing(f"nvcc not found: looked in {places}; set CUDA_HOME")

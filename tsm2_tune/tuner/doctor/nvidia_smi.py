@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
+from tsm2_tune.tuner.environment import program_path
 from tsm2_tune.tuner.processes import Ending, run
 from tsm2_tune.tuner.trial import in_a_line
 
@@ -37,7 +36,7 @@ class _Refused(_Silent):
 
 def nvidia_smi(question: Question) -> list[Finding]:
     """A finding each of modes, clocks and processes; one where the tool is not here or fails."""
-    tool = shutil.which(TOOL)
+    tool = program_path(TOOL)
     means = "clocks, modes and other processes are not looked at"
     if tool is None:
         return [note(TOOL, "not found", means=means, remedy="install the driver's tools, and put them in PATH")]

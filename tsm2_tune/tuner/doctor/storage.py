@@ -16,7 +16,7 @@ from tsm2_tune.tuner import cache as binaries
 from tsm2_tune.tuner.addresses import EXAMPLE, Address, place_of
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.interruptions import LEAST_FREE_BYTES
-from tsm2_tune.tuner.mounts import network_of
+from tsm2_tune.tuner.mounts import free_bytes_of, network_of
 from tsm2_tune.tuner.trial import in_a_line
 
 PROBE_BYTES = 2**16
@@ -57,7 +57,7 @@ def cache(question: Question) -> list[Finding]:
         binaries.cache_folder()  # makes it, and refuses one that others can change
         _write(folder)
         kept, limit_bytes = list(binaries.entries()), binaries.cache_limit_bytes()
-        free_bytes = _free_bytes(folder)
+        free_bytes = free_bytes_of(folder)
     except TuneError as error:
         return [problem(name, in_a_line(str(error)), means="no kernel is compiled")]
     except OSError as error:
@@ -90,7 +90,7 @@ def database(question: Question) -> list[Finding]:
         return [problem(name, f"{path} cannot be written", means=means, remedy=remedy)]
     try:
         _write(folder)
-        free_bytes, locks_hold = _free_bytes(folder), _locks_hold(folder)
+        free_bytes, locks_hold = free_bytes_of(folder), _locks_hold(folder)
     except (OSError, sqlite3.Error) as error:
         found, remedy = _unwritable(folder, error)
         return [problem(name, found, means=means, remedy=remedy)]
@@ -106,8 +106,10 @@ def database(question: Question) -> list[Finding]:
     return [_of_space(name, found, free_bytes)]
 
 
-def _of_space(name: str, found: str, free_bytes: int) -> Finding:
-    """What is found, with the free space of its disk."""
+def _of_space(name: str, found: str, free_bytes: int | None) -> Finding:
+    """What is found, with the free space of its disk where that is known."""
+    if free_bytes is None:
+        return ok(name, found)
     found += f", {_mib(free_bytes)} free"
     remedy = "free some space"
     if free_bytes < LEAST_FREE_BYTES:
@@ -135,11 +137,6 @@ def _unwritable(folder: Path, error: OSError | sqlite3.Error) -> tuple[str, str]
         return f"{folder} is no folder", ELSEWHERE
     why = error.strerror if isinstance(error, OSError) else str(error)
     return f"{folder} cannot be written ({why})", f"make the folder writable, or {ELSEWHERE}"
-
-
-def _free_bytes(folder: Path) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
 
 
 def _mib(size_bytes: int) -> str:

@@ -11,6 +11,7 @@ from tsm2_tune.tuner.host.toolchain import cpu_name
 
 WARP_THREADS = 32
 UNKNOWN_CACHE_BYTES = 32 << 20
+UNKNOWN_MEMORY_BYTES = 1 << 30
 UNIT_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -64,7 +65,8 @@ def memory_bytes() -> int:
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     version_2, version_1 = "memory.max", "memory/memory.limit_in_bytes"
     granted = [_text(Path("/sys/fs/cgroup") / name) for name in (version_2, version_1)]
-    return min([physical, *(int(size) for size in granted if size.isdigit())])
+    sizes = [physical, *(int(size) for size in granted if size.isdigit())]
+    return min((size for size in sizes if size > 0), default=UNKNOWN_MEMORY_BYTES)
 
 
 def _text(path: Path) -> str:

@@ -44,14 +44,14 @@ class Mapping:
         kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
         address = _libc.mmap(None, size_bytes, access, kind, -1, 0)
         if address is None or address == _MAP_FAILED:
-            raise MemoryError(f"no {size_bytes} bytes of memory: {os.strerror(ctypes.get_errno())}")
+            raise MemoryError(f"{size_bytes} bytes of memory: {os.strerror(ctypes.get_errno())}")
         self.address: int = address
         self.size_bytes = size_bytes
 
     def deny(self, *, at_byte: int, size_bytes: int) -> None:
         """Make whole pages of it inaccessible."""
         if _libc.mprotect(self.address + at_byte, size_bytes, _NO_ACCESS) != 0:
-            raise MemoryError(f"cannot protect {size_bytes} bytes: {os.strerror(ctypes.get_errno())}")
+            raise MemoryError(f"the protection of {size_bytes} bytes: {os.strerror(ctypes.get_errno())}")
 
     def bytes_at(self, *, at_byte: int, size_bytes: int) -> npt.NDArray[np.uint8]:
         """A view of some of it; not to be used after `free`."""

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import shlex
-import shutil
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import takewhile
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.compiler import ANSWER_SECONDS, Toolchain, answer, script_digest
-from tsm2_tune.tuner.environment import OF_LINKERS, OF_TEXTS, Variables, deciding
+from tsm2_tune.tuner.environment import OF_LINKERS, OF_TEXTS, Variables, deciding, program_path
 from tsm2_tune.tuner.host import text
 from tsm2_tune.tuner.host.text import host_text
 from tsm2_tune.tuner.machine_code import machine_code_digest
@@ -127,7 +126,7 @@ def compiler_command() -> list[str]:
     except ValueError as error:
         raise ToolMissing(f"C++ compiler {os.environ['CXX']!r} is no command ({error}): mend or unset CXX") from None
     for name in named[:1] or COMPILERS:
-        path = shutil.which(name)
+        path = program_path(name)
         if path is not None:
             return [os.path.abspath(path), *named[1:]]
     if named and os.path.exists(named[0]):
@@ -152,7 +151,7 @@ class _File:
 def _files(command: tuple[str, ...]) -> tuple[_File, ...]:
     """Return the programs that the command names: a wrapper such as ccache, and what it wraps."""
     found = []
-    for path in filter(None, map(shutil.which, takewhile(lambda word: not word.startswith("-"), command))):
+    for path in filter(None, map(program_path, takewhile(lambda word: not word.startswith("-"), command))):
         facts = os.stat(path)
         found.append(_File(os.path.realpath(path), facts.st_size, facts.st_mtime_ns, facts.st_ino))
     return tuple(found)

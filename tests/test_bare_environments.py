@@ -1,0 +1,113 @@
+"""Streams that are closed, and sizes and variables that are empty or 0: nothing is known of them, and all works."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from tests.command import TUNE
+from tsm2_tune import display
+from tsm2_tune.tuner.doctor import storage
+from tsm2_tune.tuner.doctor.finding import Question
+from tsm2_tune.tuner.environment import program_path
+from tsm2_tune.tuner.host import limits
+from tsm2_tune.tuner.interruptions import refuse_full_disk
+from tsm2_tune.tuner.mounts import free_bytes_of
+
+COMMAND = (sys.executable, "-m", "tsm2_tune")
+HOMELESS = """
+import pwd
+pwd.getpwuid = {}.__getitem__
+from tsm2_tune.__main__ import main
+main()
+"""  # as of a user that a container's image does not know
+NO_FOLDER = "no folder for the cache: set XDG_CACHE_HOME or HOME to an absolute path"
+
+
+def closed(streams: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command from a shell that closes these streams first."""
+    script = ["sh", "-c", f'exec "$@" {streams}', "sh", *COMMAND, *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    return subprocess.run(script, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.mark.parametrize("streams", ["2>&-", ">&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "status"), [(("best",), 2), (("devices",), 0), (("cache", "show"), 0), (("--shapes", "8"), 2)]
+)
+def test_a_closed_stream_changes_no_exit_status(
+    streams: str, arguments: tuple[str, ...], status: int, tmp_path: Path
+) -> None:
+    ended = closed(streams, *arguments, folder=tmp_path)
+    assert ended.returncode == status, ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
+
+
+def test_a_run_with_closed_streams_stores_its_trials(tmp_path: Path) -> None:
+    """No file of it has the number of standard error, to which others write."""
+    assert closed("<&- >&- 2>&-", *TUNE, "--db", "results.db", folder=tmp_path).returncode == 0
+    assert "1 trial" in closed("2>&-", "db", "check", "--db", "results.db", folder=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (TUNE, 2),
+        (("ladder", "--device", "cpu", "--shapes", "64x64x64"), 2),
+        (("record", "--output", "-", "--", "true"), 2),
+        (("import", "pretuned:h100", "--db", "results.db"), 0),
+        (("cache", "show"), 2),
+        (("best",), 2),
+    ],
+)
+def test_a_user_without_a_home_is_told_what_to_set(arguments: tuple[str, ...], status: int, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", HOMELESS, *arguments], env={"PYTHONPATH": os.getcwd(), "PATH": os.environ["PATH"]},
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    said = ended.stdout + ended.stderr
+    assert ended.returncode == status, said
+    assert "Traceback" not in said
+    assert (NO_FOLDER in said) is (arguments[0] not in ("import", "best"))
+
+
+def test_the_doctor_finds_no_cache_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    (found,) = storage.cache(Question("cpu", "results.db"))
+    assert (found.state, found.found) == ("problem", NO_FOLDER)
+
+
+def test_a_size_of_0_is_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    monkeypatch.setenv("LINES", "00")
+    assert display.console().width == Console(_environ={}).width > 0
+
+
+def test_an_empty_path_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert program_path("sh") == shutil.which("sh", path=os.defpath) is not None
+
+
+def test_a_disk_of_no_size_is_not_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As some file systems of user space say."""
+    monkeypatch.setattr(
+        os, "statvfs", lambda _: SimpleNamespace(f_blocks=0, f_bavail=0, f_frsize=0, f_files=0, f_favail=0)
+    )
+    refuse_full_disk(tmp_path)
+    assert free_bytes_of(tmp_path) is None
+    assert storage._of_space("cache", "it", None).state == "ok"
+
+
+def test_memory_of_no_size_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sysconf", lambda _: 0)
+    assert limits.memory_bytes() > 0
