@@ -191,7 +191,7 @@ def test_a_trial_is_ten_lines_and_the_rest_is_asked_for(database: Path) -> None:
 
 
 def test_a_winner_is_one_line(winners: tuple[BestRow, ...]) -> None:
-    assert str(winners[0]).startswith("16x16x10000000:c128:tn on NVIDIA H200: tsm2:version=v3,")
+    assert str(winners[0]).startswith("16x16x10000000:c128:tn on NVIDIA H200: stream_a_complex_dmma ")
     assert "12345.6 us" in str(winners[0])
     assert "1.50 x cuBLAS" in str(winners[0])
     assert "\n" not in str(winners[0])

@@ -103,7 +103,7 @@ def _element_name(one: Any) -> str:
     """The text, or the name of NumPy's type."""
     scalar = getattr(one, "type", one)
     is_numpys = isinstance(scalar, type) and any(base.__module__ == "numpy" for base in scalar.__mro__)
-    name: str = scalar.__name__ if is_numpys else one  # which join refuses, if it is no text
+    name: str = dtype_spelt(scalar.__name__) if is_numpys else one  # which join refuses, if it is no text
     return name
 
 
@@ -133,7 +133,9 @@ def check_callable(what: str, function: object) -> None:
 
 def joined(what: str, names: Texts | None) -> str | None:
     """The names in a row, separated by commas; None where there are none. InputError for what is no text."""
-    return None if names is None else texts(what, names) or None
+    if names is None:
+        return None
+    return texts(what, names) if isinstance(names, str) else texts(what, names) or None
 
 
 def family_names(names: Texts | None) -> tuple[str, ...]:
