@@ -14,6 +14,7 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_SECONDS = 0.1  # between two looks at whether what was raised is on its way still
+AGAIN_SECONDS = 0.005  # where it was swallowed: many destructors in a row may do that
 LAST_SECONDS = 5.0  # that the end may take once a second signal asks for it
 
 
@@ -39,7 +40,7 @@ class _State:
     @property
     def is_due(self) -> bool:
         """Whether Stopped must be raised again: a destructor swallowed it, or the end takes too long."""
-        swallowed = self.raised is not None and self.raised() is None
+        swallowed = self.raised is not None and self.raised() is None and not self.is_waiting
         return self.number is not None and (swallowed or (self.last is not None and time.monotonic() > self.last))
 
 
@@ -138,7 +139,10 @@ def _stopped() -> Stopped:
 
 def _send_again(closed: threading.Event, thread: int) -> None:
     """Send the first signal to the thread whenever Stopped is due again."""
-    while not closed.wait(LOOK_SECONDS):
+    seconds = LOOK_SECONDS
+    while not closed.wait(seconds):
         with _sending:
-            if _state.is_due and _state.number is not None and not closed.is_set():
-                signal.pthread_kill(thread, _state.number)
+            number = None if closed.is_set() or not _state.is_due else _state.number
+            if number is not None:
+                signal.pthread_kill(thread, number)
+        seconds = LOOK_SECONDS if number is None else AGAIN_SECONDS
