@@ -131,7 +131,7 @@ def test_a_compiler_on_a_full_disk_says_nothing_about_the_kernel(
         return compile_text("#error no", kernel="", defines=(), toolchain=toolchain, limit_seconds=60)
 
     assert isinstance(compiled(), CompileFailure)
-    roomy = {"f_bavail": 2**30, "f_frsize": 4096, "f_files": 2**30, "f_favail": 2**30}
+    roomy = {"f_blocks": 2**30, "f_bavail": 2**30, "f_frsize": 4096, "f_files": 2**30, "f_favail": 2**30}
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**roomy, **full}))
     with pytest.raises(InputError, match="a compiler failed with " + left):
         compiled()

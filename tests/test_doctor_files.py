@@ -109,7 +109,7 @@ def test_a_full_tmpfs_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("free_bytes", "state"), [(2**20, State.PROBLEM), (2**28, State.NOTE), (2**40, State.OK)])
 def test_little_space_is_told(free_bytes: int, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = SimpleNamespace(f_bavail=free_bytes, f_frsize=1)
+    room = SimpleNamespace(f_blocks=9, f_bavail=free_bytes, f_frsize=1)
     monkeypatch.setattr(storage.os, "statvfs", lambda _: room)
     assert only(storage.cache(QUESTION)).state is state
 

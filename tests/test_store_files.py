@@ -167,7 +167,10 @@ def test_a_full_disk_is_named_by_its_folder(path: Path, monkeypatch: pytest.Monk
                 connection.exec_driver_sql("CREATE TABLE more (x)")
         return str(caught.value)
 
-    roomy, full = SimpleNamespace(f_bavail=2**20, f_frsize=4096), SimpleNamespace(f_bavail=0, f_frsize=4096)
+    roomy, full = (
+        SimpleNamespace(f_blocks=9, f_bavail=2**20, f_frsize=4096),
+        SimpleNamespace(f_blocks=9, f_bavail=0, f_frsize=4096),
+    )
     assert (
         said() == f"{path} cannot grow, the disk of {path.parent} is full: free some space there, then run this again"
     )
@@ -319,3 +322,23 @@ def test_a_family_of_an_older_version_is_told_what_it_is_called_now() -> None:
         assert before not in FAMILIES
         with pytest.raises(InputError, match=f"family '{before}' is called {now} now"):
             family_named(before)
+
+
+@pytest.mark.parametrize("how", ["moved", "removed", "replaced"])
+def test_a_file_that_is_gone_takes_no_more_trials(how: str, tmp_path: Path) -> None:
+    """SQLite would write them where nobody looks."""
+    path, elsewhere = tmp_path / "results.db", tmp_path / "elsewhere.db"
+    with Store.open(path, create=True) as store:
+        store.add_trial(tuning_run(), trial(500.0))
+        if how == "removed":
+            path.unlink()
+        else:
+            path.rename(elsewhere)
+        if how == "replaced":
+            path.touch()
+        with pytest.raises(StoreError, match="was moved, replaced or removed while it was open: put it back"):
+            store.add_trial(tuning_run(), trial(400.0))
+        if how == "moved":
+            elsewhere.rename(path)
+            store.add_trial(tuning_run(), trial(400.0, configuration(64)))
+            assert [row.median_us for row in store.best()] == [400.0]

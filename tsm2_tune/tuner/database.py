@@ -82,6 +82,7 @@ class Database:
         self.path = path  # by which messages call it
         self._engine, self._server, self._file = engine, server, file
         self._is_copy = False  # what is written would be lost
+        self._opened: tuple[Path, os.stat_result] | None = None  # the file, as it was when it was opened for writing
 
     @classmethod
     @contextmanager
@@ -107,6 +108,8 @@ class Database:
         database = cls(place, engine, file=Unchanged(place) if network else None)
         try:
             database._prepare(create=create)
+            if not network and not database._is_copy:
+                database._opened = _absolute(place), os.stat(place)
             yield database
         finally:
             database._engine.dispose()
@@ -228,6 +231,8 @@ class Database:
                 place_of(self.path)  # which refuses it
             network, remedy = network_of(self.path), REMEDIES[sqlite3.SQLITE_READONLY]
             raise refusal(self.path, network) if network else StoreError(f"{self.path} {remedy}")
+        if self._opened is not None:
+            _refuse_moved(*self._opened)
         try:
             with self._engine.connect().execution_options(writes=writes) as connection, connection.begin():
                 yield connection
@@ -290,8 +295,6 @@ def _half_written(path: Path, error: object) -> StoreError | None:
 def refused(path: object, error: object) -> StoreError:
     """What SQLite's refusal means."""
     code = code_of(error)
-    if _extended_code(error) == sqlite3.SQLITE_READONLY_DBMOVED:
-        return StoreError(f"{path} was moved or removed while it was open: put it back, or run this again without it")
     said = " ".join(str(error)[:DETAIL_CHARACTERS].split())
     refusal = f"was refused by SQLite ({said}): restore a copy, or name another file with --db"
     remedy = REMEDIES.get(code, refusal)
@@ -300,13 +303,19 @@ def refused(path: object, error: object) -> StoreError:
 
 def code_of(error: object) -> int:
     """SQLite's primary result code."""
-    return _extended_code(error) & 0xFF
-
-
-def _extended_code(error: object) -> int:
     refusal = error.orig if isinstance(error, DBAPIError) else error
     code: int = getattr(refusal, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-    return code
+    return code & 0xFF
+
+
+def _refuse_moved(path: Path, opened: os.stat_result) -> None:
+    """Raise StoreError where the file that was opened is not there: SQLite would go on to write into it."""
+    try:
+        is_there = os.path.samestat(os.stat(path), opened)
+    except OSError:
+        is_there = False
+    if not is_there:
+        raise StoreError(f"{path} was moved, replaced or removed while it was open: put it back, then run this again")
 
 
 def _full_folder(path: object) -> str:
