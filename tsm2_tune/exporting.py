@@ -45,6 +45,11 @@ from tsm2_tune.usage import Command, ended_by_signals, option, tell
     help="Whether a module holds compiled kernels, if nvcc is here to compile them.",
 )
 @option(
+    "--allow-unverified",
+    is_flag=True,
+    help="Export binaries that are not the verified ones, as after an update of the compiler.",
+)
+@option(
     "--launcher",
     is_flag=True,
     help="Embed a compiled launcher in a module, for faster calls (needs a C++ compiler).",
@@ -67,6 +72,7 @@ def export(
     family: str | None,
     output: str,
     binaries: bool,
+    allow_unverified: bool,
     launcher: bool,
     between: bool | None,
     within: str | None,
@@ -95,7 +101,7 @@ def export(
     measures = not no_measure
     wrong = contradiction(
         form, family=family, binaries=binaries, launcher=launcher, between=between, within=within, measure=measures,
-        wait=wait,
+        wait=wait, allow_unverified=allow_unverified,
     )  # fmt: skip
     if wrong is not None:
         raise click.UsageError(wrong)
@@ -116,6 +122,7 @@ def export(
             within=within,
             measure=measures,
             wait=wait,
+            allow_unverified=allow_unverified,
             on_event=shown.show,
         )
     if form == "library":

@@ -83,7 +83,7 @@ def export(
     device: int | str | None = None, products: Products | None = None, dtype: ElementTypes | None = None,
     op: Texts | None = None, layout: str | None = None, cache: str | None = None, family: str | None = None,
     binaries: bool = True, launcher: bool = False, between: bool | None = None,
-    within: float | str | None = None, measure: bool = True, wait: bool = False,
+    within: float | str | None = None, measure: bool = True, wait: bool = False, allow_unverified: bool = False,
     on_event: Callable[[ExportEvent], object] | None = None,
 ) -> Exported:  # fmt: skip
     """Write the winners as an importable module, a C library, a table or a text of trials, for `import_trials`; or
@@ -101,6 +101,8 @@ def export(
       so much of its best time.
     - `measure`: with `within`, whether what has to be known is measured where the device is here.
     - `wait`: with `within`, whether to wait for another run on the device.
+    - `allow_unverified`: whether a module or library may hold binaries that are not the verified ones, as after an
+      update of the compiler. Else they are verified where the device is here, or refused.
     - `on_event`: called with what happens, such as a note on a kernel that is left out.
 
     InputError for what cannot be asked for, without winners, and for a file that cannot be written; StoreError for a
@@ -112,10 +114,12 @@ def export(
         check_family(family)
     check_callable("on_event", on_event)
     name, share = file_name("db", db), checked_share("within", within, MOST_WITHIN)
-    made = _Export(format, family, binaries, launcher, between, share, measure, wait, on_event or _ignore)
+    made = _Export(
+        format, family, binaries, launcher, between, share, measure, wait, allow_unverified, on_event or _ignore
+    )
     wrong = contradiction(
         format, family=family, binaries=binaries, launcher=launcher, between=between, within=share, measure=measure,
-        wait=wait,
+        wait=wait, allow_unverified=allow_unverified,
     )  # fmt: skip
     if wrong is not None:
         raise InputError(wrong)
@@ -147,6 +151,7 @@ class _Export:
     within: float | None
     measure: bool
     wait: bool
+    allow_unverified: bool
     tell: Callable[[ExportEvent], object]
 
     def exported(self, store: Store, selection: Selection, path: str | None) -> Exported:
@@ -156,7 +161,8 @@ class _Export:
             "chosen": selection.__contains__,
             "cache": selection.cache,
         }
-        made: dict[str, Any] = {"among": self._among(store), "tell": self._note}
+        unverified = exports.Unverified.ALLOWED if self.allow_unverified else exports.Unverified.REFUSED
+        made: dict[str, Any] = {"among": self._among(store), "unverified": unverified, "tell": self._note}
         if self.format == "library" and path is not None:
             exports.export_library(store, path, **which, **made)
             return Exported(tuple(Path(path).with_suffix(one) for one in exports.LIBRARY_SUFFIXES), None)
@@ -199,12 +205,15 @@ def contradiction(
     within: float | str | None,
     measure: bool,
     wait: bool,
+    allow_unverified: bool = False,
 ) -> str | None:
     """Which of these cannot be asked for together, in a sentence; None where all can."""
     if family is not None and format not in EXCHANGE:
         return f"--family is of --format {' and '.join(EXCHANGE)}: winners are those of all families"
     if format == "library" and not binaries:
         return "--no-binaries is of a module: a library is nothing but binaries"
+    if allow_unverified and (format not in PACKS or not binaries):
+        return "--allow-unverified is of binaries, in a module or a library: leave it out"
     if within is None and (not measure or wait):
         return "--no-measure and --wait are of --within: nothing is measured without it"
     if within is not None and format in (TRIALS, *EXCHANGE):

@@ -15,7 +15,6 @@ from tsm2_tune.tuner import export as exports
 from tsm2_tune.tuner.addresses import is_address
 from tsm2_tune.tuner.host.toolchain import compiler_command
 from tsm2_tune.tuner.importing.files import opened
-from tsm2_tune.tuner.nvcc import nvcc_path
 from tsm2_tune.tuner.processes import workplace
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
@@ -86,7 +85,6 @@ def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
     if not text.is_verified():
         raise InputError(f"no kernel that was measured on {text.device_name} is verified in full yet")
     compiler_command()
-    nvcc_path()
     with text.path() as path, opened(path) as (database, left_out):
         store = Store(database)
         if left_out:
@@ -100,12 +98,17 @@ def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
                 tell(f"compiling what was measured on {text.device_name}, the first time only")
             return exports.with_between(store, tell, found)
 
-        return _library(store, verified, tell)
+        return _library(store, verified, tell, exports.Unverified.LEFT_OUT)
 
 
-def _library(store: Store, among: Among, tell: Callable[[str], None]) -> bytes:
+def _library(
+    store: Store,
+    among: Among,
+    tell: Callable[[str], None],
+    unverified: exports.Unverified = exports.Unverified.REFUSED,
+) -> bytes:
     """The C library of the store's winners that are chosen, and of what is added to them."""
     with workplace(cache.working_parent()) as work:
         output = work.folder / "libtsm2.so"
-        exports.export_library(store, str(output), among=among, tell=tell)
+        exports.export_library(store, str(output), among=among, unverified=unverified, tell=tell)
         return output.read_bytes()

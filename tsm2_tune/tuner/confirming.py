@@ -110,8 +110,8 @@ class _Confirming:
             known.add(config.text)
             trial_id = self._trial_of(config.text)
             if result.outcome is Outcome.OK:
-                if not store.row(trial_id).verified_in_full:
-                    store.add_full_verdict(trial_id, result.verdict.detail if result.verdict else "")
+                detail = result.verdict.detail if result.verdict else ""
+                store.add_full_verdict(trial_id, detail, result.verified_code)
             elif result.outcome is not Outcome.INTERRUPTED:
                 hazards = refuted(tuner.target, problem, config, result)
                 store.refute(trial_id, result.outcome, f"when it was confirmed: {result.detail}", hazards)

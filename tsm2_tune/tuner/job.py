@@ -284,13 +284,13 @@ def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
     in_each_state = [tuner.target.basis(cache) for cache in Cache]
     known = store.full_verdict(row, in_each_state)
     if known is not None:  # the same kernel won another problem
-        store.add_full_verdict(row.trial_id, known)
+        store.add_full_verdict(row.trial_id, *known)
         return None
     config = config_spelt(row.config)
     assert config is not None  # else it would be stale
     result = tuner.verify_in_full(row.problem, config)
     if result.outcome is Outcome.OK:
-        store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "")
+        store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "", result.verified_code)
     elif result.outcome is not Outcome.INTERRUPTED:
         hazards = quarantine.refuted(tuner.target, row.problem, config, result)
         store.refute(row.trial_id, result.outcome, f"in the full verification: {result.detail}", hazards)

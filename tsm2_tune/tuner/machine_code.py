@@ -37,6 +37,14 @@ def machine_code_digest(elf: bytes) -> str:
     return digest.hexdigest()
 
 
+def code_of(elf: bytes) -> str | None:
+    """Return the digest of the file's machine code; None where it has none that can be read."""
+    try:
+        return machine_code_digest(elf)
+    except ValueError:
+        return None
+
+
 def _content(elf: bytes, section: tuple[int, ...]) -> bytes:
     """Return the section's bytes. IndexError where the file ends before."""
     start, length = section[4], section[5]

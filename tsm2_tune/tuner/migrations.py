@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 
-from sqlalchemy import Connection, Dialect, inspect
+from sqlalchemy import Connection, Dialect, Table, inspect
 from sqlalchemy.dialects import registry
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -245,13 +245,23 @@ def _to_22(connection: Connection) -> None:
     basis that it was tried on.
     """
     own = [(table, column) for table in (schema.measurement, schema.vendor_measurement) for column in OF_FINAL]
+    _add_columns(connection, (*own, (schema.trial, "first_basis"), (schema.trial, "stamp")))
+    earlier.stamp(connection)
+
+
+def _to_23(connection: Connection) -> None:
+    """A trial says which machine code was verified in full; before, nobody stored it."""
+    _add_columns(connection, [(schema.trial, "verified_code")])
+
+
+def _add_columns(connection: Connection, columns: Iterable[tuple[Table, str]]) -> None:
+    """Add these columns, but for those that are there, as in a table made just now."""
     there = inspect(connection)
-    for table, name in (*own, (schema.trial, "first_basis"), (schema.trial, "stamp")):
-        if name not in [column["name"] for column in there.get_columns(table.name)]:  # as in a table made just now
+    for table, name in columns:
+        if name not in [column["name"] for column in there.get_columns(table.name)]:
             kind = table.c[name].type.compile(connection.dialect)
             rest = "" if table.c[name].nullable else " NOT NULL DEFAULT 0"
             connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {name} {kind}{rest}")
-    earlier.stamp(connection)
 
 
 # The first takes version 1 to 2, the next 2 to 3, and so on.
@@ -277,6 +287,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _to_20,
     _to_21,
     _to_22,
+    _to_23,
 )
 FIRST_ON_SERVERS = 20  # migrations from it on are of servers too
 

@@ -24,10 +24,11 @@ SEARCHED = (
 # What the full verification tried of a kernel in a configuration, by a trial of one of the bases or of the own one.
 _OWN_BASIS = select(_OWN.basis).where(_OWN.id == bindparam("trial_id")).scalar_subquery()
 FULL_VERDICT = (
-    select(_TRIAL.id, _TRIAL.full_verdict)
+    select(_TRIAL.id, _TRIAL.full_verdict, _TRIAL.verified_code)
     .where(*(_TRIAL[name] == bindparam(name) for name in ("device_name", "source_digest", "config")))
     .where(or_(_TRIAL.basis == _OWN_BASIS, _TRIAL.basis.in_(bindparam("bases", expanding=True))))
     .where(_TRIAL.full_verdict.is_not(None))
+    .order_by(_TRIAL.verified_code.is_(None))
     .limit(1)
 )
 

@@ -95,3 +95,4 @@ class AttemptResult:
     resources: LoadedResources | None = None
     verdict: Verdict | None = None
     measurement: Measurement | None = None
+    verified_code: str | None = None  # of a full verification, see Trial

@@ -95,6 +95,7 @@ def trial_values(trial: Trial) -> dict[str, Any]:
         "verdict_worst_ratio": verdict.worst_ratio if verdict else None,
         "verdict_detail": verdict.detail[:MOST_DETAIL] if verdict else None,
         "full_verdict": trial.full_verdict,
+        "verified_code": trial.verified_code,
         "floor_us": trial.floor_us,
         "compile_seconds": trial.compile_seconds,
         "total_seconds": trial.total_seconds,

@@ -135,6 +135,8 @@ trial = Table(
     Column("strategy", Text),  # of the search that tried it; NULL where none did, or from before they were stored
     Column("stamp", Integer, nullable=False, server_default="0"),  # see stamps.py
     Column("first_basis", Text),  # a superseded trial's basis when it was tried; NULL of one that counts
+    # Digests of the machine code that full_verdict is of, by each width of index; NULL where nobody stored it.
+    Column("verified_code", Text),
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )

@@ -122,11 +122,13 @@ class Store:
             return adding.add_final(connection, str(self.path), run_id, run, final, tried)
 
     @repeated
-    def add_full_verdict(self, trial_id: int, detail: str) -> None:
-        """Store that the trial's kernel was right in the full verification, and what that tried."""
+    def add_full_verdict(self, trial_id: int, detail: str, verified_code: str | None = None) -> None:
+        """Store that the trial's kernel was right in the full verification, what that tried, and the digests of the
+        machine code that it is of.
+        """
         with self._database.transaction(writes=True) as connection:
             row = update(schema.trial).where(schema.trial.c.id == trial_id)
-            connection.execute(row.values(full_verdict=detail))
+            connection.execute(row.values(full_verdict=detail, verified_code=verified_code))
 
     @repeated
     def refute(self, trial_id: int, outcome: Outcome, detail: str, hazards: Iterable[Quarantined] = ()) -> None:
@@ -156,8 +158,9 @@ class Store:
         values = conditions.values(device_name, alike) | {"cache": cache.value}
         return frozenset(map(brief.problem_of, self._database.rows(queries.SEARCHED, values)))
 
-    def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> str | None:
-        """What the full verification tried of the winner's kernel, also where it won another problem.
+    def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> tuple[str, str | None] | None:
+        """What the full verification tried of the winner's kernel, also where it won another problem, and of which
+        machine code.
 
         Of the same configuration: others start the kernel otherwise. `bases` are those of every state of the L2: to
         be right the state does not matter. Without them it is the winner's own.
@@ -166,7 +169,8 @@ class Store:
         values |= {"device_name": row.device, "bases": list(bases)}
         for found in self._database.rows(queries.FULL_VERDICT, values):
             with stored.reading(found["id"]):
-                return str(checked(found, [schema.trial.c.full_verdict])["full_verdict"])
+                known = checked(found, [schema.trial.c.full_verdict, schema.trial.c.verified_code])
+                return str(known["full_verdict"]), known["verified_code"]
         return None
 
     @repeated

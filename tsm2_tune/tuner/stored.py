@@ -297,6 +297,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         total_seconds=values["total_seconds"],
         limits=limits(values),
         full_verdict=values["full_verdict"],
+        verified_code=values["verified_code"],
         cache=Cache(values["cache"]),
         is_between=bool(values["is_between"]),
         strategy=values["strategy"],

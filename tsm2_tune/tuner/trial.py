@@ -136,6 +136,7 @@ class Trial:
     total_seconds: float  # since the trial before it ended, or the search began: together what a budget has spent
     limits: TimeLimits | None = None  # None of a trial from before they were stored
     full_verdict: str | None = None  # what the full verification of its kernel tried; None where there was none
+    verified_code: str | None = None  # digests of the machine code that this is of, by each width of index
     cache: Cache = Cache.CLEAN  # what its measurement is of, or was to be
     is_between: bool = False  # of no search: tried to know what its kernel takes at a shape between tuned ones
     strategy: str | None = None  # of the search that tried it; None where none did, or where nobody stored it

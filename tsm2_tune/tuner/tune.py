@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, count
+from pathlib import Path
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
@@ -22,6 +23,7 @@ from tsm2_tune.tuner.events import FinalFailure
 from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, full_verification
 from tsm2_tune.tuner.host.toolchain import WATCHED_SAMPLE
 from tsm2_tune.tuner.loaded import Entry
+from tsm2_tune.tuner.machine_code import machine_code_digest
 from tsm2_tune.tuner.past import Contender, Past, finalists, is_final_due
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.phases import Phases
@@ -290,12 +292,13 @@ class Tuner:
             before = self._compilers.files(problem.dtype_name, *(entry.path for entry in entries))
             widths, watched = entries[: len(INDEX_BITS)], entries[len(INDEX_BITS) :]
             by_bits = tuple(zip(INDEX_BITS, widths, strict=True))
+            codes = _codes_of(widths)
             request = full_verification(
                 problem, config, by_bits, extent, seed=seed, watched=watched[0] if watched else None
             )
             answer = self.worker.verify_in_full(replace(request, support_path=support_path))
             if self._are_whole(before, texts):
-                return answer
+                return replace(answer, verified_code=codes)
         return AttemptResult(Outcome.INTERRUPTED, CHANGED)
 
     @property
@@ -318,6 +321,14 @@ class Tuner:
             return True
         self.worker.close()
         return False
+
+
+def _codes_of(entries: Sequence[Entry]) -> str | None:
+    """Return the digests of these binaries' machine code; None where the cache has lost one."""
+    try:
+        return " ".join(machine_code_digest(Path(entry.path).read_bytes()) for entry in entries)
+    except (OSError, ValueError):
+        return None
 
 
 def least_ahead(sharing: int, most: int | None) -> int:

@@ -8,7 +8,6 @@ from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.export.between import verified_in_full, with_between
-from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary
 from tsm2_tune.tuner.export.exchange import EXCHANGE, export_exchange
 from tsm2_tune.tuner.export.known import Known, known_of
@@ -16,6 +15,7 @@ from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library, ref
 from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
 from tsm2_tune.tuner.export.trials import export_trials
+from tsm2_tune.tuner.export.verified import Unverified, verified_cubins
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
@@ -24,6 +24,7 @@ from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, wr
 __all__ = [
     "EXCHANGE",
     "LIBRARY_SUFFIXES",
+    "Unverified",
     "export",
     "export_exchange",
     "export_library",
@@ -91,13 +92,15 @@ def export(
     among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = _each,
     binaries: bool = False,
     launcher: bool = False,
+    unverified: Unverified = Unverified.REFUSED,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> str:
     """The store's winners, or only this device's, those of chosen problems or in this state of the L2, in one of
     FORMATS.
 
     `among` gives the rows that stand for them: of other kernels, where fewer are to do. With `binaries` a module
-    holds those of its kernels; why one is missing is told. With `launcher` it holds the compiled launcher. InputError
+    holds those of its kernels; why one is missing is told; `unverified` says what becomes of one that cannot be
+    verified here. With `launcher` it holds the compiled launcher. InputError
     without winners; StoreError where a module's kernel is not as this program makes it; ToolMissing where what builds
     the launcher is missing, before `among` is asked.
     """
@@ -111,7 +114,7 @@ def export(
     cubins: Cubins = {}
     if binaries and format_name == "module":
         try:
-            cubins, missing = compiled_cubins(rows, sources, tell)
+            cubins, missing = verified_cubins(store, rows, sources, unverified, tell)
         except ToolMissing as error:
             missing = [str(error)]
         for why in missing:

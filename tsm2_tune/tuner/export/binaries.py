@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
+from tsm2_tune.pretuned.cubins import brought
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.export.module import Cubins
 from tsm2_tune.tuner.nvcc import architecture_flag, cuda_toolchain
@@ -15,23 +16,31 @@ from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.tune import cores
 
+Codes = dict[tuple[str, int], str]  # digest of machine code, by a kernel's digest and width of index
 COMPILE_LIMIT_SECONDS = 600.0
 NEWS_SECONDS = 3.0
 
 
 def compiled_cubins(
-    rows: Sequence[BestRow], sources: Mapping[int, KernelSource], tell: Callable[[str], None]
+    rows: Sequence[BestRow],
+    sources: Mapping[int, KernelSource],
+    tell: Callable[[str], None],
+    codes: Codes | None = None,
 ) -> tuple[Cubins, list[str]]:
     """For each kernel of a GPU and each width of index the binary; and why some are missing.
 
-    The cache of compiled kernels may have them; where it has not, how far the compiler is is told from time to time.
-    ToolMissing where no compiler is here.
+    Those of `codes`, digests of machine code, come from the package if it brings them. The cache may have others; if
+    not, how far the compiler is and how long it still takes are told from time to time. ToolMissing where a compiler
+    is needed and none is here.
     """
     of_gpus = [row for row in rows if row.compute_capability]
     wanted = dict.fromkeys((row.source_digest, row.compute_capability) for row in of_gpus)
     kernels = {row.source_digest: sources[row.trial_id] for row in of_gpus}
-    toolchains = {text: cuda_toolchain(capability(text)) for _, text in wanted}
-    jobs = [(digest, text, bits) for digest, text in wanted for bits in INDEX_BITS]
+    every = [(digest, text, bits) for digest, text in wanted for bits in INDEX_BITS]
+    here = brought((codes or {}).values())
+    known = {job: here[code] for job in every if (code := (codes or {}).get((job[0], job[2]), "")) in here}
+    jobs = [job for job in every if job not in known]
+    toolchains = {text: cuda_toolchain(capability(text)) for text in dict.fromkeys(text for _, text, _ in jobs)}
 
     def compiled(job: tuple[str, str, int]) -> bytes | str:
         digest, of, bits = job
@@ -39,19 +48,29 @@ def compiled_cubins(
 
     with ThreadPoolExecutor(cores()) as pool:
         found = list(_told(pool.map(compiled, jobs), len(jobs), tell))
-    keys = [(digest, bits, architecture_flag(capability(text))) for digest, text, bits in jobs]
-    cubins = {key: binary for key, binary in zip(keys, found, strict=True) if isinstance(binary, bytes)}
+    made = known | dict(zip(jobs, found, strict=True))
+    cubins = {
+        (digest, bits, architecture_flag(capability(text))): binary
+        for digest, text, bits in every
+        if isinstance(binary := made[digest, text, bits], bytes)
+    }
     return cubins, sorted({why for why in found if isinstance(why, str)})
 
 
 def _told(results: Iterator[bytes | str], count: int, tell: Callable[[str], None]) -> Iterator[bytes | str]:
-    """The results, and how many there are every few seconds."""
-    last = time.monotonic()
+    """The results, and every few seconds how many there are, and how long the others take."""
+    begin = last = time.monotonic()
     for done, result in enumerate(results, 1):
         if time.monotonic() - last >= NEWS_SECONDS and done < count:
-            tell(f"compiling binaries: {done} of {count}")
             last = time.monotonic()
+            left_seconds = (last - begin) / done * (count - done)
+            tell(f"compiling binaries: {done} of {count}, about {left_seconds:.0f} s left")
         yield result
+
+
+def key_of(row: BestRow, bits: int) -> tuple[str, int, str]:
+    """Return by what the binary of a winner and a width of index is known."""
+    return row.source_digest, bits, architecture_flag(capability(row.compute_capability))
 
 
 def capability(text: str) -> tuple[int, int]:

@@ -18,12 +18,12 @@ from tsm2_tune.runtime.expecting import Division, Kernels
 from tsm2_tune.runtime.interpolating import Interpolated, Routines
 from tsm2_tune.runtime.winners import Winner, work_of
 from tsm2_tune.runtime.work import Card
-from tsm2_tune.tuner.export.binaries import capability, compiled_cubins
+from tsm2_tune.tuner.export.binaries import key_of
 from tsm2_tune.tuner.export.known import Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, winner
 from tsm2_tune.tuner.export.tables import facts
+from tsm2_tune.tuner.export.verified import Unverified, verified_cubins
 from tsm2_tune.tuner.host.toolchain import compiler_command
-from tsm2_tune.tuner.nvcc import architecture_flag
 from tsm2_tune.tuner.shared_objects import as_c, c_texts, shared_object
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
@@ -65,11 +65,13 @@ def export_library(
     chosen: Callable[[Problem], bool] = lambda problem: True,
     cache: Cache | None = None,
     among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = lambda rows: rows,
+    unverified: Unverified = Unverified.REFUSED,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> None:
     """Write the store's winners as the library `output`, and what is beside it: all of it or nothing.
 
-    `among` gives the rows that stand for those that a library can have. What is left out, and why, is told.
+    `unverified` says what becomes of binaries that cannot be verified here. `among` gives the rows that stand for
+    those that a library can have. What is left out, and why, is told.
     InputError for a name that a library cannot have, and without winners; ToolMissing where nvcc or the C++ compiler
     is missing; StoreError as `export`.
     """
@@ -89,9 +91,12 @@ def export_library(
             f"nothing to export: {store.path} has no winner of what was asked for that was tuned on a GPU for one of"
             f" {', '.join(ELEMENT_TYPES)} without --math; tune it first"
         )
+    compiler_command()  # before kernels are compiled, which may take long
     winning = store.winning(found)
     sources = {trial_id: record.trial.source for trial_id, record in winning.items()}
-    shared = library_bytes(*_with_binaries(found, sources, tell), path.name, known_of(store, winning))
+    cubins, missing = verified_cubins(store, found, sources, unverified, tell)
+    whole, used = _with_binaries(found, sources, cubins, missing, tell)
+    shared = library_bytes(whole, used, path.name, known_of(store, winning))
     beside = {files[suffix]: (SOURCES / name).read_bytes() for suffix, name in BESIDE.items()}
     write_all({**beside, files[".so"]: shared})
 
@@ -121,24 +126,25 @@ def _usable(rows: Sequence[BestRow], tell: Callable[[str], None]) -> list[BestRo
 
 
 def _with_binaries(
-    rows: Sequence[BestRow], sources: Mapping[int, KernelSource], tell: Callable[[str], None]
+    rows: Sequence[BestRow],
+    sources: Mapping[int, KernelSource],
+    cubins: Cubins,
+    missing: Sequence[str],
+    tell: Callable[[str], None],
 ) -> tuple[Winners, Cubins]:
-    """The winners whose binaries could be compiled, and these. ToolMissing where a compiler is missing."""
-    compiler_command()  # before kernels are compiled, which may take long
-    cubins, missing = compiled_cubins(rows, sources, tell)
+    """The winners that have binaries, and these. ToolMissing where none has."""
     for why in missing:
         tell(f"left out: {why.rstrip('.')}")
     whole = [row for row in rows if all(key in cubins for key in _keys(row))]
     if not whole:
-        raise ToolMissing("nothing to export: nvcc compiled no winner's kernel: name another by CUDA_HOME")
+        raise ToolMissing("nothing to export: no winner's kernel has a binary: name another nvcc by CUDA_HOME")
     used = {key: cubins[key] for row in whole for key in _keys(row)}
     return [(row, sources[row.trial_id]) for row in whole], used
 
 
 def _keys(row: BestRow) -> list[tuple[str, int, str]]:
     """Of a winner's binaries."""
-    architecture = architecture_flag(capability(row.compute_capability))
-    return [(row.source_digest, bits, architecture) for bits in INDEX_BITS]
+    return [key_of(row, bits) for bits in INDEX_BITS]
 
 
 def library_bytes(winners: Winners, cubins: Cubins, name: str, known: Known) -> bytes:

@@ -243,7 +243,7 @@ class _Reader:
 
     def _read_trial(self, line: dict[str, Any]) -> None:
         columns = schema.trial.c
-        line = {"strategy": None, "stamp": None, **line}
+        line = {"strategy": None, "verified_code": None, "stamp": None, **line}
         values = checked(line, [columns.config, *(columns[name] for name in OF_TRIAL)])
         problem = problem_spelt(line["problem"])
         times = [self._time(problem, time) for time in _list(line["times"])]
@@ -352,6 +352,7 @@ def _trial(
         compile_seconds=0.0,
         total_seconds=0.0,
         full_verdict=values["full_verdict"],
+        verified_code=values["verified_code"],
         cache=Cache(own.values["cache"]),
         is_between=bool(values["is_between"]),
         strategy=values["strategy"],

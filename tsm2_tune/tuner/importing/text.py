@@ -25,7 +25,7 @@ TOOLS = tuple(name for name in RUN if name != "started_at")
 TIME = ("final", "run", "cache", "median_us", "low_us", "high_us", "sm_clock_mhz", "samples")
 OF_TRIAL = (  # columns of the table `trial`, as they are
     "is_between", "strategy", "registers", "local_bytes", "smem_bytes", "blocks_per_sm", "spill_bytes",
-    "guideline_broken", "full_verdict", "verdict_worst_ratio",
+    "guideline_broken", "full_verdict", "verified_code", "verdict_worst_ratio",
 )  # fmt: skip
 OF_VENDOR = ("library", "library_version", "routine", "verdict_correct", "verdict_worst_ratio")
 LINES = {
@@ -36,12 +36,12 @@ LINES = {
     "trial": ("problem", "config", "source", "basis", "stamp", *OF_TRIAL, "times"),
     "vendor": ("problem", *OF_VENDOR, *TIME),
 }
-# What the lines of earlier versions have, which can be read: finals had numbers alone, and no basis was told; before,
-# a trial's strategy was not stored.
+# What the lines of earlier versions have, which can be read: finals had numbers alone, no basis was told, and not
+# which machine code was verified; before, a trial's strategy was not stored.
 TIME_OF_3 = ("round", *TIME[1:])
 LINES_OF_3 = {
     **{kind: LINES[kind] for kind in ("tools", "run")},
-    "trial": ("problem", "config", "source", *OF_TRIAL, "times"),
+    "trial": ("problem", "config", "source", *(name for name in OF_TRIAL if name != "verified_code"), "times"),
     "vendor": ("problem", *OF_VENDOR, *TIME_OF_3),
 }
 LINES_OF_2 = {**LINES_OF_3, "trial": tuple(name for name in LINES_OF_3["trial"] if name != "strategy")}

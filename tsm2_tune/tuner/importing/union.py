@@ -35,7 +35,7 @@ K = TypeVar("K")
 RUN = tuple(column.name for column in schema.run.columns if column.name != "id")
 STARTED_AT = RUN.index("started_at")
 KERNEL = ("source_digest", *schema.LAUNCH_OF_TRIAL)
-JOINED = ("is_between", "full_verdict", "stamp", "superseded", "basis", "first_basis")  # each by a rule of its own
+JOINED = ("is_between", "full_verdict", "verified_code", "stamp", "superseded", "basis", "first_basis")  # each by a rule of its own
 
 # Of two trials of one kernel what counts, the first: a fault that was found once is a fault. Whatever was right
 # somewhere did compile, load and end in time.
@@ -220,12 +220,14 @@ def _tries(one: Tried, other: Tried) -> Tried:
         return one
     kept, left = sorted((one, other), key=lambda tried: tried.rank)
     states = max((tried.values["stamp"], tried.values["superseded"]) for tried in (one, other))
-    verdicts = [tried.values["full_verdict"] for tried in (one, other)
-                if tried.values["outcome"] == kept.values["outcome"]]  # fmt: skip
+    verdicts = [(tried.values["verified_code"] or "", tried.values["full_verdict"]) for tried in (one, other)
+                if tried.values["outcome"] == kept.values["outcome"] and tried.values["full_verdict"]]  # fmt: skip
+    code, verdict = max(verdicts, default=("", None))  # one that says which machine code it is of, if there is one
     values = {
         **kept.values,
         "is_between": min(kept.values["is_between"], left.values["is_between"]),
-        "full_verdict": min((text for text in verdicts if text is not None), default=None),
+        "full_verdict": verdict,
+        "verified_code": code or None,
         "stamp": states[0],
     }
     timed = _by_key(one for one in (kept.first, left.first, *kept.others, *left.others) if one is not None)

@@ -1,0 +1,115 @@
+"""The binaries of the texts that the package brings, and the digests of their machine code in these texts.
+
+    python -m benchmarks.pack_binaries tsm2_tune/pretuned/*.jsonl
+
+It needs the nvcc that the texts were measured with, and no GPU: an nvcc of the same build makes the same machine code
+as on the card, where each kernel was verified in full. Run it after `python -m benchmarks.pretuned`, with all texts.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
+from tsm2_tune.pretuned import cubins
+from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.export.binaries import COMPILE_LIMIT_SECONDS, capability
+from tsm2_tune.tuner.importing.reading import told_in
+from tsm2_tune.tuner.importing.text import text_of
+from tsm2_tune.tuner.importing.union import RUN, Part, RunKey, Tried
+from tsm2_tune.tuner.machine_code import machine_code_digest
+from tsm2_tune.tuner.nvcc import cuda_toolchain
+from tsm2_tune.tuner.trial import Binary
+from tsm2_tune.tuner.tune import cores
+from tsm2_tune.usage import Command
+
+ARCHIVE = Path(cubins.__file__).with_name(cubins.ARCHIVE)
+
+
+def toolchain_of(text: Path, runs: set[RunKey]) -> Toolchain:
+    """Return the nvcc that all runs of the text had. InputError if another one is here."""
+    tools = {tuple(run[RUN.index(name)] for name in ("compute_capability", "toolkit", "flags")) for run in runs}
+    toolchain = cuda_toolchain(capability(min(tools)[0]))
+    for _, version, flags in tools:
+        if (version, flags) != (toolchain.version, toolchain.stated_flags):
+            raise InputError(f"{text} was measured with {version} {flags}: install that nvcc")
+    return toolchain
+
+
+def source_of(text: Path, problem: Problem, tried: Tried) -> KernelSource:
+    """Return the kernel of a trial. InputError if this program makes another one."""
+    config = config_spelt(tried.values["config"])
+    source = render(problem, config) if config is not None else None
+    if source is None or source.digest != tried.values["source_digest"]:
+        raise InputError(f"{text}: this program makes another kernel of {tried.values['config']}: run rekey first")
+    return source
+
+
+def compiled(source: KernelSource, bits: int, *, toolchain: Toolchain) -> bytes:
+    """Return the binary for a width of index. InputError where it does not compile."""
+    found = compile_text(
+        source.text,
+        kernel=source.kernel,
+        defines=index_defines(bits),
+        toolchain=toolchain,
+        limit_seconds=COMPILE_LIMIT_SECONDS,
+    )
+    if not isinstance(found, Binary):
+        raise InputError(f"{source.kernel} does not compile: {found.detail}")
+    return Path(found.path).read_bytes()
+
+
+def filled(text: Path) -> tuple[str, dict[str, bytes]]:
+    """Return the text with the digests of the kernels verified in full, and their binaries by these digests."""
+    told = told_in(text)
+    if told.left_out:
+        raise InputError(f"{text}: {len(told.left_out)} trials cannot be used: run benchmarks.rekey first")
+    every = [(problem, tried) for (_, problem), part in told.parts.items() for tried in part.trials.values()]
+    toolchain = toolchain_of(text, {tried.run for _, tried in every})
+    verified = [(one, source_of(text, problem, one)) for problem, one in every if one.values["full_verdict"]]
+    jobs = {(source.digest, bits): (source, bits) for _, source in verified for bits in INDEX_BITS}
+    with ThreadPoolExecutor(cores()) as pool:
+        made = dict(zip(jobs, pool.map(lambda job: compiled(*job, toolchain=toolchain), jobs.values()), strict=True))
+    codes = {job: machine_code_digest(binary) for job, binary in made.items()}
+    written = text_of((problem, with_codes(part, codes)) for (_, problem), part in told.parts.items())
+    return written, {codes[job]: binary for job, binary in made.items()}
+
+
+def with_codes(part: Part, codes: Mapping[tuple[str, int], str]) -> Part:
+    """Return the part with the digests of the machine code of each kernel verified in full."""
+    trials = {}
+    for key, tried in part.trials.items():
+        own = [codes[tried.values["source_digest"], bits] for bits in INDEX_BITS if tried.values["full_verdict"]]
+        trials[key] = replace(tried, values={**tried.values, "verified_code": " ".join(own) or None})
+    return replace(part, trials=trials)
+
+
+@click.command(cls=Command)
+@click.argument("texts", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+def main(texts: tuple[Path, ...]) -> None:
+    """Fill the texts of trials of FILE... with digests, and write the archive of all their binaries."""
+    every = {text: filled(text) for text in texts}
+    binaries = {code: binary for _, made in every.values() for code, binary in made.items()}
+    with tarfile.open(ARCHIVE, "w:xz", preset=9) as archive:
+        for code in sorted(binaries, key=lambda code: (len(binaries[code]), code)):
+            member = tarfile.TarInfo(code)
+            member.size = len(binaries[code])
+            archive.addfile(member, io.BytesIO(binaries[code]))
+    for text, (content, _) in every.items():
+        text.write_text(content, encoding="utf-8")
+    click.echo(f"wrote {ARCHIVE}: {len(binaries)} binaries, {ARCHIVE.stat().st_size / 2**20:.1f} MiB")
+
+
+if __name__ == "__main__":
+    main()

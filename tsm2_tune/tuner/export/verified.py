@@ -1,0 +1,117 @@
+"""The binaries that an export holds: those whose machine code was verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from itertools import groupby
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.source import INDEX_BITS, KernelSource
+from tsm2_tune.tuner import quarantine
+from tsm2_tune.tuner.export.binaries import Codes, compiled_cubins, key_of
+from tsm2_tune.tuner.export.module import Cubins
+from tsm2_tune.tuner.locks import device_lock
+from tsm2_tune.tuner.machine_code import code_of
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.target import find_target, spec_of
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.tune import Options, Tuner
+
+MOST_NAMED = 10  # kernels that are not verified
+Tell = Callable[[str], None]
+
+
+class Unverified(StrEnum):
+    """What becomes of binaries that nobody verified, and that cannot be verified here."""
+
+    REFUSED = "refused"
+    ALLOWED = "allowed"
+    LEFT_OUT = "left out"
+
+
+def verified_cubins(
+    store: Store, rows: Sequence[BestRow], sources: Mapping[int, KernelSource], policy: Unverified, tell: Tell
+) -> tuple[Cubins, list[str]]:
+    """Return the binaries of these winners, by kernel and width of index, and why some are missing.
+
+    A binary is the verified one if its machine code is. Others are verified now where their device is here.
+    InputError where some cannot be, if the policy refuses them; ToolMissing where a compiler is needed and missing.
+    """
+    codes = _codes(store, rows)
+    cubins, missing = compiled_cubins(rows, sources, tell, codes)
+    if policy is not Unverified.ALLOWED:
+        codes |= _verified_now(store, _unverified(rows, cubins, codes), tell)
+    left = _unverified(rows, cubins, codes)
+    for row in left[:MOST_NAMED]:
+        tell(f"not verified as it is compiled here: {row.config} for {row.problem.text} on {row.device}")
+    if len(left) > MOST_NAMED:
+        tell(f"not verified as they are compiled here: {len(left) - MOST_NAMED} more kernels")
+    # Of a verdict from before digests were stored nobody can tell: that is said, and not refused.
+    others = [row for row in left if any((row.source_digest, bits) in codes for bits in INDEX_BITS)]
+    if others and policy is Unverified.REFUSED:
+        raise InputError(
+            f"binaries of {len(others)} kernels are not the ones that were verified: export where"
+            f" {others[0].device} is,"
+            " which verifies them, or with the compiler that they were tuned with; or name --no-binaries for a module"
+            " that compiles at the first call, or --allow-unverified"
+        )
+    if policy is Unverified.LEFT_OUT:
+        dropped = {key_of(row, bits) for row in left for bits in INDEX_BITS}
+        cubins = {key: binary for key, binary in cubins.items() if key not in dropped}
+    return cubins, missing
+
+
+def _codes(store: Store, rows: Sequence[BestRow]) -> Codes:
+    """Return the digests of the machine code that was verified, by kernel and width of index."""
+    found: Codes = {}
+    for row in rows:
+        verdict = store.full_verdict(row)
+        if verdict is not None and verdict[1] is not None:
+            found |= _by_width(row, verdict[1])
+    return found
+
+
+def _by_width(row: BestRow, codes: str) -> Codes:
+    return {(row.source_digest, bits): code for bits, code in zip(INDEX_BITS, codes.split(), strict=True)}
+
+
+def _unverified(rows: Sequence[BestRow], cubins: Cubins, codes: Codes) -> list[BestRow]:
+    """Return a row of each kernel of which a binary is not the verified one."""
+    found = {}
+    for row in rows:
+        for bits in INDEX_BITS if row.compute_capability else ():
+            binary = cubins.get(key_of(row, bits))
+            if binary is not None and code_of(binary) != codes.get((row.source_digest, bits), ""):
+                found[row.source_digest] = row
+    return list(found.values())
+
+
+def _verified_now(store: Store, rows: Sequence[BestRow], tell: Tell) -> Codes:
+    """Verify these kernels where their device is here, and store the verdicts. InputError for a wrong one."""
+    found: Codes = {}
+    for device, group in groupby(sorted(rows, key=lambda row: row.device), key=lambda row: row.device):
+        of_device, spec = list(group), spec_of(device)
+        if spec is None:
+            continue
+        tell(f"verifying {len(of_device)} kernels on {device}, as they are compiled here")
+        target = find_target(spec)
+        with device_lock(target), Tuner(target, Options()) as tuner:
+            for row in of_device:
+                config = config_spelt(row.config)
+                assert config is not None  # it has a source
+                result = tuner.verify_in_full(row.problem, config)
+                if result.outcome is Outcome.OK and result.verified_code is not None:
+                    detail = result.verdict.detail if result.verdict else ""
+                    store.add_full_verdict(row.trial_id, detail, result.verified_code)
+                    found |= _by_width(row, result.verified_code)
+                elif result.outcome not in (Outcome.OK, Outcome.INTERRUPTED):
+                    hazards = quarantine.refuted(target, row.problem, config, result)
+                    store.refute(row.trial_id, result.outcome, f"when it was exported: {result.detail}", hazards)
+                    raise InputError(
+                        f"{row.config} for {row.problem.text} is wrong as it is compiled here, and competes no more"
+                        f" ({result.detail}): export again"
+                    )
+    return found
