@@ -96,7 +96,7 @@ def test_how_far_the_compiler_is_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     rows, sources = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
     told: list[str] = []
     cubins, _ = compiled_cubins(rows, sources, told.append)
-    assert (len(cubins), told) == (2, ["compiling binaries: 1 of 2"])
+    assert (len(cubins), told) == (2, ["compiling binaries: 1 of 2, about 0 s left"])
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
