@@ -20,7 +20,8 @@ from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import environment, render
 from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.generator.source import INDEX_BITS, KernelSource
+from tsm2_tune.tuner import machine_code
 from tsm2_tune.tuner.basis import basis, tools
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
@@ -180,7 +181,25 @@ def trial(
         "total_seconds": 3.0,
         "full_verdict": "every element of 9 calls right",
     }
-    return Trial(**(values | changes))
+    values |= changes
+    values.setdefault("verified_code", FAKE_CODE if values["full_verdict"] else None)
+    return Trial(**values)
+
+
+def fake_binary(code: bytes = b"instructions") -> bytes:
+    """Return an ELF file of nothing but this machine code."""
+    names = b"\0.text\0"
+    texts = machine_code.HEADER.size, machine_code.HEADER.size + len(code)
+    sections = (
+        machine_code.SECTION.pack(1, machine_code.PROGBITS, machine_code.ALLOC, 0, texts[0], len(code), 0, 0, 1, 0),
+        machine_code.SECTION.pack(0, 3, 0, 0, texts[1], len(names), 0, 0, 1, 0),
+    )
+    shape = (texts[1] + len(names), 0, 64, 0, 0, machine_code.SECTION.size, len(sections), 1)
+    head = machine_code.HEADER.pack(machine_code.LITTLE_64, 2, 190, 1, 0, 0, *shape)
+    return b"".join((head, code, names, *sections))
+
+
+FAKE_CODE = " ".join([machine_code.machine_code_digest(fake_binary())] * len(INDEX_BITS))  # for each width of index
 
 
 def final(
@@ -296,6 +315,7 @@ ADDED = (  # by each migration: table, and column where it added no whole table
         ("trial", "stamp"),
         ("trial", "first_basis"),
     ),
+    (("trial", "verified_code"),),
 )
 
 

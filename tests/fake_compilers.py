@@ -60,3 +60,13 @@ def is_gone(process: int) -> bool:
 
 def mode(path: Path) -> int:
     return os.lstat(path).st_mode & 0o7777
+
+
+def fake_toolkit(folder: Path, binary: bytes) -> Path:
+    """Return a CUDA toolkit in this folder, whose nvcc writes this binary whatever it compiles."""
+    nvcc, made = folder / "bin" / "nvcc", folder / "made"
+    nvcc.parent.mkdir(parents=True, exist_ok=True)
+    made.write_bytes(binary)
+    nvcc.write_text(NVCC.format(log="/dev/null", compiles=f'cat {made} > "$2"'))
+    nvcc.chmod(0o755)
+    return folder

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.fabricated import GPU, PROBLEM, configuration, host_run, kernel, trial, winners
+from tests.fabricated import GPU, PROBLEM, configuration, fake_binary, host_run, kernel, trial, winners
+from tests.fake_compilers import fake_toolkit
 from tests.library_calls import H200, PRODUCT, SUCCESS, Call, InProcess, choices, play, tried
 from tsm2_tune.cli import main
 from tsm2_tune.errors import InputError, ToolMissing
@@ -29,8 +30,9 @@ pytestmark = [
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A database with two winners of a GPU, one of --math and one of a host."""
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database with two winners of a GPU, one of --math and one of a host, and a compiler that makes their code."""
+    monkeypatch.setenv("CUDA_HOME", str(fake_toolkit(tmp_path.with_name(f"{tmp_path.name}-cuda"), fake_binary())))
     path = tmp_path / "results.db"
     gpu, maths = Problem(4096, 8, 512, "f32"), Problem(4096, 8, 512, "minplus_f32")
     with Store.open(path, create=True) as store:

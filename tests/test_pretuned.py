@@ -15,7 +15,18 @@ from click.testing import CliRunner
 import tsm2_tune
 from benchmarks import pretuned as bench
 from tests.command import run
-from tests.fabricated import BASIS, GPU, configuration, final, plain_sql, trial, tuning_run, vendor_measurement
+from tests.fabricated import (
+    BASIS,
+    GPU,
+    configuration,
+    fake_binary,
+    final,
+    plain_sql,
+    trial,
+    tuning_run,
+    vendor_measurement,
+)  # fmt: skip
+from tests.fake_compilers import fake_toolkit
 from tests.on_host import has_compiler
 from tests.standin_calls import TESTS, gemm
 from tsm2_tune import pretuned
@@ -28,11 +39,6 @@ from tsm2_tune.tuner.store import Store
 CONFIG, SKINNY = configuration(128, 2, 1), Problem(6, 2, 3, "f32")  # the program's product
 PROGRAM = (sys.executable, "-m", "tests.cublas_program")
 OTHER = Problem(600, 2, 300, "f64")
-NVCC = """#!/bin/sh
-if [ "$1" = --version ]; then echo "Cuda compilation tools, release 13.0, V13.0.88"; exit; fi
-while [ "$1" != -o ]; do shift; done
-printf "\\177ELF cubin" > "$2"
-"""
 QUICK = ["tests.quick_command", "--device", "cpu"]
 LEFT = "the program's products are left to cuBLAS"
 
@@ -148,11 +154,7 @@ def test_a_text_is_never_written(texts: Path, command: str, monkeypatch: pytest.
 @pytest.fixture
 def toolkit(tmp_path: Path) -> Path:
     """A CUDA toolkit whose compiler makes something at once."""
-    nvcc = tmp_path / "toolkit" / "bin" / "nvcc"
-    nvcc.parent.mkdir(parents=True)
-    nvcc.write_text(NVCC)
-    nvcc.chmod(0o755)
-    return nvcc.parents[1]
+    return fake_toolkit(tmp_path / "toolkit", fake_binary())
 
 
 def ran(

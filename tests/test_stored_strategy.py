@@ -72,7 +72,7 @@ def test_a_text_of_trials_carries_it_and_one_of_before_has_none(stored: Path, tm
     lines = [lines[0], *(line for line in lines[1:] if line[0] in ("tools", "run", "trial"))]
     for line in lines[1:]:
         if line[0] == "trial":
-            for name in ("strategy", "stamp", "basis"):
+            for name in ("verified_code", "strategy", "stamp", "basis"):
                 del line[1 + LINES["trial"].index(name)]
             line[-1][0][0] = 0
     written.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")

@@ -307,7 +307,7 @@ def elsewhere(found: str) -> str:
         (lambda found: found.replace("100.33333333333333", "9" * 5000), "line 8, is not"),
         *((lambda found, at=at: found + found.splitlines()[at], "is there twice") for at in (1, 2, 3, 4, 7, -1)),
         (twice_in_a_final, "is there twice"),
-        (lambda found: found + '["trial", 1]', "trial has 1 members, and not 16"),
+        (lambda found: found + '["trial", 1]', "trial has 1 members, and not 17"),
         (lambda found: found + '["trail"]', "is no line of ours"),
         (lambda found: found + '[["trial"]]', "is no line of ours"),
         (lambda found: found + found.splitlines()[0], "is no line of ours"),

@@ -1,13 +1,35 @@
-"""The package brings the binaries that its texts name by the digest of their machine code."""
+"""Exports hold binaries of verified machine code, by its digest; the package brings those of its texts."""
 
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.command import run
+from tests.fabricated import (
+    FAKE_CODE,
+    GPU,
+    PROBLEM,
+    configuration,
+    downgrade,
+    fake_binary,
+    imported,
+    plain_sql,
+    trial,
+    tuning_run,
+)  # fmt: skip
+from tests.fake_compilers import fake_toolkit
+from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.pretuned import cubins, pretuned
+from tsm2_tune.tuner.export import verified
 from tsm2_tune.tuner.machine_code import code_of, machine_code_digest
+from tsm2_tune.tuner.requests import AttemptResult
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Outcome, Verdict
 
 
 @pytest.mark.parametrize("text", pretuned(), ids=lambda text: text.name)
@@ -22,3 +44,99 @@ def test_every_kernel_verified_in_full_has_its_binaries(text: object) -> None:
 
 def test_what_is_no_binary_has_no_machine_code() -> None:
     assert (code_of(b""), code_of(b"\x7fELF of a kind"), code_of(bytes(200))) == (None, None, None)
+
+
+@pytest.fixture
+def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a toolkit that compiles to FAKE_CODE, and make it the one that is used."""
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return fake_toolkit(tmp_path / "toolkit", fake_binary())
+
+
+def stored(path: Path, code: str | None) -> Path:
+    with Store.open(path / "results.db", create=True) as store:
+        store.add_trial(tuning_run(), trial(verified_code=code))
+    return path / "results.db"
+
+
+def exported(path: Path, *options: str) -> tuple[int, str, list[bytes]]:
+    """Export a module; return the exit code, what is said, and the machine code that the module holds."""
+    output = path.with_name("best.py")
+    done = run("export", "--db", str(path), "--output", str(output), "--format", "module", *options)
+    if done.exit_code:
+        assert not output.exists()
+        return done.exit_code, done.output, []
+    module = imported(output.read_text(encoding="utf-8"), path.parent)
+    (winner,) = module.WINNERS
+    keys = [key for key in module.CUBINS if key[0] == winner.digest]
+    return 0, done.output, [module.cubin_of(winner, *key[1:]) for key in keys]
+
+
+OTHER = fake_binary(b"instructionS")
+
+
+def test_a_binary_of_the_verified_machine_code_is_exported(tmp_path: Path, toolkit: Path) -> None:
+    code, said, binaries = exported(stored(tmp_path, FAKE_CODE))
+    assert (code, binaries) == (0, [fake_binary()] * len(INDEX_BITS)), said
+
+
+@pytest.mark.parametrize(("code", "binary"), [(FAKE_CODE, OTHER), (FAKE_CODE, b"\x7fELF"), (None, fake_binary())])
+def test_what_nobody_verified_is_refused_by_kernel(
+    tmp_path: Path, toolkit: Path, code: str | None, binary: bytes
+) -> None:
+    """Refuse another compiler's code, no code at all, and a verdict from before digests were stored."""
+    fake_toolkit(toolkit, binary)
+    database = stored(tmp_path, code)
+    status, said, _ = exported(database)
+    assert status == 2
+    assert f"{configuration().text} for {PROBLEM.text} on {GPU}" in said
+    assert "--allow-unverified" in said
+    assert exported(database, "--allow-unverified")[::2] == (0, [binary] * len(INDEX_BITS))
+    assert exported(database, "--no-binaries")[::2] == (0, [])
+
+
+def test_a_binary_that_was_changed_in_the_cache_is_not_exported(tmp_path: Path, toolkit: Path) -> None:
+    database = stored(tmp_path, FAKE_CODE)
+    exported(database)
+    kept = [file for file in (tmp_path / "cache").rglob("*.cubin") if file.read_bytes() == fake_binary()]
+    assert kept
+    for file in kept:
+        file.write_bytes(OTHER)
+    status, said, binaries = exported(database)
+    assert OTHER not in binaries
+    assert status == 2 or binaries == [fake_binary()] * len(INDEX_BITS), said
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.WRONG_RESULT])
+def test_a_verdict_without_digests_is_given_anew_where_the_device_is(
+    tmp_path: Path, toolkit: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
+) -> None:
+    result = AttemptResult(outcome, "C[0, 0] is wrong", verdict=Verdict(True, 0.0, "right"), verified_code=FAKE_CODE)
+    tuner = SimpleNamespace(verify_in_full=lambda problem, config: result)
+    for name, value in {
+        "spec_of": lambda device: "0",
+        "find_target": lambda spec: SimpleNamespace(),
+        "device_lock": lambda target: nullcontext(),
+        "Tuner": lambda target, options: nullcontext(tuner),
+    }.items():
+        monkeypatch.setattr(verified, name, value)
+    monkeypatch.setattr(verified.quarantine, "refuted", lambda *_: ())
+    database = stored(tmp_path, None)
+    status, said, binaries = exported(database)
+    kept = plain_sql(database, "SELECT outcome, verified_code FROM trial")
+    if outcome is Outcome.OK:
+        assert (status, binaries, kept) == (0, [fake_binary()] * len(INDEX_BITS), [("ok", FAKE_CODE)]), said
+    else:
+        assert (status, kept) == (2, [(outcome.value, None)])
+        assert "is wrong as it is compiled here, and competes no more" in said
+
+
+def test_trials_of_an_older_schema_have_no_digest(tmp_path: Path) -> None:
+    database = stored(tmp_path, FAKE_CODE)
+    downgrade(database, 22)
+    with Store.open(database, create=True) as store:
+        (row,) = store.best()
+        assert store.full_verdict(row) == ("every element of 9 calls right", None)
+        store.add_full_verdict(row.trial_id, "right", FAKE_CODE)
+        assert store.full_verdict(row) == ("right", FAKE_CODE)

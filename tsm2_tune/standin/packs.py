@@ -98,17 +98,15 @@ def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
                 tell(f"compiling what was measured on {text.device_name}, the first time only")
             return exports.with_between(store, tell, found)
 
-        return _library(store, verified, tell, exports.Unverified.LEFT_OUT)
+        return _library(store, verified, tell)
 
 
-def _library(
-    store: Store,
-    among: Among,
-    tell: Callable[[str], None],
-    unverified: exports.Unverified = exports.Unverified.REFUSED,
-) -> bytes:
-    """The C library of the store's winners that are chosen, and of what is added to them."""
+def _library(store: Store, among: Among, tell: Callable[[str], None]) -> bytes:
+    """Return the C library of the store's winners that are chosen, and of what is added to them.
+
+    It lacks kernels whose binaries are not verified and cannot be: their products are left to cuBLAS.
+    """
     with workplace(cache.working_parent()) as work:
         output = work.folder / "libtsm2.so"
-        exports.export_library(store, str(output), among=among, unverified=unverified, tell=tell)
+        exports.export_library(store, str(output), among=among, unverified=exports.Unverified.LEFT_OUT, tell=tell)
         return output.read_bytes()

@@ -20,7 +20,6 @@ from tsm2_tune.tuner.target import find_target, spec_of
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.tune import Options, Tuner
 
-MOST_NAMED = 10  # kernels that are not verified
 Tell = Callable[[str], None]
 
 
@@ -37,26 +36,22 @@ def verified_cubins(
 ) -> tuple[Cubins, list[str]]:
     """Return the binaries of these winners, by kernel and width of index, and why some are missing.
 
-    A binary is the verified one if its machine code is. Others are verified now where their device is here.
-    InputError where some cannot be, if the policy refuses them; ToolMissing where a compiler is needed and missing.
+    A binary is the verified one if its machine code has the digest that is stored with the verdict. Others, and those
+    of a verdict without digests, are verified now if their device is here.
+    InputError if some cannot be and the policy refuses them; ToolMissing if a compiler is needed and missing.
     """
     codes = _codes(store, rows)
     cubins, missing = compiled_cubins(rows, sources, tell, codes)
     if policy is not Unverified.ALLOWED:
         codes |= _verified_now(store, _unverified(rows, cubins, codes), tell)
     left = _unverified(rows, cubins, codes)
-    for row in left[:MOST_NAMED]:
+    for row in left:
         tell(f"not verified as it is compiled here: {row.config} for {row.problem.text} on {row.device}")
-    if len(left) > MOST_NAMED:
-        tell(f"not verified as they are compiled here: {len(left) - MOST_NAMED} more kernels")
-    # Of a verdict from before digests were stored nobody can tell: that is said, and not refused.
-    others = [row for row in left if any((row.source_digest, bits) in codes for bits in INDEX_BITS)]
-    if others and policy is Unverified.REFUSED:
+    if left and policy is Unverified.REFUSED:
         raise InputError(
-            f"binaries of {len(others)} kernels are not the ones that were verified: export where"
-            f" {others[0].device} is,"
-            " which verifies them, or with the compiler that they were tuned with; or name --no-binaries for a module"
-            " that compiles at the first call, or --allow-unverified"
+            f"binaries of {len(left)} kernels are not known to be the verified ones: export where {left[0].device}"
+            " is, which verifies them; or name --no-binaries for a module that compiles at the first call, or"
+            " --allow-unverified"
         )
     if policy is Unverified.LEFT_OUT:
         dropped = {key_of(row, bits) for row in left for bits in INDEX_BITS}

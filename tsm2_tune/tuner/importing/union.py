@@ -35,7 +35,8 @@ K = TypeVar("K")
 RUN = tuple(column.name for column in schema.run.columns if column.name != "id")
 STARTED_AT = RUN.index("started_at")
 KERNEL = ("source_digest", *schema.LAUNCH_OF_TRIAL)
-JOINED = ("is_between", "full_verdict", "verified_code", "stamp", "superseded", "basis", "first_basis")  # each by a rule of its own
+# Each by a rule of its own.
+JOINED = ("is_between", "full_verdict", "verified_code", "stamp", "superseded", "basis", "first_basis")
 
 # Of two trials of one kernel what counts, the first: a fault that was found once is a fault. Whatever was right
 # somewhere did compile, load and end in time.
