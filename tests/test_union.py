@@ -68,7 +68,8 @@ class History:
             "source_digest": self.rng.choice(("k1", "k2", "k3")), "rows_per_block": None, "splits": None,
             "outcome": outcome.value, "is_between": self.rng.randint(0, 1), "superseded": 0, "cache": state,
             "compile_limit_seconds": self.rng.choice((None, 1.0, 2.0)), "run_limit_seconds": None,
-            "full_verdict": None, "verified_code": None, "ended_at": "2026-01-05T00:00:00+00:00", "strategy": self.rng.choice("xy"),
+            "full_verdict": None, "verified_code": None,
+            "ended_at": "2026-01-05T00:00:00+00:00", "strategy": self.rng.choice("xy"),
             "stamp": self.stamp(tried.values["stamp"] for tried in part.trials.values()),
         }  # fmt: skip
         new = Tried(run, values, self.timed(run, state) if outcome in (Outcome.OK, Outcome.BEHIND) else None)
