@@ -73,6 +73,18 @@ def test_a_child_finds_this_package_whatever_its_folder_is(tmp_path: Path, monke
     assert not {"", str(tmp_path), "relative"} & set(child.search_path())
 
 
+def test_a_child_imports_modules_of_the_caller_after_those_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("types", "sitecustomize", "usercustomize"):
+        (tmp_path / f"{name}.py").write_text(f"print({name!r}, 'ran')")
+    (tmp_path / "helper.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), tmp_path, *sys.path])
+    command = child.isolated_python("import types, helper, tsm2_tune; print(helper.__file__)")
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == (f"{tmp_path / 'helper.py'}\n", "")
+
+
 @pytest.mark.parametrize("executable", ["", None, "/missing"])
 def test_a_python_that_is_not_known_is_named(executable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", executable)

@@ -25,7 +25,8 @@ from tsm2_tune.tuner.stopping import SIGNALS, held
 
 # Standard modules come first, then what the caller can import, then what files beside site-packages add.
 ISOLATED = (
-    "import sys, json; sys.path += json.loads(sys.argv[1]); import site; site.main();"
+    "import sys, json, site; standard = sys.path[:]; site.main();"
+    " sys.path[:] = dict.fromkeys([*standard, *json.loads(sys.argv[1]), *sys.path]);"
     " program = sys.argv[2]; del sys.argv[1:3]; exec(program)"
 )
 START = "from tsm2_tune.tuner.child import begin; begin(*sys.argv[1:])"
@@ -93,7 +94,8 @@ def search_path() -> list[str]:
         working = os.path.realpath(os.getcwd())
     except OSError:  # it was removed
         working = ""
-    found = [one for one in sys.path if os.path.isabs(one) and os.path.realpath(one) != working]
+    entries = [one for one in sys.path if isinstance(one, str) and os.path.isabs(one)]  # Python skips other types
+    found = [one for one in entries if os.path.realpath(one) != working]
     return found if str(ROOT) in found else [str(ROOT), *found]
 
 
