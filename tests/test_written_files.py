@@ -132,7 +132,7 @@ def test_names_may_be_as_long_as_is_allowed(length: int, tmp_path: Path) -> None
 
 
 def test_a_name_that_is_too_long_is_called_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="this name is too long"):
+    with pytest.raises(InputError, match="its name is too long"):
         refuse_unwritable(tmp_path / ("k" * 256))
 
 

@@ -32,7 +32,7 @@ def refuse_name(output: str | PathLike[str]) -> None:
         if not name:
             raise InputError("the name of the file to write is empty: name one with --output") from None
         if error.errno == errno.ENAMETOOLONG:
-            raise InputError(f"cannot write {name}: this name is too long; name another --output") from None
+            raise InputError(f"cannot write {name}: its name is too long; name another --output") from None
 
 
 def refuse_unwritable(output: str | PathLike[str], *, is_ordinary: bool = False) -> None:
