@@ -123,6 +123,12 @@ def test_gains_are_counted_with_the_losses(own: Contents) -> None:
     assert [row["problem"] for row in gains.dots(own.winners)] == [PROBLEM.text, OTHER.text]
 
 
+@pytest.mark.parametrize(("factor", "losses"), [(0.96, 1), (0.98, 0), (1.0, 0)])
+def test_the_table_of_losses_has_those_that_the_sentence_counts(own: Contents, factor: float, losses: int) -> None:
+    row = winner(own, x_cublas=factor)
+    assert len(gains.lost([row]).rows) == gains.gain_of([row]).slower == losses
+
+
 def test_within_three_percent_is_no_gain_and_no_loss(own: Contents) -> None:
     rows = [winner(own, x_cublas=one) for one in (1.031, 1.029, 1.0, 0.971, 0.969)]
     gain = gains.gain_of(rows)

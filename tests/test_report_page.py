@@ -9,6 +9,7 @@ import sqlite3
 import sys
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from tests.fabricated import GPU, tuning_run
 from tests.reported import DETAIL, DEVICE, LIBRARY, OTHER, Page, data_of, page_of, read, tried
 from tests.tampered import case
 from tests.tampering import good_database
+from tsm2_tune.html.page import page
 from tsm2_tune.html.reading import Contents
 from tsm2_tune.tuner.store import Store
 
@@ -106,6 +108,30 @@ def test_hostile_texts_are_texts(path: Path) -> None:
     assert data_of(found)["charts"]["roofline"]["data"]["points"]["device"]["texts"] == [DEVICE]
 
 
+def test_hostile_titles_and_notes_are_texts(own: Contents) -> None:
+    hostile = "</title><script>alert(1)</script> {{ 7 * 7 }}"
+    found = Page(page(own, (), written_at="", version="0", library=LIBRARY, title=hostile, note=hostile + DEVICE))
+    assert found.root.all("h1")[0].text == hostile
+    assert found.root.all("header")[0].all("p")[0].text == hostile + DEVICE
+    assert found.root.all("title")[0].whole_text() == f"{hostile} - tsm2-tune report"
+    assert len(found.root.all("script")) == 3
+
+
+def test_regimes_are_explained(own: Contents) -> None:
+    text = page_of(own).root.whole_text()
+    assert all(f"Regime {one} is " in text for one in "RLT")
+
+
+@pytest.mark.parametrize(("capability", "is_told"), [("9.0", False), ("", True)])
+def test_emulation_is_told_first(own: Contents, capability: str, is_told: bool) -> None:
+    runs = tuple(replace(run, identity=replace(run.identity, compute_capability=capability)) for run in own.runs)
+    (summary,) = (
+        one for one in page_of(replace(own, runs=runs)).root.all("section") if one.attributes["id"] == "summary"
+    )
+    first = summary.all("p")[0].text
+    assert (first == "Kernels are emulated on the CPU: times mean nothing.") is is_told
+
+
 def test_a_page_without_a_winner_says_so(path: Path) -> None:
     tried(path)
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -144,6 +170,20 @@ def test_without_the_package_one_sentence_says_what_to_install(
         "Error: a report needs the package vl-convert-python: install it with `pip install 'tsm2-tune[report]'`\n"
     )
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.usefixtures("without_charts")
+def test_the_command_takes_a_title_and_a_note(path: Path) -> None:
+    printed = run("report", str(tried(path)), "--title", "Node 7", "--note", "<b>", "--output", "-")
+    assert "<h1>Node 7</h1>" in printed.output
+    assert "&lt;b&gt;" in printed.output
+
+
+@pytest.mark.usefixtures("without_charts")
+@pytest.mark.parametrize("text", [7, "\0", "\ud800"])
+def test_a_title_that_a_page_cannot_hold_is_refused(path: Path, text: object) -> None:
+    with pytest.raises(tsm2_tune.InputError, match="title = "):
+        tsm2_tune.report(tried(path), title=text)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("without_charts")

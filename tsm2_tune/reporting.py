@@ -23,8 +23,12 @@ from tsm2_tune.usage import Command, option, tell
     metavar="OTHER.db",
     help="Put the winners beside those of this database. May be given several times.",
 )
+@option("--title", default="", metavar="TEXT", help="The heading of the page.")
+@option("--note", default="", metavar="TEXT", help="A text below the heading.")
 @output_option(default="report.html", show_default=True, help="The HTML file to write; - is standard output.")
-def report(database: str, which: dict[str, Any], compare: tuple[str, ...], output: str) -> None:
+def report(
+    database: str, which: dict[str, Any], compare: tuple[str, ...], title: str, note: str, output: str
+) -> None:
     """Write a page with charts and tables.
 
     \b
@@ -36,7 +40,8 @@ def report(database: str, which: dict[str, Any], compare: tuple[str, ...], outpu
     """
     into_file = output != "-"
     with display.waiting(f"reading {shown_name(database)}"):
-        exported = tsm2_tune.report(database, output=output if into_file else None, compare=compare, **which)
+        path = output if into_file else None
+        exported = tsm2_tune.report(database, output=path, compare=compare, title=title, note=note, **which)
     if into_file:
         tell(f"wrote {output}")
     elif exported.text is not None:

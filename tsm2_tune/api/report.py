@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from os import PathLike
@@ -24,12 +25,14 @@ def report(
     db: str | PathLike[str] = DEFAULT_DATABASE, *, output: str | PathLike[str] | None = None,
     compare: Databases = (), device: int | str | None = None, products: Products | None = None,
     dtype: ElementTypes | None = None, op: Texts | None = None, layout: str | None = None, cache: str | None = None,
+    title: str = "", note: str = "",
 ) -> Exported:  # fmt: skip
     """Write a page that shows what is stored: one HTML file, which needs no network. `tsm2-tune report` does this.
 
     - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which results, as of `best`.
     - `output`: the file; None writes none: the result has the text.
     - `compare`: another database or several, beside whose winners those of `db` are put.
+    - `title`, `note`: the heading of the page, and a text below it.
 
     InputError for what cannot be asked for, where nothing stored is of the selection, and for a file that cannot be
     written; StoreError for a database that cannot be used; ToolMissing without the package that draws charts.
@@ -40,13 +43,23 @@ def report(
         for one in (name, *others):
             refuse_database(path, one)
         refuse_unwritable(path)  # before all that is stored is read, which may take long
+    _refuse_no_text(title=title, note=note)
     selection = selected(device, products, dtype, op, cache, layout)
     bundle = _bundle()
-    text = _page(selection, name, others, bundle)
+    text = _page(selection, name, others, bundle, title, note)
     if path is None:
         return Exported((), text)
     write(text, path)
     return Exported((Path(path),), text)
+
+
+def _refuse_no_text(**texts: object) -> None:
+    """Raise InputError for a value that is not a text, or that an HTML file cannot hold."""
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise InputError(f"{name} = {value!r}: expected a text")
+        if re.search(r"[\x00-\x08\x0b-\x1f\ud800-\udfff]", value):
+            raise InputError(f"{name} = {value!r}: it has characters that a page cannot hold")
 
 
 def _names(compare: Databases) -> tuple[str, ...]:
@@ -69,7 +82,9 @@ def _bundle() -> Callable[[str], str]:
     return bundle
 
 
-def _page(selection: Selection, name: str, others: Iterable[str], bundle: Callable[[str], str]) -> str:
+def _page(
+    selection: Selection, name: str, others: Iterable[str], bundle: Callable[[str], str], title: str, note: str
+) -> str:
     from tsm2_tune import __version__
     from tsm2_tune.html.page import page
     from tsm2_tune.html.reading import contents
@@ -86,7 +101,8 @@ def _page(selection: Selection, name: str, others: Iterable[str], bundle: Callab
         with Store.open(other, create=False) as store:
             beside.append(contents(store, None, chosen, selection.cache))
     written_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    return page(own, beside, written_at=written_at, version=__version__, library=bundle(EXPORTED))
+    library = bundle(EXPORTED)
+    return page(own, beside, written_at=written_at, version=__version__, library=library, title=title, note=note)
 
 
 def _nothing(selection: Selection, store: Store, every: Sequence[TrialLine]) -> str:

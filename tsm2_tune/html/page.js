@@ -43,6 +43,28 @@ function option(select, value, text) {
   one.value = value;
 }
 
+// --- Downloads ---
+
+// A text that a spreadsheet would take for a formula gets an apostrophe.
+function csvOf(rows) {
+  const cell = (value) => {
+    const text = String(value ?? "");
+    const safe = typeof value === "string" && /^[=+@\t\r-]/.test(text) && !/^-?[\d.,]*$/.test(text) ? `'${text}` : text;
+    return `"${safe.replaceAll('"', '""')}"`;
+  };
+  return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
+}
+
+function offerCsv(button, name, rows) {
+  button.addEventListener("click", () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([csvOf(rows())], { type: "text/csv" }));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  });
+}
+
 // --- Tables that can be sorted ---
 
 function sortBy(table, place, head) {
@@ -69,6 +91,12 @@ for (const table of document.querySelectorAll("table.sortable")) {
     button.addEventListener("click", () => sortBy(table, place, head));
     head.replaceChildren(button);
   });
+}
+
+if (byId("winners-csv")) {
+  const table = document.querySelector("#best table");
+  offerCsv(byId("winners-csv"), "winners.csv", () => [...table.rows].map((row) =>
+    [...row.cells].map((cell) => cell.dataset.value ?? cell.textContent)));
 }
 
 // --- Heat maps ---
@@ -182,6 +210,8 @@ function showTrials({ rows: columns, heads, outcomes }) {
   outcome.addEventListener("change", filter);
   problem.addEventListener("change", filter);
   more.addEventListener("click", showMore);
+  offerCsv(byId("trials-csv"), "trials.csv", () => [
+    names.map((name) => heads[name][0]), ...found.map((row) => names.map((name) => row[name]))]);
   filter();
 }
 

@@ -22,6 +22,12 @@ from tsm2_tune.html.reading import Contents
 from tsm2_tune.html.tables import Table, columnar
 from tsm2_tune.tuner.trial import Outcome
 
+EMULATED = "Kernels are emulated on the CPU: times mean nothing."
+REGIMES = (
+    "Regime R is a large A times a B of few columns: m and k are thousands, n is at most 64.",
+    "Regime L is a tall A times a small B: m is large, n and k are at most 64.",
+    "Regime T is the transpose of a tall matrix times a tall matrix: k is large, m and n are at most 64.",
+)
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -53,7 +59,10 @@ class Section:
         return "rows" in self.rest
 
 
-def page(own: Contents, others: Sequence[Contents], *, written_at: str, version: str, library: str) -> str:
+def page(
+    own: Contents, others: Sequence[Contents], *, written_at: str, version: str, library: str, title: str = "",
+    note: str = "",
+) -> str:  # fmt: skip
     """The page of a database and of those that it is compared with; `library` is the JavaScript that draws charts."""
     sections = tuple(one for one in sections_of(own, others) if one is not None)
     drawn = {
@@ -66,6 +75,8 @@ def page(own: Contents, others: Sequence[Contents], *, written_at: str, version:
         .get_template("page.html.jinja")
         .render(
             name=own.name,
+            title=title,
+            note=note,
             others=[one.name for one in others],
             written_at=written_at,
             version=version,
@@ -96,6 +107,8 @@ def _summary(own: Contents) -> Section:
     by_device = grouped(own.winners, lambda row: row.device)
     sentences = [gains.sentence(group[0].device, gains.gain_of(group)) for group in by_device]
     sentences = sentences or ["No configuration gave a right result that was measured: there is no winner."]
+    if any(not run.identity.compute_capability for run in own.runs):
+        sentences.insert(0, EMULATED)
     in_part = sum(not row.verified_in_full for row in own.winners)
     stale = sum(row.stale for row in own.winners)
     if in_part or stale:
@@ -122,7 +135,7 @@ def _best(own: Contents) -> Section | None:
         "x cuBLAS is the vendor's time over the winner's: below 1 the vendor is faster. % of floor is the least time"
     )
     said += " that the device's measured ceilings allow, over the winner's."
-    return Section("best", "Best by shape", (said,), tables=(gains.best_by_shape(own.winners),))
+    return Section("best", "Best by shape", (said, *REGIMES), tables=(gains.best_by_shape(own.winners),))
 
 
 def _roofline(own: Contents) -> Section | None:
