@@ -314,9 +314,10 @@ def test_pycuda_opens_the_device(
 
 @pytest.mark.slow
 def test_a_pycuda_that_crashes_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pycuda").mkdir()
-    (tmp_path / "pycuda" / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    packages = tmp_path / "packages"  # not the working folder, which a probe's process does not look into
+    (packages / "pycuda").mkdir(parents=True)
+    (packages / "pycuda" / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    monkeypatch.syspath_prepend(str(packages))
     found = only(examination._examined("PyCUDA", QUESTION))
     assert found.state is State.PROBLEM
     assert "signal SIGSEGV" in found.text
