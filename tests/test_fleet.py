@@ -64,7 +64,7 @@ def members_of_this_process() -> list[int]:
         if entry.name.isdecimal():
             try:
                 is_ours = int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
-                if is_ours and b"tuner.member" in (entry / "cmdline").read_bytes():
+                if is_ours and b"quick_members:serve" in (entry / "cmdline").read_bytes():
                     found.append(int(entry.name))
             except OSError:
                 continue
