@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from tests.fabricated import (
     BASIS,
+    FAKE_CODE,
     GPU,
     PROBLEM,
     configuration,
@@ -215,7 +216,7 @@ def test_a_kernel_is_verified_in_full_for_all_states(store: Store) -> None:
     store.add_trial(RUN, timed(500, C128, full_verdict=None))
     (row,) = store.best()
     assert row.verified_in_full == 0
-    assert store.full_verdict(row, [BASIS, "today, dirty"]) == "9 calls right"
+    assert store.full_verdict(row, [BASIS, "today, dirty"]) == ("9 calls right", FAKE_CODE)
     assert store.full_verdict(row, ["yesterday", "today, dirty"]) is None
 
 
