@@ -214,7 +214,7 @@ def test_the_compiler_is_the_one_that_cxx_names(monkeypatch: pytest.MonkeyPatch)
 
 def test_without_a_compiler_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     with pytest.raises(ToolMissing, match="install g"):
         host_toolchain()
 
