@@ -44,7 +44,7 @@ FUNCTIONS = {  # what a program may rely on: a change here is one that users are
     " products: 'Products | None' = None, dtype: 'ElementTypes | None' = None, op: 'Texts | None' = None,"
     " layout: 'str | None' = None, cache: 'str | None' = None, family: 'str | None' = None, binaries: 'bool' = True,"
     " launcher: 'bool' = False, between: 'bool | None' = None, within: 'float | str | None' = None,"
-    " measure: 'bool' = True, wait: 'bool' = False,"
+    " measure: 'bool' = True, wait: 'bool' = False, allow_unverified: 'bool' = False,"
     " on_event: 'Callable[[ExportEvent], object] | None' = None",
     "import_trials": "source: 'str | PathLike[str]', db: 'str | PathLike[str]' = 'results.db'",
     "plan_space": "product: 'str | Problem', *, dtype: 'ElementTypes' = 'f32', op: 'str' = 'nn',"
@@ -55,7 +55,7 @@ FUNCTIONS = {  # what a program may rely on: a change here is one that users are
     "report": "db: 'str | PathLike[str]' = 'results.db', *, output: 'str | PathLike[str] | None' = None,"
     " compare: 'Databases' = (), device: 'int | str | None' = None, products: 'Products | None' = None,"
     " dtype: 'ElementTypes | None' = None, op: 'Texts | None' = None, layout: 'str | None' = None,"
-    " cache: 'str | None' = None",
+    " cache: 'str | None' = None, title: 'str' = '', note: 'str' = ''",
     "tune": "products: 'Products', *, dtype: 'ElementTypes' = 'f32', op: 'Texts' = 'nn', layout: 'str' = 'column',"
     " math: 'str' = 'full', device: 'Devices' = None, cluster: 'str | None' = None,"
     " db: 'str | PathLike[str]' = 'results.db',"
@@ -264,13 +264,15 @@ def test_nothing_that_was_asked_for_is_no_error(database: str) -> None:
 @pytest.mark.parametrize("format", ["module", "csv", "json", "markdown", "latex"])
 def test_export_makes_what_the_command_writes(format: str, database: str, tmp_path: Path) -> None:
     ours, theirs, notes = tmp_path / "ours.py", tmp_path / "theirs.py", list[Any]()
-    exported = tsm2_tune.export(database, format=format, output=ours, dtype="f32", on_event=notes.append)
-    said = run("export", "--db", database, "--format", format, "--output", str(theirs), "--dtype", "f32")
+    which: dict[str, Any] = {"format": format, "dtype": "f32", "binaries": False}
+    exported = tsm2_tune.export(database, output=ours, on_event=notes.append, **which)
+    command = ("export", "--db", database, "--format", format, "--output", str(theirs), "--dtype", "f32")
+    said = run(*command, "--no-binaries")
     assert exported.files == (ours,)
     assert exported.text is not None
     assert ours.read_bytes() == theirs.read_bytes() == exported.text.encode()
     assert [*map(str, notes), f"wrote {theirs}"] == said.output.splitlines()
-    assert tsm2_tune.export(database, format=format, dtype="f32") == tsm2_tune.Exported((), exported.text)
+    assert tsm2_tune.export(database, **which) == tsm2_tune.Exported((), exported.text)
 
 
 def test_the_fewest_kernels_are_told(database: str) -> None:

@@ -220,7 +220,7 @@ def test_a_run_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     done = run("--pack-only", "--pack-from", "winners.json")
     assert done.exit_code == 0, done.output
-    assert f"pack 1/2 64x3x64:f32: {configuration().text}" in done.output
+    assert "pack 1/2 64x3x64:f32: tsm2 " in done.output
     done = run("--search-seconds", "0", "--part", "1/2", "--output", "u.json")
     assert done.exit_code == 0, done.output
     assert "no search beside them" in done.output

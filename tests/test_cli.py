@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -428,12 +426,9 @@ def test_every_format_is_exported(form: str, database: str, tmp_path: Path) -> N
     path, other, text = tmp_path / "out.py", tmp_path / "best-kernels.py", tmp_path / "best-kernels.txt"
 
     def told(output: Path) -> str:
-        """Besides that a module has no binaries where there is no nvcc."""
-        done = run("export", "--db", database, "--format", form, "--output", str(output))
+        done = run("export", "--db", database, "--format", form, "--output", str(output), "--no-binaries")
         assert (done.exit_code, done.stdout) == (0, "")
-        if shutil.which("nvcc") is not None:
-            return done.stderr
-        return re.sub(r"\Ano binary: nvcc not found: .*\n", "", done.stderr)
+        return done.stderr
 
     assert told(path) == f"wrote {path}\n"
     rename = ": rename it before you import it, to letters, digits and _"
@@ -441,4 +436,5 @@ def test_every_format_is_exported(form: str, database: str, tmp_path: Path) -> N
     assert told(text) == f"wrote {text}{f'{rename}, and .py at the end' if form == 'module' else ''}\n"
     assert told(Path("/dev/null")) == "wrote /dev/null\n"
     assert "NVIDIA H200" in path.read_text()
-    assert run("export", "--db", database, "--format", form, "--output", "-").stdout == path.read_text()
+    said = run("export", "--db", database, "--format", form, "--output", "-", "--no-binaries")
+    assert said.stdout == path.read_text()

@@ -125,7 +125,7 @@ def test_a_row_major_winner_is_named(database: str) -> None:
 
 @pytest.mark.parametrize("form", ["module", "csv", "json", "markdown", "latex"])
 def test_a_row_major_winner_is_exported(form: str, database: str) -> None:
-    result = run("export", "--db", database, "--format", form, "--output", "-")
+    result = run("export", "--db", database, "--format", form, "--output", "-", "--no-binaries")
     assert result.exit_code == 0, result.output
     assert "ttt" in result.output
 
