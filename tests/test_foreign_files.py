@@ -49,7 +49,7 @@ def refused(*arguments: str, path: Path) -> str:
 
 
 def exported(form: str, path: Path) -> str:
-    result = run("export", "--format", form, "--output", "-", "--db", str(path))
+    result = run("export", "--format", form, "--no-binaries", "--output", "-", "--db", str(path))
     assert result.exit_code == 0, result.output
     return result.output
 

@@ -57,9 +57,10 @@ CALLS: dict[str, dict[str, Any]] = {
     "best": {**CHOSEN, "db": "results.db"},
     "export": {
         **CHOSEN, "db": "results.db", "format": "csv", "output": "winners.csv", "family": None, "binaries": True,
-        "launcher": False, "between": False, "within": 0.5, "measure": False, "wait": False, "on_event": None,
+        "launcher": False, "between": False, "within": 0.5, "measure": False, "wait": False,
+        "allow_unverified": False, "on_event": None,
     },
-    "report": {**CHOSEN, "db": "results.db", "output": "report.html", "compare": "results.db"},
+    "report": {**CHOSEN, "db": "results.db", "output": "report.html", "compare": "results.db", "title": "", "note": ""},
     "import_trials": {"source": "results.db", "db": "results.db"},
 }  # fmt: skip
 SCALARS = [(name, one) for name, call in CALLS.items() for one, value in call.items() if value is not None]

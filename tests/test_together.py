@@ -59,6 +59,12 @@ def shown(*events: Event, terminal: bool = False) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no load of this machine be told."""
+    monkeypatch.setattr("tsm2_tune.progress.load_text", lambda: "")
+
+
 def test_each_run_has_its_name() -> None:
     lines = shown(started(A), started(B), begins(A), begins(B, OTHER), ends(B, OTHER), ends(A))
     assert lines[:2] == [f"{A}: NVIDIA H200", f"{B}: NVIDIA H200"]
