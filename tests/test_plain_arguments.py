@@ -60,7 +60,9 @@ CALLS: dict[str, dict[str, Any]] = {
         "launcher": False, "between": False, "within": 0.5, "measure": False, "wait": False,
         "allow_unverified": False, "on_event": None,
     },
-    "report": {**CHOSEN, "db": "results.db", "output": "report.html", "compare": "results.db", "title": "", "note": ""},
+    "report": {
+        **CHOSEN, "db": "results.db", "output": "report.html", "compare": "results.db", "title": "", "note": "",
+    },
     "import_trials": {"source": "results.db", "db": "results.db"},
 }  # fmt: skip
 SCALARS = [(name, one) for name, call in CALLS.items() for one, value in call.items() if value is not None]

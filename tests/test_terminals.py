@@ -225,7 +225,7 @@ COMMANDS = (
     "devices",
     "space --device h200 --shapes 64x4x64 --family tsm2 --explain",
     "model --device h200 --shapes 64x4x64",
-    *(f"export --format {name} --output - --db {{}}" for name in FORMATS),
+    *(f"export --format {name} --no-binaries --output - --db {{}}" for name in FORMATS),
     "best --db /no/such/é™.db",
     "best --device é™ --db {}",
 )
