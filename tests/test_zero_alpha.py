@@ -122,7 +122,7 @@ def test_a_tensor_on_the_cpu_is_a_factor_and_one_on_a_gpu_is_not(
 
     module.gemm(A, B, out=OUT, alpha=scalar("cpu"))
     assert module.driver.launches[-1]["values"][3] == 2.0
-    with pytest.raises(TypeError, match="alpha: .*device"):
+    with pytest.raises(TypeError, match=r"alpha: .*device"):
         module.gemm(A, B, out=OUT, alpha=scalar("cuda"))
     with pytest.raises(TypeError, match=r"^beta: it requires a gradient, which kernels do not give"):
         module.gemm(A, B, out=OUT, beta=scalar("cpu", requires_grad=True))
