@@ -17,6 +17,7 @@ from tsm2_tune.tuner.trial import Outcome
 OUTCOMES = (Outcome.OK, Outcome.OK, Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT, Outcome.CRASHED)
 TRIPLES = int(os.environ.get("TRIPLES", "1000"))
 STATES = ("clean", "warm")
+UNTOLD = {"compile_limit_seconds": None, "total_seconds": 0.0}  # values that a text does not tell
 YEAR_US = 365 * 24 * 3600 * 10**6
 
 
@@ -69,7 +70,7 @@ class History:
             "outcome": outcome.value, "is_between": self.rng.randint(0, 1), "superseded": 0, "cache": state,
             "compile_limit_seconds": self.rng.choice((None, 1.0, 2.0)), "run_limit_seconds": None,
             "full_verdict": None, "verified_code": None,
-            "ended_at": "2026-01-05T00:00:00+00:00", "strategy": self.rng.choice("xy"),
+            "ended_at": "2026-01-05T00:00:00+00:00", "strategy": self.rng.choice("xy"), "total_seconds": 1.0,
             "stamp": self.stamp(tried.values["stamp"] for tried in part.trials.values()),
         }  # fmt: skip
         new = Tried(run, values, self.timed(run, state) if outcome in (Outcome.OK, Outcome.BEHIND) else None)
@@ -131,13 +132,13 @@ class History:
         return union(part, self.rng.choice(self.parts), self.is_made_so)
 
     def text(self, part: Part) -> Part:
-        """What a text tells: summaries of what went well, and a part of each final."""
+        """Return what a text tells: summaries of what went well, and a part of each final."""
 
         def short(timed: Timed) -> Timed:
             return replace(timed, values={**timed.values, "summary_of": 3}, samples_us=())
 
         trials = {
-            key: replace(one, first=short(one.first), others=(), values={**one.values, "compile_limit_seconds": None})
+            key: replace(one, first=short(one.first), others=(), values={**one.values, **UNTOLD})
             for key, one in part.trials.items()
             if one.first is not None and one.values["outcome"] == "ok" and not one.values["superseded"]
         }
@@ -179,6 +180,20 @@ def broken(seed: int) -> list[str]:
 
 def test_the_union_of_copies_of_a_history_is_commutative_associative_and_idempotent() -> None:
     assert {seed: laws for seed in range(TRIPLES) if (laws := broken(seed))} == {}
+
+
+def test_samples_from_another_database_do_not_change_which_try_is_kept() -> None:
+    """Two texts and a database: the second text's copy of the kernel also has the samples of the first one's time."""
+    full = next(one for seed in itertools.count() for one in History(seed).parts[0].trials.values() if one.first)
+    assert full.first is not None
+    own, sampled = (replace(full.first, values={**full.first.values, "median_us": us}) for us in (7.0, 8.0))
+    summary = replace(sampled, values={**sampled.values, "summary_of": len(sampled.samples_us)}, samples_us=())
+    told = {**full.values, **UNTOLD, "outcome": "ok"}
+    one = replace(full, values={**told, "ended_at": "1"}, first=summary, others=())
+    two = replace(full, values={**told, "ended_at": "2"}, first=replace(own, samples_us=()), others=(sampled,))
+    three = replace(full, values={**told, "total_seconds": 1.0, "ended_at": "3"}, others=())
+    first, second, third = (Part({tried.key: tried}) for tried in (one, two, three))
+    assert union(union(first, second), third).trials == union(first, union(second, third)).trials
 
 
 def test_stamps_go_on_after_a_clock_that_was_ahead() -> None:

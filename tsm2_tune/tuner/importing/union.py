@@ -91,15 +91,17 @@ class Tried:
 
     @property
     def key(self) -> TrialKey:
-        """What tells this trial from others."""
+        """The configuration, and a digest of its first basis and its kernel."""
         return key_of(self.values)
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """By which one of two tries is taken; what a text tells of a trial is a part of it, and last."""
+        """Order tries of one kernel: the least is kept. No merge changes it, so the order of merges does not matter.
+
+        A text tells no duration. Its tries come last, because they lack other values too.
+        """
         limits = tuple(-(self.values[name] or 0.0) for name in ("compile_limit_seconds", "run_limit_seconds"))
-        is_summary = self.first is not None and not self.first.samples_us
-        known = (PRECEDENCE.index(Outcome(self.values["outcome"])), is_summary, *limits)
+        known = (PRECEDENCE.index(Outcome(self.values["outcome"])), not self.values["total_seconds"], *limits)
         own = {name: value for name, value in self.values.items() if name not in JOINED}
         timed = _spelt(self.first and self.first.key)
         return *known, self.values["ended_at"], _spelt(own), _spelt(self.run), timed
