@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tsm2_tune.api.results import Exported
 from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.generator.plain import plain_text
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.options import DEFAULT_DATABASE, ElementTypes, Products, Texts, file_name
 from tsm2_tune.selection import Selection, selected
@@ -43,7 +44,7 @@ def report(
         for one in (name, *others):
             refuse_database(path, one)
         refuse_unwritable(path)  # before all that is stored is read, which may take long
-    _refuse_no_text(title=title, note=note)
+    title, note = _page_text("title", title), _page_text("note", note)
     selection = selected(device, products, dtype, op, cache, layout)
     bundle = _bundle()
     text = _page(selection, name, others, bundle, title, note)
@@ -53,13 +54,12 @@ def report(
     return Exported((Path(path),), text)
 
 
-def _refuse_no_text(**texts: object) -> None:
-    """Raise InputError for a value that is not a text, or that an HTML file cannot hold."""
-    for name, value in texts.items():
-        if not isinstance(value, str):
-            raise InputError(f"{name} = {value!r}: expected a text")
-        if re.search(r"[\x00-\x08\x0b-\x1f\ud800-\udfff]", value):
-            raise InputError(f"{name} = {value!r}: it has characters that a page cannot hold")
+def _page_text(name: str, value: str) -> str:
+    """Return the text as a str. InputError for no text, and for characters that an HTML file cannot hold."""
+    text = plain_text(name, value)
+    if re.search(r"[\x00-\x08\x0b-\x1f\ud800-\udfff]", text):
+        raise InputError(f"{name} = {text!r}: it has characters that a page cannot hold")
+    return text
 
 
 def _names(compare: Databases) -> tuple[str, ...]:
