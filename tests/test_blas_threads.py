@@ -11,13 +11,17 @@ import pytest
 from tsm2_tune.tuner.blas_threads import VARIABLE, one_blas_thread
 
 STARTED = """
-import os, sys
+import os, sys, threading, time
 from contextlib import suppress
 from tsm2_tune.__main__ import main
 sys.argv = ["tsm2-tune", "--shapes", "8x8x8", "--device", "tpu"]
 with suppress(SystemExit):
     main()
 assert "numpy" in sys.modules
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join()
+time.sleep(0.1)  # a thread of the system ends a little after Python's
 print(len(os.listdir("/proc/self/task")), os.environ.get("OPENBLAS_NUM_THREADS"))
 """
 
