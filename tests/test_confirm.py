@@ -80,7 +80,7 @@ def test_rounds_go_on_until_the_fastest_was_among_them(store: Store) -> None:
     found, tuner = confirmed(store, {A: 100.0, B: 103.0, C: 120.0}, {A: 130.0, B: 134.0, C: 150.0})
     assert [members for _, members in tuner.rounds] == [{A.text, B.text}, {A.text, C.text}]
     assert found.now is not None
-    assert found.now.config == A.text
+    assert (found.change, found.now.config) == ("slower", A.text)
     assert (C.text, SHAPE) in tuner.in_full
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from numpy import float32, int32, int64, uint64
 
+from tests.fabricated import plain_sql
 from tests.on_gpu import ON_GPU
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.tuner.cuda import CudaDevice
@@ -169,3 +170,24 @@ def test_the_exported_module_takes_arrays_of(library: str, exported_module: Path
     command = [sys.executable, "-m", "tests.exported_on_gpu", str(exported_module), library]
     answer = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
+
+
+def test_an_export_verifies_binaries_that_nobody_did(exported_module: Path) -> None:
+    """A verdict without a digest of its machine code gets one, and the next export finds it."""
+    database = exported_module.with_name("r.db")
+    codes = "SELECT verified_code FROM trial WHERE full_verdict IS NOT NULL ORDER BY id"
+    before = plain_sql(database, codes)
+    assert len(before) > 1
+    plain_sql(database, "UPDATE trial SET verified_code = NULL")
+    said = [exported_again(database) for _ in range(2)]
+    assert ["as they are compiled here" in one for one in said] == [True, False], said
+    winners = [row for row in plain_sql(database, codes) if row[0] is not None]
+    assert winners
+    assert set(winners) <= set(before)
+
+
+def exported_again(database: Path) -> str:
+    command = [sys.executable, "-m", "tsm2_tune", "export", "--db", database.name, "--output", "again.py"]
+    done = subprocess.run(command, cwd=database.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr

@@ -221,6 +221,16 @@ def test_what_c_held_does_not_matter_at_beta_0(handle: Handle, memory: Memory) -
     np.testing.assert_array_equal(memory.get(operands.addresses[2], like)[:-3], operands.product)
 
 
+@pytest.mark.parametrize("beta", [0, 1])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_a_and_b_hold_does_not_matter_at_alpha_0(handle: Handle, memory: Memory, dtype: str, beta: int) -> None:
+    operands = Operands(memory, dtype, "NN", (257, 5, 33), alpha=0, beta=beta)
+    for address, matrix in zip(operands.addresses[:2], operands.whole[:2], strict=True):
+        memory.drv.memcpy_htod(address, encoded(np.full_like(matrix, np.nan), dtype))
+    assert handle.gemm(operands.call) == SUCCESS, handle.error
+    operands.check()
+
+
 def test_a_kernel_that_does_not_split_k(handle: Handle, memory: Memory) -> None:
     operands = Operands(memory, "f32", "NN", (4097, 2, 4095), alpha=2, beta=1)
     assert handle.workspace_size(operands.call) == 0
