@@ -1,4 +1,4 @@
-"""What is read and said of files of programs."""
+"""Files of programs: which ones are read, and the products and calls that they report."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_recorded_and_profiled_products_meet_by_shape() -> None:
-    """Of both orders of a product's matrices; a product of one side alone counts for nothing."""
+    """Both orders of a product's matrices match; a product that only one side saw counts for nothing."""
     ours = [
         {"shape": (8, 1000, 16), "calls": 3, "us": 30.0},
         {"shape": (1000, 8, 16), "calls": 1, "us": 10.0},

@@ -1,4 +1,4 @@
-"""What measure=True found, in a file: read by later processes, written by several at once, and not believed."""
+"""The file of choices found with measure=True: read by later processes, written by several, and not trusted."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_a_wrapper_of_nvcc_that_adds_flags_is_another_compiler(
 
 
 def rests_on(toolchain: Toolchain) -> tuple[str, str, str]:
-    """What a basis is made of."""
+    """Return the parts of a compiler's identity that a basis includes."""
     return toolchain.version, toolchain.stated_flags, toolchain.extra_digest
 
 

@@ -204,7 +204,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def environments() -> Iterator[bytes]:
-    """Of all processes."""
+    """Yield the environment of each process on this machine."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):

@@ -339,7 +339,7 @@ def test_products_on_several_devices_are_jaxs_but_for_shard_maps(best: ModuleTyp
 
 
 def run_python(program: str, *arguments: str, **environment: str) -> None:
-    """A program in a process of its own, on the CPU."""
+    """Run a program in a process of its own, on the CPU. Fail with its standard error if it fails."""
     at = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, env=at, capture_output=True, text=True, check=False, timeout=120)

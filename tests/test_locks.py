@@ -59,7 +59,7 @@ def test_environments_share_the_lock(variable: str, tmp_path: Path, monkeypatch:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 def test_users_share_the_lock() -> None:
-    """Whoever comes first: neither leaves anything that the other one may not use."""
+    """Neither user leaves a file that the other one cannot use, whoever comes first."""
     text = """
 import os, sys
 from types import SimpleNamespace

@@ -43,7 +43,7 @@ def name_of(address: str) -> str:
 
 
 def winners(database: str) -> list[dict[str, Any]]:
-    """What best has, but for the numbers of trials and runs, which are a database's own."""
+    """Return the output of `best` without the ids of trials and runs, which differ between databases."""
     rows = json.loads(run("best", "--json", "--db", database).stdout)["best"]
     return [{**row, "trial_id": 0, "run_id": 0} for row in rows]
 

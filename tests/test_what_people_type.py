@@ -1,4 +1,4 @@
-"""What people type works, or is refused with the word that works."""
+"""Common spellings and habits work, or are refused with the spelling that works."""
 
 from __future__ import annotations
 

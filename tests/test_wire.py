@@ -18,7 +18,7 @@ ODD: tuple[Any, ...] = (None, -1, 10**400, 0.5, float("nan"), "", "x", [], {}, {
 
 @pytest.fixture(scope="module")
 def heard(tmp_path_factory: pytest.TempPathFactory, session_cache: None, toolchain: object) -> str:
-    """What a run on the host told."""
+    """Return the events of a run on the host, as JSON."""
     events = list[Event]()
     options: dict[str, Any] = {"device": "cpu", "family": "tsm2", "max_trials": 3, "on_event": events.append}
     tsm2_tune.tune(["64x2x64", "32x2x64"], db=tmp_path_factory.mktemp("wire") / "results.db", **options)
@@ -37,7 +37,7 @@ def test_events_come_back_the_same(heard: str) -> None:
 
 @pytest.mark.host
 def test_anything_else_is_refused(heard: str) -> None:
-    """Each value of each event is replaced by odd ones: what is taken has types as they should be."""
+    """Replace each value of each event by odd ones: whatever is accepted has the types of its fields."""
 
     def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         items = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()

@@ -26,7 +26,7 @@ OUT = device_array((6, 2), (4, 32), at=0x3000)
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module with a kernel of each sort of product, and a driver that records."""
+    """A module with a kernel of each kind of product, and a driver that records its calls."""
     problems = Problem(64, 4, 64, "f32"), Problem(64, 4, 64, "minplus_f32")
     found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
     module = recording(imported(exported("module", found), tmp_path), monkeypatch)
@@ -36,7 +36,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def zeroed(module: ModuleType) -> list[list[int]]:
-    """What the driver was asked to write zeros into."""
+    """The memory that the driver was asked to fill, and with which value."""
     found = list[list[int]]()
 
     def fill(*arguments: Any) -> int:

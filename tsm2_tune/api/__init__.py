@@ -1,1 +1,1 @@
-"""What the command does, as functions: records in, records out. `tsm2_tune` has their names."""
+"""The Python API: what the commands do, as functions that take and return records. `tsm2_tune` exports its names."""

@@ -61,5 +61,5 @@ def _all() -> list[str]:
 
 
 def _ordinal(item: str | Target) -> object:
-    """What tells a device from others."""
+    """Return a key that differs between devices: a UUID, or the name that the caller gave."""
     return item.identity.uuid or item.spec if isinstance(item, Target) else check_spec(item)

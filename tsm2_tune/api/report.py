@@ -71,7 +71,7 @@ def _names(compare: Databases) -> tuple[str, ...]:
 
 
 def _bundle() -> Callable[[str], str]:
-    """What makes the JavaScript that draws charts. ToolMissing where the package that has it is not installed."""
+    """Return the function that bundles the charts' JavaScript. Raise ToolMissing if its package is not installed."""
     try:
         from vl_convert import javascript_bundle
     except ImportError:

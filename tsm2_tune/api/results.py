@@ -1,4 +1,4 @@
-"""What is stored: the winners, and files that are made of them."""
+"""Stored winners, and the files that are exported from them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def best(
 @dataclass(frozen=True, slots=True)
 @plain
 class Exported:
-    """What an export has made."""
+    """The result of an export."""
 
     files: tuple[Path, ...]  # that were written
     text: str | None  # what is in the file, or would be; None of a library, which is no text
@@ -141,7 +141,7 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class _Export:
-    """What is to be made of winners."""
+    """One export: its format, and the options that select kernels."""
 
     format: str
     family: str | None
@@ -178,7 +178,7 @@ class _Export:
         return Exported((Path(path),), text)
 
     def _among(self, store: Store) -> Callable[[Sequence[BestRow]], Sequence[BestRow]]:
-        """What gives the rows that stand for winners."""
+        """Return the function that replaces winners by the rows to export."""
         if self.within is not None:
             options = Options(vendor=True, budget_seconds=None)
             return Fewest(store, self.within, options, self.measure, self._note if self.wait else None, self.tell)

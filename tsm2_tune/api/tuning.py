@@ -55,7 +55,7 @@ from tsm2_tune.tuner.trial import Cache
 @dataclass(frozen=True, slots=True)
 @plain
 class TuningResult:
-    """What a run has come to. Everything else is in the database."""
+    """The result of a tuning run. All trials are in the database."""
 
     targets: tuple[Target, ...]  # the devices, which later runs can be given
     ended: tuple[ProblemEnded, ...]  # of each problem and kind of device, in the order in which these ended
@@ -184,9 +184,9 @@ def _of_one(run: Run, tell: Callable[[Event], object]) -> TuningResult:
 
 
 def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> TuningResult:
-    """What several runs on one database come to. The first one's error where none of them ends as it should.
+    """Return the joint result of several runs on one database. If none of them succeeds, raise the first one's error.
 
-    StoreError at once where its server is away now; later that is waited for.
+    Raise StoreError if the server is unreachable now. A run waits for a server that goes away later.
     """
     place = place_of(run.db)
     if isinstance(place, Address):

@@ -27,7 +27,7 @@ DOCUMENTS: dict[str, Callable[[Entry], dict[str, Any]]] = {
 
 
 def told_in(path: Path) -> Told:
-    """What the file tells. InputError where it is another tool's, or not as this program writes it."""
+    """Read the trials of an exchange file. Raise InputError for another tool's file, and for one that was altered."""
     return _read(path, told_of)
 
 
@@ -37,7 +37,7 @@ def refuse_others(path: Path) -> None:
 
 
 def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
-    """What `use` makes of one of DOCUMENTS. InputError as `told_in`."""
+    """Return `use` of the file's JSON object. Raise InputError as `told_in` does."""
     try:
         found = json.loads(content_of(path), parse_constant=refuse_constant, object_pairs_hook=_once)
         if NAME in found:
@@ -55,7 +55,8 @@ def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
 
 
 def told_of(document: Mapping[str, Any]) -> Told:
-    """What one of DOCUMENTS tells. One of WRONG where it is not as this program makes it."""
+    """Return the trials of a document of one of DOCUMENTS. Raise one of WRONG if this program would write another
+    one."""
     entry = entry_of(document[NAME])
     form = "kernel-tuner-cache" if "cache" in document else "t4"
     if DOCUMENTS[form](entry) != document:

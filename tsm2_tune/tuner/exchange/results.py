@@ -1,4 +1,4 @@
-"""Of each trial what other autotuners know of one, too."""
+"""Trials in the terms that other autotuners share: time, invalidity, compile time and benchmark time."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Result:
 
     @property
     def time(self) -> float | str:
-        """Its time, or a word for how it failed."""
+        """The time, or a word for the failure."""
         return WORDS[self.outcome] if self.time_ms is None else self.time_ms
 
 
 def results(entry: Entry) -> Iterator[Result]:
-    """Those of the entry, by configuration."""
+    """Yield the entry's results, by configuration."""
     for key, tried in sorted(entry.part.trials.items(), key=lambda item: item[0]):
         values = tried.values
         timed = _newest(entry, key) if values["outcome"] in TIMED else None

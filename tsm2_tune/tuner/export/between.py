@@ -107,7 +107,7 @@ def kernels_of(
 
 
 def _others(store: Store, winners: Sequence[BestRow]) -> list[CurrentTrial]:
-    """Of each kernel that won nothing and was measured at enough of the shapes, the trial nearest to a winner.
+    """Return the nearest trial to a winner of each kernel that won nothing and was measured at enough of the shapes.
 
     The winners are of one device, state of the L2, element type and op.
     """
@@ -133,8 +133,9 @@ def _us(trial: CurrentTrial) -> float:
 
 
 def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card) -> tuple[Floats, Floats]:
-    """Of each kernel, started as is best, its expected time at each of the shapes, and its blocks there; all know how
-    they divide work.
+    """Return the expected time of each kernel at each shape with its best launch, and the number of its blocks there.
+
+    How each kernel divides its work must be known.
     """
     measured = [measured_of(one, card) for one in kernels]
     divisions = [one.division for one in kernels if one.division is not None]

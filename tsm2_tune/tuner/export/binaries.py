@@ -74,7 +74,7 @@ def key_of(row: BestRow, bits: int) -> tuple[str, int, str]:
 
 
 def capability(text: str) -> tuple[int, int]:
-    """Of a winner's device, as numbers."""
+    """Return a compute capability such as "9.0" as two numbers."""
     major, minor = text.split(".")
     return int(major), int(minor)
 

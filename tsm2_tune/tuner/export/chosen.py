@@ -20,7 +20,7 @@ NAME = "tsm2_tune_pack"  # of the module
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the module does for a problem."""
+    """The exported module's choice for a problem."""
 
     asked: Problem
     match: Any  # the module's Match
@@ -29,7 +29,7 @@ class Choice:
 
     @property
     def problem(self) -> Problem:
-        """What the kernel computes: the problem, or its transposed one."""
+        """The problem that the kernel computes: the one asked for, or its transpose."""
         if self.match.across is None:
             return self.asked
         m, n, k = self.match.across

@@ -23,7 +23,7 @@ MOST_CONTENDING = 6  # kernels at a shape, those that are expected to take least
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A kernel that an export has, and a shape where it is expected to be nearly the fastest."""
+    """A kernel of an export, at a shape where it is predicted to be nearly the fastest."""
 
     config: KernelConfig
     own: Problem  # at which it is started as this configuration says
@@ -33,10 +33,11 @@ class Contender:
 
 
 def contending(store: Store, winners: Sequence[BestRow], fits: Callable[[Contender], bool]) -> Iterator[Contender]:
-    """Of each tuned shape, and of each between them that nobody searched, those that fit there, the fastest first.
+    """Yield, for each tuned shape and each shape between them that no search covered, the kernels that fit, fastest
+    first.
 
-    The winners are of one device, state of the L2, element type and op. Nothing is expected of hosts, nor of a GPU
-    whose multiprocessors are not known.
+    The winners are of one device, state of the L2, element type and op. There is no prediction for hosts, nor for a
+    GPU whose number of multiprocessors is unknown.
     """
     rows = [*winners, *rows_between(store, winners)]
     kernels, configs, cards = kernels_of(store, rows)
@@ -61,7 +62,7 @@ def contending(store: Store, winners: Sequence[BestRow], fits: Callable[[Contend
 
 
 def unsearched_between(store: Store, winners: Sequence[BestRow]) -> list[Problem]:
-    """The shapes between the winners' that no search tried anything at; none between few."""
+    """Return the shapes between the winners' that no search covered; none if there are few winners."""
     if len(winners) < MEASURED:
         return []
     kind = winners[0]

@@ -50,7 +50,7 @@ ExportEvent = ProblemEvent | Narrowed | ChoiceStarted | KernelsChosen | Noted
 
 @dataclass(frozen=True, slots=True)
 class Fewest:
-    """What stands for winners: rows of the fewest kernels that keep their shapes within a share of the best time."""
+    """Replaces winners by rows of the fewest kernels that keep each shape within a share of its best time."""
 
     store: Store
     within: float
@@ -79,7 +79,8 @@ class Fewest:
 
     @contextmanager
     def _bench(self, device: str, cache: Cache) -> Iterator[tuple[Bench | None, str]]:
-        """What measures on the device, in this state of its L2, or why nothing does."""
+        """Open a bench that measures on the device in this state of its L2. Yield None and the reason if there is
+        none."""
         target = self._target(device) if self.measures else "--no-measure"
         if isinstance(target, str):
             yield None, target

@@ -78,5 +78,5 @@ def _options(family: str, name: str) -> tuple[int, ...]:
 
 
 def distance(one: Problem, other: Problem) -> float:
-    """Of two shapes, by the logarithms of the ratios of m, n and k."""
+    """Return the distance of two shapes: the norm of the logarithms of the ratios of m, n and k."""
     return math.hypot(*(math.log(a / b) for a, b in ((one.m, other.m), (one.n, other.n), (one.k, other.k))))

@@ -1,5 +1,6 @@
-"""What winners' times on other shapes are expected from: what was measured of their kernels, how these divide their
-work, and their cards.
+"""The facts from which winners' times at other shapes are predicted.
+
+These are the measurements of their kernels, how the kernels divide their work, and the rates of their cards.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ NOTHING_KNOWN = Known()
 
 
 def known_of(store: Store, winners: Mapping[int, TrialRecord], *, vendor: bool = True) -> Known:
-    """What the store has of these winners, by trial, and of their devices: a card has the ceilings of the device's
-    latest run. Without `vendor` not what the vendor took between tuned shapes.
+    """Return the measurements, divisions and cards of these winners, which are given by trial.
 
-    Not known is the division of a trial that did not ask how many blocks a multiprocessor holds, and the card of a
-    device whose multiprocessors were not stored.
+    A card has the ceilings that the device's latest run measured. Without `vendor` the vendor's times between tuned
+    shapes are left out. A trial without a count of resident blocks has no division. A device whose number of
+    multiprocessors was not stored has no card.
     """
     divisions, cards, of_runs = dict[int, Division](), dict[str, Card](), dict[str, str]()
     for trial_id, record in winners.items():
@@ -70,7 +71,7 @@ def _card(run: TuningRun) -> Card | None:
 
 
 def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tuple[int, Elsewhere]]:
-    """Of each winner what its kernel took at other shapes, in their order."""
+    """Yield the measurements of each winner's kernel at other shapes, in order."""
     for trial_id, trials in trials_elsewhere(store, winners):
         yield trial_id, tuple(sorted(map(_point, trials)))
 
@@ -78,7 +79,7 @@ def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tup
 def trials_elsewhere(
     store: Store, winners: Mapping[int, TrialRecord]
 ) -> Iterator[tuple[int, Sequence[CurrentTrial]]]:
-    """Of each winner its kernel's trials at other shapes, started as was best there: at the nearest ones."""
+    """Yield the trials of each winner's kernel at the nearest other shapes, each with the best launch there."""
     for (device, *_), alike in _alike(winners).items():
         fastest = dict[tuple[str, str], dict[Problem, CurrentTrial]]()
         for one in store.current(device, alike=next(iter(alike.values())).problem):
@@ -107,7 +108,7 @@ def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str], dic
 
 
 def _vendor(store: Store, winners: Mapping[int, TrialRecord]) -> dict[int, VendorElsewhere]:
-    """What cuBLAS's own routine took between tuned shapes, right: each with the winner that is nearest."""
+    """Return the right times of cuBLAS's own routine between tuned shapes, each under the nearest winner."""
     found: dict[int, list[tuple[int, int, int, float]]] = {}
     for (device, *_), alike in _alike(winners).items():
         for cache in sorted({trial.cache for trial in alike.values()}):

@@ -143,7 +143,7 @@ def _with_binaries(
 
 
 def _keys(row: BestRow) -> list[tuple[str, int, str]]:
-    """Of a winner's binaries."""
+    """Return the keys of a winner's binaries, one for each width of index."""
     return [key_of(row, bits) for bits in INDEX_BITS]
 
 
@@ -166,7 +166,7 @@ def built(pack: str, binaries: bytes, name: str) -> bytes:
 
 
 def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> list[str]:
-    """That builds the shared object of this name from C texts in the folder."""
+    """Return the command that builds the shared object of this name from C files in the folder."""
     command = [*compiler_command(), *FLAGS, "-I", str(folder)]
     command += ["-Xassembler", "-I", "-Xassembler", str(folder)]  # where .incbin looks
     command += [*LINKING, "-Xlinker", "-soname", "-Xlinker", name, "-o", str(output)]

@@ -71,21 +71,21 @@ class Bench:
 
     @property
     def basis(self) -> str:
-        """What trials rest on that it makes."""
+        """The basis of the trials that it makes: compiler, flags and state of the L2."""
         return self.target.basis(self.cache)
 
     @property
     def cache(self) -> Cache:
-        """In which trials are timed."""
+        """The state of the L2 in which trials are timed."""
         return self.target.cache(self.options.cache)
 
     def turn(self, tuned: Tuned, problem: Problem) -> job.Turn:
-        """Of the shape, in which kernels are tried that others suggest."""
+        """Return a turn of the shape that tries kernels suggested by winners of other shapes."""
         tuner, claims = self.opened()
         return suggested.turn_of(problem, tuned.families(), tuner, self.store, claims, self.started_at)
 
     def opened(self) -> tuple[Tuner, Claims]:
-        """The device, which is this run's alone from now on."""
+        """Lock the device for this run at the first call. Return its tuner and claims."""
         if self._opened is None:
             self._stack.enter_context(device_lock(self.target, self.wait))
             tuner = self._stack.enter_context(Tuner(self.target, self.options))
@@ -95,7 +95,7 @@ class Bench:
 
 @dataclass(slots=True)
 class Search:
-    """The search for the fewest kernels, which measures what it needs to know."""
+    """A search for the fewest kernels. It measures only what the choice depends on."""
 
     tuned: Tuned
     bench: Bench
@@ -105,7 +105,7 @@ class Search:
     _turns: Counter[Problem] = field(default_factory=Counter)
 
     def events(self) -> Iterator[Event]:
-        """Everything that happens, stored before it is told; at the end what is stored decides."""
+        """Yield events, each after it is stored. The stored trials decide the choice."""
         tuned = self.tuned
         while True:
             known = tuned.candidates()
@@ -146,7 +146,7 @@ class Search:
         return trial is not None and pair not in self._unverified and self.tuned.loss(trial) <= self.tuned.within
 
     def _resting_on(self, choice: Choice, known: Known) -> list[Pair]:
-        """Of each shape the kernel that is to serve it: of those that are known to the fastest, else any."""
+        """Return the kernel that is to serve each shape: the fastest one known to be within the share, else any."""
         pairs = []
         for problem in self.tuned.problems:
             within = [one for one in choice.kernels if self._is_within((one, problem), known)]
@@ -156,7 +156,8 @@ class Search:
         return pairs
 
     def _untried(self, choice: Choice, known: Known) -> list[Pair]:
-        """Of the chosen kernels, at shapes that others serve: the table shows what fewer of them would cost."""
+        """Return the untried pairs of chosen kernels and shapes that others serve: they show what fewer kernels would
+        cost."""
         pairs = ((kernel, problem) for kernel in choice.kernels for problem in self.tuned.problems)
         return [pair for pair in pairs if pair[1] not in known[pair[0]] and pair not in self._closed]
 

@@ -91,8 +91,10 @@ def _digest(binary: bytes) -> str:
 
 
 def winner(row: BestRow, source: KernelSource, known: Known) -> Winner:
-    """What a program is given of it. The vendor is cuBLAS's own routine: what a program has without the winner, and
-    what PyTorch and CuPy start where the product is left to them; none of cuBLASLt's other algorithms.
+    """Return the winner's record in an exported module.
+
+    Its vendor is cuBLAS's own routine, never another algorithm of cuBLASLt: that routine is what a program would use
+    without the winner, and what PyTorch and CuPy start for a product that is left to them.
     """
     found = Winner(
         **{name: getattr(row, name) for name in COPIED},

@@ -116,7 +116,7 @@ class Tuned:
         return any(one.id == trial.id for one in self._right[trial.problem])
 
     def families(self) -> frozenset[str]:
-        """Of whatever was tried."""
+        """The families of all trials at these shapes."""
         return frozenset(trial.config.family for trials in self._trials.values() for trial in trials)
 
     def winners_count(self) -> bool:
@@ -125,7 +125,7 @@ class Tuned:
         return all(winner.trial_id in right for winner in self.winners.values())
 
     def candidates(self) -> Known:
-        """What is known of the kernels that are within the share at one of the shapes."""
+        """The trials of the kernels that are within the share at one of the shapes."""
         known = fastest(one for of_problem in self._right.values() for one in of_problem)
         return {
             kernel: at
@@ -134,12 +134,12 @@ class Tuned:
         }
 
     def loss(self, trial: CurrentTrial) -> float:
-        """What the trial's time is above the best one's, as a share."""
+        """Return the share by which the trial is slower than the shape's best one."""
         assert trial.median_us is not None
         return max(0.0, round(trial.median_us / self.winners[trial.problem].median_us - 1, DIGITS))
 
     def _verified(self) -> Known:
-        """What is known of kernels that were verified in full, as they are started there, at whatever shape."""
+        """Return the trials of kernels whose launch was verified in full at any shape."""
         started = {_started(one) for one in self.store.current(self.device) if one.is_verified_in_full}
         right = (one for of_problem in self._right.values() for one in of_problem)
         return fastest(one for one in right if _started(one) in started)
@@ -202,12 +202,12 @@ def percent(share: float) -> str:
 
 
 def _started(trial: CurrentTrial) -> tuple[str, str, str]:
-    """What a full verification is of: the kernel, as it is started."""
+    """Return the key of a full verification: the kernel, its launch and its basis."""
     return trial.source_digest, trial.config.text, trial.basis
 
 
 def fastest(trials: Iterable[CurrentTrial]) -> Known:
-    """Of each kernel the fastest trial at each shape."""
+    """Return each kernel's fastest trial at each shape."""
     found: Known = {}
     for trial in trials:
         at = found.setdefault(trial.config.kernel_text, {})

@@ -64,7 +64,7 @@ def _kinds(rows: Sequence[BestRow]) -> list[BestRow]:
 
 
 def _between_tuned(store: Store, winners: Sequence[BestRow]) -> Iterator[BestRow]:
-    """What is the fastest between the winners' shapes, where the vendor was timed beside it."""
+    """Yield the fastest trials between the winners' shapes, if the vendor was timed beside them."""
     for kind in _kinds(winners):
         rows = store.best(device=kind.device, cache=Cache(kind.cache), alike=kind.problem, between=True)
         yield from (row for row in rows if row.cublas_us is not None)
@@ -92,7 +92,7 @@ def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], 
 
 
 def _entries(store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Problem]]) -> Iterator[Entry]:
-    """What the store has of these trials, and of the vendor at these places."""
+    """Yield the stored facts of these trials, with the vendor's times at the places of `of_vendor`."""
     for (device, problem), keys in _places(store, wanted).items():
         with store.database.transaction() as connection:
             part = Reader(connection).part(device, problem)

@@ -24,7 +24,7 @@ Tell = Callable[[str], None]
 
 
 class Unverified(StrEnum):
-    """What becomes of binaries that nobody verified, and that cannot be verified here."""
+    """How an export treats binaries that were never verified and cannot be verified here."""
 
     REFUSED = "refused"
     ALLOWED = "allowed"
@@ -74,7 +74,7 @@ def _by_width(row: BestRow, codes: str) -> Codes:
 
 
 def _unverified(rows: Sequence[BestRow], cubins: Cubins, codes: Codes) -> list[BestRow]:
-    """Return a row of each kernel of which a binary is not the verified one."""
+    """Return a row of each kernel that has an unverified binary."""
     found = {}
     for row in rows:
         for bits in INDEX_BITS if row.compute_capability else ():
@@ -85,7 +85,7 @@ def _unverified(rows: Sequence[BestRow], cubins: Cubins, codes: Codes) -> list[B
 
 
 def _verified_now(store: Store, rows: Sequence[BestRow], tell: Tell) -> Codes:
-    """Verify these kernels where their device is here, and store the verdicts. InputError for a wrong one."""
+    """Verify the kernels of devices that are here, and store the verdicts. Raise InputError for a wrong result."""
     found: Codes = {}
     for device, group in groupby(sorted(rows, key=lambda row: row.device), key=lambda row: row.device):
         of_device, spec = list(group), spec_of(device)

@@ -35,7 +35,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Bought:
-    """What so many kernels reach."""
+    """The loss that a number of kernels leaves."""
 
     kernels: tuple[str, ...]
     served: int  # shapes
@@ -45,11 +45,11 @@ class Bought:
 
 
 def fewest(costs: Costs, shapes: Sequence[Problem]) -> Choice | None:
-    """The fewest kernels of which every shape is served by one; among as few, those whose costs are the least
-    together, each shape's by the cheapest. None where a shape is served by none.
+    """Return the fewest kernels that serve every shape, or None if no kernel serves some shape.
 
-    By branch and bound, from the choice that takes the kernel next which serves most of what is left. Equal costs
-    make equal choices.
+    Of equally small sets the one of the least total cost counts, each shape with its cheapest kernel. The search is
+    branch and bound. It starts from the greedy set, which adds the kernel that serves most of the remaining shapes.
+    Equal costs make equal choices.
     """
     if any(all(shape not in of_kernel for of_kernel in costs.values()) for shape in shapes):
         return None
@@ -58,7 +58,8 @@ def fewest(costs: Costs, shapes: Sequence[Problem]) -> Choice | None:
 
 @dataclass(slots=True)
 class _Search:
-    """Of kernels by their places in `names`; a set of shapes is a number with a bit for each."""
+    """A branch-and-bound search. A kernel is an index into `names`; a set of shapes is an integer with a bit for
+    each."""
 
     costs: Costs
     shapes: Sequence[Problem]
@@ -76,7 +77,7 @@ class _Search:
         self.masks = [sum(1 << place for place, one in enumerate(row) if one < math.inf) for row in self.rows]
 
     def choice(self) -> Choice:
-        """The best one that is found in the steps that there are."""
+        """Return the best set that is found within the limit on steps."""
         everything = (1 << len(self.shapes)) - 1
         self.found = self._greedy(everything)
         self.found_cost = self._cost(self.found)
@@ -97,7 +98,8 @@ class _Search:
         return chosen
 
     def _branch(self, chosen: tuple[int, ...], left: int, without: frozenset[int], *, fewer: bool) -> None:
-        """Try every way to serve what is left, without some kernels: by fewer than were found, or by as many."""
+        """Try every set without these kernels that serves the remaining shapes and is smaller than the best, or as
+        small."""
         self.steps -= 1
         if self.steps < 0:
             return
@@ -148,10 +150,10 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 def bought(losses: Costs, shapes: Sequence[Problem], chosen: Sequence[str]) -> tuple[Bought, ...]:
-    """What 1, 2, ... kernels reach, the chosen ones among them, a few more, and as many as give every shape its best.
+    """Return the loss with 1, 2, ... kernels, the chosen ones, a few more, and as many as make every shape fastest.
 
-    For each other number those kernels that leave the fewest shapes unserved, then have the least worst loss, then
-    the least mean, as far as exchanging one kernel at a time finds them.
+    For other numbers than the chosen one the kernels are found by exchanging one at a time. Fewest unserved shapes
+    come first, then the least worst loss, then the least mean.
     """
     table = _Table(losses, shapes)
     wanted, last = table.places(chosen), table.places(_best_everywhere(losses, shapes))

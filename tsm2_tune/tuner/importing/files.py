@@ -1,4 +1,4 @@
-"""A file of trials, a database, a text or another autotuner's format, as a database to read."""
+"""Files to import (databases, texts of trials, other autotuners' formats), opened as databases."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ REFUSING = {Kind.DATABASE: Database.refuse_others, Kind.TEXT: refuse_others, Kin
 
 
 def refuse(path: Path | Address) -> None:
-    """InputError or StoreError where `opened` would refuse it for what it is: where it cannot be read, is no database
-    or file of ours, or is of a newer version. Of a database and of a text only the beginning is read.
+    """Raise InputError or StoreError for a file that `opened` would refuse by its beginning.
+
+    Such a file cannot be read, is no database or text of this program, or is of a newer version.
     """
     if isinstance(path, Address):
         with Database.open(path, create=False):
@@ -31,11 +32,11 @@ def refuse(path: Path | Address) -> None:
 
 @contextmanager
 def opened(path: Path | Address) -> Iterator[tuple[Database, tuple[str, ...]]]:
-    """A copy of the database, as it is now but of today's schema, or a database of what another file tells; and a
-    sentence for each configuration of that which is left out. The file itself is only read, and so is a server's.
+    """Open a copy of a database in the current schema, or a database made from a text.
 
-    InputError where it is no regular file, where it is not as this program writes it, and where it cannot be copied;
-    StoreError as Database.open.
+    The second value has a sentence for each configuration that is left out. The file itself is only read, and so is a
+    server's database. Raise InputError for a file that is not regular, that this program would write otherwise, or
+    that cannot be copied, and StoreError as Database.open.
     """
     if isinstance(path, Address):
         with Database.open(path, create=False) as found:
@@ -60,7 +61,7 @@ def opened(path: Path | Address) -> Iterator[tuple[Database, tuple[str, ...]]]:
 
 @contextmanager
 def _workplace(path: Path) -> Iterator[Workplace]:
-    """Where the file is copied to. InputError where that cannot be made."""
+    """Open a folder for the file's copy. Raise InputError if it cannot be made."""
     with ExitStack() as stack:
         try:
             work = stack.enter_context(workplace(cache.working_parent()))
@@ -82,7 +83,10 @@ def _copied(path: Path, copy: Path) -> tuple[str, ...]:
 
 
 def told_by(path: Path | Address) -> Told | None:
-    """What a text tells; None of a database. InputError if it tells of no trial, and as `opened`."""
+    """Read the trials of a text, or return None for a database.
+
+    Raise InputError for a text without trials, and as `opened`.
+    """
     if isinstance(path, Address) or (kind := kind_of(path)) not in TELLING:
         return None
     told = TELLING[kind](path)
@@ -97,7 +101,7 @@ def _refuse_nothing(path: Path, told: Told) -> None:
 
 
 def written(path: Path, copy: Path, told: Told) -> tuple[str, ...]:
-    """Write what the file tells into a new database; a sentence for each configuration that is left out."""
+    """Write the trials of a text into a new database. Return a sentence for each configuration that is left out."""
     _refuse_nothing(path, told)
     with Database.open(copy, create=True) as made, made.transaction(writes=True) as connection:
         for (device_name, problem), part in told.parts.items():

@@ -26,7 +26,7 @@ HOLD_SECONDS = 0.5  # for which a transaction keeps others from writing
 @dataclass(frozen=True, slots=True)
 @plain
 class Imported:
-    """What an import has come to."""
+    """The result of an import."""
 
     trials: int  # that were added
     known: int  # trials that were there
@@ -137,7 +137,7 @@ def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:
 
 @contextmanager
 def _of(of: Database) -> Iterator[None]:
-    """Whatever is wrong with a row is said of the file that has it."""
+    """Name the database in a StoreError about one of its rows."""
     try:
         yield
     except (Lost, _Told):

@@ -1,4 +1,4 @@
-"""A database's rows of one problem on one device, as values and back."""
+"""Read and write the rows of one problem on one device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round
 
 
 def places(connection: Connection) -> list[tuple[str, Problem]]:
-    """Each device and problem that the database has trials of. StoreError where a row is not as it was stored."""
+    """Return each device and problem that has trials. Raise StoreError for a damaged row."""
     trial = schema.trial.c
     query = (
         select(func.min(trial.id).label("id"), trial.device_name, *stored.PROBLEM_KEY)
@@ -49,9 +49,10 @@ def places(connection: Connection) -> list[tuple[str, Problem]]:
 
 
 class Reader:
-    """Reads from one database, in a transaction for each part: a part is less than what that may read of a file.
+    """Reads parts of one database, each in a transaction, since one transaction may not read the whole of a large
+    file.
 
-    `tell` is told of each row that is not as it was stored, and that is left out then; without it, it is raised.
+    With `tell`, a damaged row is left out and its error passed to `tell`. Without it the error is raised.
     """
 
     def __init__(self, connection: Connection, tell: Callable[[StoreError], object] | None = None) -> None:
@@ -60,7 +61,7 @@ class Reader:
         self._rows: dict[tuple[str, Any], Row] = {}
 
     def part(self, device_name: str, problem: Problem) -> Part:
-        """All of this device and problem; StoreError where a row is not as it was stored."""
+        """Return all rows of this device and problem. Raise StoreError for a damaged row."""
         trial, problem_id = schema.trial, _problem_id(self._connection, problem)
         of_part = and_(trial.c.device_name == device_name, trial.c.problem_id == problem_id)
         measured = self._measured(of_part)
@@ -74,11 +75,11 @@ class Reader:
         return part_of(trials, rounds)
 
     def source(self, digest: str) -> Row:
-        """The kernel of this digest; KeyError where a damaged file has none."""
+        """Return the kernel with this digest. Raise KeyError if a damaged file lacks it."""
         return self._one(schema.source, digest)
 
     def _measured(self, of_part: ColumnElement[bool]) -> dict[int, list[tuple[Row, Sequence[Row]]]]:
-        """By trial each row of `measurement` with its samples in order."""
+        """Return the rows of `measurement` by trial, each with its samples in order."""
         table = schema.measurement
         samples = self._samples(schema.sample, select(table.c.id).join(schema.trial).where(of_part))
         found = defaultdict[int, list[tuple[Row, Sequence[Row]]]](list)
@@ -87,13 +88,13 @@ class Reader:
         return found
 
     def _round(self, row: Row, timed: Mapping[TrialKey, Timed], vendor: Mapping[str, Timed]) -> Round:
-        """The final that the row of a time belongs to, with that alone."""
+        """Return the final that the row of a time belongs to, with that time alone."""
         if row["final"] is None or row["final_stamp"] is None:
             raise ValueError(f"round {row['round']} is of no final")
         return Round(self._run(row["run_id"]), row["final"], row["final_stamp"], timed, vendor)
 
     def _tried(self, row: Row, measured: Sequence[tuple[Row, Sequence[Row]]]) -> tuple[Tried, _Kernels]:
-        """A trial, and its times in finals."""
+        """Return a trial, and its times in finals."""
         firsts, finals = dict[int, Timed](), list[tuple[Row, Timed]]()
         first: Measurement | None = None
         for one, samples in measured:
@@ -112,7 +113,7 @@ class Reader:
         return tried, finals
 
     def _vendor(self, device_name: str, problem_id: int) -> Iterator[Round]:
-        """Each time of the vendor's, as its final."""
+        """Yield each time of the vendor as a final of its own."""
         table, run = schema.vendor_measurement, schema.run.c
         of_part = and_(table.c.problem_id == problem_id, run.device_name == device_name)
         samples = self._samples(schema.vendor_sample, select(table.c.id).join(schema.run).where(of_part))
@@ -123,7 +124,7 @@ class Reader:
 
     @contextmanager
     def _reading(self, number: int, kind: str = "trial") -> Iterator[None]:
-        """As stored.reading, but for whom that is told."""
+        """Convert errors as stored.reading does, then pass them to `tell` if there is one."""
         try:
             with stored.reading(number, kind):
                 yield
@@ -133,7 +134,7 @@ class Reader:
             self._tell(error)
 
     def _samples(self, table: Table, of: Select[Any]) -> dict[int, list[Row]]:
-        """The samples of these measurements, in order."""
+        """Return the samples of these measurements, in order."""
         query = select(table).where(table.c.measurement_id.in_(of)).order_by(table.c.measurement_id, table.c.ordinal)
         found = defaultdict[int, list[Row]](list)
         for row in fetched(self._connection, query):
@@ -151,7 +152,7 @@ class Reader:
         return self._runs[number]
 
     def _one(self, table: Table, key: Any) -> Row:
-        """The row of this primary key; KeyError where a damaged file has none."""
+        """Return the row with this primary key. Raise KeyError if a damaged file lacks it."""
         (column,) = table.primary_key.columns
         place = (table.name, key)
         if place not in self._rows:
@@ -165,9 +166,9 @@ class Reader:
 def write(
     connection: Connection, device_name: str, problem: Problem, part: Part, source: Callable[[str], Row]
 ) -> None:
-    """Let the database have this part in the place of what it has of the device and problem.
+    """Replace the database's rows of the device and problem by this part.
 
-    Trials keep their numbers. `source` gives the kernels, by digest, that the database lacks.
+    Trials keep their ids. `source` returns the kernel of a digest that the database lacks.
     """
     trial, kernel = schema.trial, schema.source.c
     problem_id = _added_once(connection, schema.problem, rows.problem_values(problem))
@@ -223,9 +224,9 @@ def write(
 
 
 def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[TrialKey, int], Sequence[int]]:
-    """The numbers of the trials that the database has, by key; and of earlier tries of the same.
+    """Return the ids of the stored trials by key, and the ids of duplicates.
 
-    Their bases are numbers from then on: two of them may change places.
+    Each basis becomes the trial's id until it is written again, so that two trials may exchange theirs.
     """
     trial, found, doubled = schema.trial, dict[TrialKey, int](), list[int]()
     for row in connection.execute(select(trial).where(of_part).order_by(trial.c.superseded, trial.c.id)).mappings():
@@ -236,20 +237,20 @@ def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[Tri
 
 
 def _values(row: Row, table: Table) -> dict[str, Any]:
-    """The row's values but for what numbers it in this database; TypeError or ValueError where one is wrong."""
+    """Return the row's values without ids. Raise TypeError or ValueError for a wrong one."""
     values = checked(row, table.columns)
     return {name: value for name, value in values.items() if name not in IDS}
 
 
 def _problem_id(connection: Connection, problem: Problem) -> int:
-    """The number of the problem; -1 where the database has none."""
+    """Return the problem's id, or -1 if the database lacks it."""
     key = (schema.problem.c[name] == value for name, value in rows.problem_key(problem).items())
     found = connection.execute(select(schema.problem.c.id).where(*key)).scalar()
     return -1 if found is None else int(found)
 
 
 def _added_once(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
-    """The number of the row with these values, which is added where there is none."""
+    """Return the id of the row with these values. Add the row if there is none."""
     same = (table.c[name].is_not_distinct_from(value) for name, value in values.items())
     found = connection.execute(select(table.c.id).where(*same)).scalar()
     if found is None:

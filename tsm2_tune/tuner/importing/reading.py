@@ -1,4 +1,4 @@
-"""A text of trials -> the parts of a database that it tells of. It is from anywhere: each value is checked."""
+"""Read a text of trials into the parts of a database. It may be from anywhere: each value is checked."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ WRONG = (InputError, ArithmeticError, LookupError, RecursionError, TypeError, Va
 
 @dataclass(slots=True)
 class Told:
-    """What a text tells."""
+    """The trials that a text contains."""
 
     parts: dict[tuple[str, Problem], Part] = field(default_factory=dict)  # by device and problem
     sources: dict[str, Row] = field(default_factory=dict)  # rows of `source`, by digest
@@ -77,7 +77,7 @@ class Told:
 
 
 class Kind(Enum):
-    """What an import takes, by how a file begins."""
+    """The kinds of files that can be imported, told apart by how they begin."""
 
     DATABASE = auto()
     TEXT = auto()  # of trials
@@ -85,7 +85,10 @@ class Kind(Enum):
 
 
 def kind_of(path: Path) -> Kind:
-    """What the file begins as; an empty one is a database. InputError where it is none of these or cannot be read."""
+    """Return the file's kind; an empty file is a database.
+
+    Raise InputError if it is of no kind or cannot be read.
+    """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # before opening it: a pipe would wait, a device never end
             raise InputError(f"cannot import {path}: it is no regular file; name a database or a text of trials")
@@ -108,7 +111,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def told_in(path: Path) -> Told:
-    """What the text tells. InputError, with the line, where that is not as this program writes it."""
+    """Read the trials of a text. Raise InputError, with the line, if this program would write it otherwise."""
     content = content_of(path)
     reader = _Reader()
     number = 0
@@ -122,7 +125,7 @@ def told_in(path: Path) -> Told:
 
 
 def content_of(path: Path) -> bytes:
-    """All that is in the file. InputError where that is more than such files have."""
+    """Return the file's content. Raise InputError if it is larger than such files are."""
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES or content.count(b",") > MOST_VALUES:  # a short value takes 100 bytes of memory
@@ -133,7 +136,7 @@ def content_of(path: Path) -> bytes:
 
 
 def refuse_others(path: Path) -> None:
-    """InputError where the text is of another version than this program reads, by its first line."""
+    """Raise InputError if the first line names a version of the text that this program does not read."""
     try:
         content = content_of(path)
         line = next(iter(TextIOWrapper(BytesIO(content), json.detect_encoding(content))))
@@ -143,7 +146,7 @@ def refuse_others(path: Path) -> None:
 
 
 def _unlike(path: Path, number: int, error: Exception) -> InputError:
-    """That a line of the text is not as this program writes it."""
+    """Return the error for a line that this program would write otherwise."""
     said = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
     return InputError(
         f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(said)[:300]}):"
@@ -157,7 +160,7 @@ _Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]  # of kernels, and of th
 
 
 class _Reader:
-    """Reads lines; those that others name come before them."""
+    """Reads the lines of a text. A line comes after those that it refers to."""
 
     def __init__(self) -> None:
         self._lines: dict[str, tuple[str, ...]] = LINES
@@ -180,7 +183,7 @@ class _Reader:
         }
 
     def read(self, line: Any, *, is_head: bool) -> None:
-        """One line."""
+        """Read one line."""
         if is_head:
             self._read_head(line)
             return
@@ -205,7 +208,7 @@ class _Reader:
             self._missing = line["count"]
 
     def told(self) -> Told:
-        """All that was read. ValueError if the text has not as many lines as its first one says."""
+        """Return all that was read. Raise ValueError if the number of lines is not that of the first line."""
         if self._missing and self._lines is LINES:
             raise ValueError(f"{abs(self._missing)} lines {'are missing' if self._missing > 0 else 'too many'}")
         for place, trials in self._trials.items():
@@ -311,7 +314,8 @@ class _Reader:
     def _kernel(
         self, problem: Problem, text: str, source: Any, device: str
     ) -> tuple[KernelConfig, KernelSource] | tuple[None, None]:
-        """What the text of a configuration spells here; None, which is noted, where that is another kernel."""
+        """Return the configuration and its kernel. If this version renders another kernel, note that and return None
+        twice."""
         if not isinstance(source, str) or not _SOURCE.fullmatch(source):
             raise ValueError(f"{shown(source)} is no beginning of a digest")
         config = config_spelt(text)

@@ -130,13 +130,13 @@ class _Writer:
 
 
 def _last(rounds: Sequence[Round], key: tuple[str, str]) -> list[Round]:
-    """Of the rounds that the trial was in the last one in each state of the L2, in order."""
+    """Return the trial's last round in each state of the L2, in order."""
     last = {one.timed[key].values["cache"]: one for one in rounds if key in one.timed}
     return sorted(last.values(), key=lambda one: (one.stamp, one.final))
 
 
 def has_line(tried: Tried) -> bool:
-    """Whether a text has a line for such a trial: it went well."""
+    """Whether a text has a line for the trial: it gave a right result and was timed."""
     return tried.values["outcome"] == "ok" and tried.values["verdict_correct"] == 1 and tried.first is not None
 
 
@@ -145,7 +145,7 @@ def _device(run: RunKey) -> str:
 
 
 def _short(value: Any) -> Any:
-    """A ratio of errors to three digits; null for one that is infinite, which JSON has no number for."""
+    """Return a ratio of errors with three digits; None if it is infinite, for which JSON has no number."""
     if not isinstance(value, float):
         return value
     return None if math.isinf(value) else float(f"{value:.3g}")

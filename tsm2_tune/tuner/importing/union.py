@@ -62,7 +62,7 @@ class Timed:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells this time from others: of a summary and of the samples that it is of it is the same."""
+        """The identity of this time. A summary has the key of the samples that it summarises."""
         numbers = (self.values[name] for name in ("cache", "median_us", "low_us", "high_us"))
         return *self.run, *numbers, self.values["summary_of"] or len(self.samples_us)
 
