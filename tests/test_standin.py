@@ -173,12 +173,15 @@ def test_what_is_captured_has_a_workspace_of_its_own(fakes: Path, pack: Path) ->
 
 
 def test_graphs_have_a_gibibyte_of_workspaces(fakes: Path, pack: Path) -> None:
-    large = gemm(m=2_000_000, n=9, k=3, transa=1)
-    steps = [["fake_memory", 1 << 40], ["cublasSetStream_v2", 7], large, ["fake_capture", 7], *[large] * 10]
+    """Each allocation counts, and none that was refused: a small one fits after large ones."""
+    large, small = (gemm(m=m, n=9, k=3, transa=1) for m in (2_000_000, 70))
+    steps = [["fake_memory", 1 << 40], ["cublasSetStream_v2", 7], large, ["fake_capture", 7], *[large] * 10, small]
     played = play(fakes, steps, pack=pack)
     allocated = [int(line.split()[1]) for line in played.log if line.startswith("allocate ")][2:]
+    assert allocated[-1] < allocated[0]
     assert 2**30 - allocated[0] < sum(allocated) <= 2**30
-    assert by_reason(played) == {"captured, and the kernel is not loaded, or has no workspace": 10 - len(allocated)}
+    left = 11 - len(allocated)
+    assert by_reason(played) == {"captured, and the kernel is not loaded, or has no workspace": left}
 
 
 def test_without_memory_a_captured_product_is_left(fakes: Path, pack: Path) -> None:

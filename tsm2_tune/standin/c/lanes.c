@@ -243,14 +243,19 @@ cu_stream aside_of(struct lane *lane)
     return aside;
 }
 
-/* Room for so many bytes that a graph keeps; 0 where there is none. Its capture goes on. */
-static cu_pointer room_of_graph(size_t bytes)
+static _Atomic size_t graph_bytes; /* allocated for CUDA graphs, whose ends nobody tells: they are never freed */
+
+/* Allocates a workspace that a graph keeps. Returns 0 if there is no memory, or too much is kept already. */
+static cu_pointer graph_workspace(size_t bytes)
 {
-    static _Atomic size_t given;
     cu_pointer room = 0;
-    if (bytes == 0 || bytes > MOST_GRAPH_BYTES || atomic_fetch_add(&given, bytes) > MOST_GRAPH_BYTES - bytes)
+    if (bytes == 0 || bytes > MOST_GRAPH_BYTES)
         return 0;
-    return driver()->allocate(&room, bytes) == 0 ? room : 0;
+    if (atomic_fetch_add(&graph_bytes, bytes) > MOST_GRAPH_BYTES - bytes || driver()->allocate(&room, bytes) != 0) {
+        atomic_fetch_sub(&graph_bytes, bytes);
+        return 0;
+    }
+    return room;
 }
 
 /* Starts a kernel that needs a workspace on a stream that is captured, with one that the graph alone has. The lane is
@@ -262,7 +267,7 @@ static tsm2_status multiply_in_graph(struct lane *lane, cu_stream stream, const 
                         (tsm2_operation)asked->transb, asked->m, asked->n, asked->k, asked->A, asked->lda, asked->B,
                         asked->ldb, asked->ldc, &bytes);
     const cu_stream aside = aside_of(lane);
-    const cu_pointer room = aside == NULL ? 0 : room_of_graph(bytes);
+    const cu_pointer room = aside == NULL ? 0 : graph_workspace(bytes);
     if (room == 0)
         return TSM2_NOT_SUPPORTED;
     pack.set_stream(lane->handle, aside);
@@ -271,8 +276,10 @@ static tsm2_status multiply_in_graph(struct lane *lane, cu_stream stream, const 
     if (status == TSM2_SUCCESS)
         status = multiply(lane, asked);
     pack.set_workspace(lane->handle, NULL, 0);
-    if (status != TSM2_SUCCESS)
+    if (status != TSM2_SUCCESS) {
         driver()->release(room);
+        atomic_fetch_sub(&graph_bytes, bytes);
+    }
     return status;
 }
 
