@@ -169,7 +169,7 @@ def test_nothing_outlives_who_asked_for_it_and_was_killed(path: Path) -> None:
         until(lambda: path.exists() and bool(plain_sql(path, "SELECT name FROM sqlite_master WHERE name = 'best'")))
         until(lambda: bool(plain_sql(path, "SELECT id FROM trial")))
         process.kill()
-    until(lambda: not any(mark.encode() in one for one in environments()))
+    assert ended_within_two_minutes(mark)
 
 
 AT_ONCE = """
@@ -192,15 +192,22 @@ def test_a_run_that_was_sent_by_who_was_killed_since_does_not_begin(path: Path) 
     environment = {**os.environ, "TSM2_TUNE_FLEET": mark.partition("=")[2], "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run([sys.executable, "-c", AT_ONCE, str(path)], env=environment, check=False)
     assert ended.returncode == -signal.SIGKILL
-    until(lambda: not any(mark.encode() in one for one in environments()))
+    assert ended_within_two_minutes(mark)
     assert not path.exists() or not plain_sql(path, "SELECT name FROM sqlite_master WHERE name = 'trial'")
 
 
-def until(is_so: Callable[[], bool]) -> None:
+def until(is_so: Callable[[], bool]) -> bool:
+    """Wait until it is so. Raise AssertionError after two minutes."""
     end = time.monotonic() + 120
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.05)
+    return True
+
+
+def ended_within_two_minutes(mark: str) -> bool:
+    """Wait until no process has this mark in its environment."""
+    return until(lambda: not any(mark.encode() in one for one in environments()))
 
 
 def environments() -> Iterator[bytes]:

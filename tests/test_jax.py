@@ -335,6 +335,7 @@ with jax.set_mesh(told):
 
 
 def test_products_on_several_devices_are_jaxs_but_for_shard_maps(best: ModuleType) -> None:
+    """Compare with JAX in a program with two devices. `run_python` fails if an assertion of the program does."""
     run_python(SEVERAL_DEVICES, str(best.__file__), XLA_FLAGS="--xla_force_host_platform_device_count=2")
 
 

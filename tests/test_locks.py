@@ -43,8 +43,17 @@ def test_a_second_run_is_told_whose_the_device_is() -> None:
 
 
 def test_devices_of_one_name_are_two() -> None:
-    with device_lock(target()), device_lock(target(uuid="GPU-2")):
-        pass
+    with device_lock(target()):
+        assert is_free(target(uuid="GPU-2"))
+        assert not is_free(target())
+
+
+def is_free(device: Target) -> bool:
+    try:
+        with device_lock(device):
+            return True
+    except DeviceError:
+        return False
 
 
 @pytest.mark.parametrize("variable", ["XDG_RUNTIME_DIR", "TMPDIR", "HOME"])

@@ -1,4 +1,4 @@
-"""Tables of an audit: what each guideline would have cost, and how far the estimates were off."""
+"""Tables of an audit: the cost of each guideline, and the errors of the estimates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def audit_facts(found: Audit, limits: DeviceLimits, database: str) -> dict[str, Any]:
-    """The audit as JSON has it."""
+    """Return the audit for JSON."""
     return {
         "device": limits.name,
         "database": database,
@@ -59,26 +59,28 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def print_audit(found: Audit, limits: DeviceLimits, database: str, console: Console) -> None:
-    """Print what each guideline would have cost, and how far the estimates were from the compiled kernels."""
+    """Print the cost of each guideline, and the errors of estimates compared with compiled kernels."""
     problems = f"{found.problems} problem{'s' if found.problems != 1 else ''}"
     counts = f"{found.trials} trials, {found.measured} of them measured, of {problems}"
-    left_out = f"; {found.left_out} of configurations that this version does not have" if found.left_out else ""
+    left_out = (
+        f"; {found.left_out} more are of configurations that this version does not have" if found.left_out else ""
+    )
     print_line(console, f"{limits.name} in {database}: {counts}{left_out}")
     if found.guidelines:
         _print_guidelines(found.guidelines, console)
     else:
-        print_line(console, "no trial gave a right result that was measured: nothing says what guidelines cost")
+        print_line(console, "no trial has a right result and a time: the cost of guidelines is unknown")
     _print_estimates(found.estimates, console)
     if limits.compute_capability == HOST:
-        print_line(console, f"the host tells of compiled kernels {', '.join(OF_THE_HOST)} alone")
+        print_line(console, f"of compiled kernels the host reports only {', '.join(OF_THE_HOST)}")
     elif found.rules:
         _print_rules(found.rules, console)
     else:
-        print_line(console, "no rule decides otherwise by the compiled kernels")
+        print_line(console, "no rule decides differently by the compiled kernels")
 
 
 def _print_guidelines(guidelines: Sequence[GuidelineAudit], console: Console) -> None:
-    """A line for each guideline, then one for each winner that it would have dropped."""
+    """Print a line for each guideline, then one for each winner that a guideline would have dropped."""
     cells = []
     for one in guidelines:
         mean, costs = _mean(one.costs), one.costs
@@ -93,13 +95,13 @@ def _print_guidelines(guidelines: Sequence[GuidelineAudit], console: Console) ->
                 f"{max(costs):.3f}" if costs else "",
             )
         )
-    heads = ("guideline", "would drop", "of problems", "winners", "with none left", "mean cost", "worst cost")
+    heads = ("guideline", "would drop", "problems", "winners dropped", "cost unknown", "mean cost", "worst cost")
     print_table(console, heads, cells, right=(1, 2, 3, 4, 5, 6))
     unseen = [one.rule for one in guidelines if not one.would_drop and one.rule != ALL]
     if unseen:
         print_line(
             console,
-            f"nothing was measured that {', '.join(unseen)} would drop: tune with --guidelines none to learn more",
+            f"no trial was measured that {', '.join(unseen)} would drop: tune with --guidelines none to learn more",
         )
     dropped = [(one.rule, winner) for one in guidelines if one.rule != ALL for winner in one.dropped]
     if not dropped:
@@ -111,18 +113,18 @@ def _print_guidelines(guidelines: Sequence[GuidelineAudit], console: Console) ->
             rule,
             winner.winner.text,
             f"{winner.winner_us:.1f}",
-            "none was measured" if winner.kept is None else winner.kept.text,
+            "none measured" if winner.kept is None else winner.kept.text,
             "" if winner.kept_us is None else f"{winner.kept_us:.1f}",
             "" if winner.cost is None else f"{winner.cost:.3f}",
         )
         for rule, winner in dropped
     ]
-    heads = ("problem", "would be dropped by", "winner", "winner's us", "fastest kept", "its us", "cost")
+    heads = ("problem", "guideline", "dropped winner", "us", "fastest kept", "us kept", "cost")
     print_table(console, heads, cells, right=(3, 5, 6))
 
 
 def _print_estimates(estimates: Sequence[Estimate], console: Console) -> None:
-    """A line for each family and quantity."""
+    """Print a line for each family and estimated quantity."""
     cells = [
         (
             one.family,
@@ -138,13 +140,13 @@ def _print_estimates(estimates: Sequence[Estimate], console: Console) -> None:
         for one in estimates
     ]
     print_line(console, "")
-    heads = ("family", "estimate of", "trials", "compiled more by", "too low", "worst", "spilled", "worst of", "on")
+    heads = ("family", "estimate of", "trials", "mean error", "too low", "worst", "spilled", "worst of", "on")
     print_table(console, heads, cells, right=(2, 3, 4, 5, 6))
 
 
 def _print_rules(rules: Sequence[RuleAudit], console: Console) -> None:
-    """A line for each rule that decides otherwise by compiled kernels."""
+    """Print a line for each rule that compiled kernels decide differently from estimates."""
     cells = [(one.rule, one.kind, str(one.trials), str(one.wrongly_kept), str(one.wrongly_dropped)) for one in rules]
     print_line(console, "")
-    heads = ("by the compiled kernel", "kind", "trials", "kept wrongly", "dropped wrongly")
+    heads = ("rule", "kind", "trials", "kept by the estimate alone", "dropped by it alone")
     print_table(console, heads, cells, right=(2, 3, 4))

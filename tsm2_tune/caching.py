@@ -55,5 +55,5 @@ def clear() -> None:
 
 
 def _moment(seconds: float) -> str:
-    """As ISO 8601 has it, in UTC."""
+    """Return the time in ISO 8601, UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

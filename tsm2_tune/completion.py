@@ -1,4 +1,4 @@
-"""What a shell completes: devices, element types, ops, kernel families, what can be imported, configurations."""
+"""Shell completion of devices, element types, ops, kernel families, imports and configurations."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from click.shell_completion import CompletionItem
 from tsm2_tune.generator.problem import ELEMENT_TYPES
 from tsm2_tune.generator.profiles import PROFILES
 
-OPS = ("nn", "nt", "tn", "tt", "cn", "nc", "gram")  # those that are usual
-MOST_CONFIGURATIONS = 20_000  # of a family that are looked at: the shell waits
+OPS = ("nn", "nt", "tn", "tt", "cn", "nc", "gram")  # the common ones
+MOST_CONFIGURATIONS = 20_000  # of a family to search, as the shell waits
 
 
 def devices_here(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """GPUs by their ordinals, and the host."""
+    """Complete GPU ordinals and the host."""
     from tsm2_tune.tuner.cuda import cuda_device_count
 
     return _beginning(incomplete, [*map(str, range(cuda_device_count())), "cpu"])
 
 
 def several_devices(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """The same, also the last of several with commas between, and all."""
+    """Complete the last of several devices in a list with commas, or `all`."""
     before, comma, last = incomplete.rpartition(",")
     if not comma:
         return [*devices_here(ctx, param, incomplete), *_beginning(incomplete, ["all"])]
@@ -32,36 +32,36 @@ def several_devices(ctx: Context, param: Parameter, incomplete: str) -> list[str
 
 
 def devices_and_cards(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """The same, and bundled cards."""
+    """Complete devices and bundled cards."""
     return [*devices_here(ctx, param, incomplete), *_beginning(incomplete, PROFILES)]
 
 
 def _listed(incomplete: str, every: Iterable[str]) -> list[str]:
-    """The last of several names with commas between, without those before it."""
+    """Return the values that complete the last item of a list with commas, without those that it already has."""
     before, comma, last = incomplete.rpartition(",")
     named = before.split(",")
     return [f"{before}{comma}{name}" for name in _beginning(last, every) if name not in named]
 
 
 def dtypes(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Element types, one after another."""
+    """Complete a list of element types."""
     return _listed(incomplete, ELEMENT_TYPES)
 
 
 def ops(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Usual ops, one after another."""
+    """Complete a list of common ops."""
     return _listed(incomplete, OPS)
 
 
 def families(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Kernel families, one after another."""
-    from tsm2_tune.generator.families import FAMILIES  # which takes as long to load as all the rest
+    """Complete a list of kernel families."""
+    from tsm2_tune.generator.families import FAMILIES  # slow to import
 
     return _listed(incomplete, FAMILIES)
 
 
 def configurations(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Their beginnings up to the next value that has a choice: a shell ends the word after the only one."""
+    """Complete a configuration up to the next value with a choice: a shell ends a word after its only completion."""
     from tsm2_tune.generator.config import family_spelt
     from tsm2_tune.generator.families import FAMILIES
 
@@ -85,7 +85,7 @@ def configurations(ctx: Context, param: Parameter, incomplete: str) -> list[str]
 
 
 def importable(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
-    """The package's own texts once their prefix is there; else files, which a shell lists by itself."""
+    """Complete the package's own texts once their prefix is typed; otherwise let the shell list files."""
     from tsm2_tune.pretuned import PREFIX, pretuned
 
     if not incomplete.startswith(PREFIX):
@@ -94,7 +94,7 @@ def importable(ctx: Context, param: Parameter, incomplete: str) -> list[Completi
 
 
 def _up_to_comma(text: str, at: int) -> str:
-    """The text up to the first comma from here on, with that."""
+    """Return the text up to and with the first comma after `at`."""
     return text[: text.find(",", at) + 1] or text
 
 

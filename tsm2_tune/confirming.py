@@ -59,7 +59,7 @@ def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool
 
 
 def facts(one: Confirmed) -> dict[str, Any]:
-    """For programs: numbers and names, without samples."""
+    """Return the result for JSON, without samples."""
     return {
         "problem": one.before.problem.text,
         "device": one.before.device,

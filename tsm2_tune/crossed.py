@@ -1,4 +1,4 @@
-"""What the terminal shows while kernels are measured at shapes that they did not win, and what came of it."""
+"""Terminal output while kernels are measured at shapes that they did not win."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tsm2_tune.tuner.trial import Outcome
 
 
 class Pairs:
-    """Shows the events of a Crossing, and at the end how many trials there were. Use as a context manager."""
+    """Shows the events of a Crossing, and at the end the number of trials. Use as a context manager."""
 
     def __init__(self, console: Console, phases: Phases) -> None:
         self._console = console
@@ -39,7 +39,7 @@ class Pairs:
             print_line(self._console, self._text())
 
     def show(self, event: Event) -> None:
-        """Bring the screen up to date with the event."""
+        """Update the screen for the event."""
         self._liveness.event()
         self._measuring.show(event)
         if isinstance(event, TrialStored | TrialInterrupted):

@@ -1,4 +1,4 @@
-"""What the terminal shows: lines as they are, and tables as wide as it is."""
+"""Terminal output: lines unchanged, and tables that fit the terminal's width."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from typing import TYPE_CHECKING
 from tsm2_tune.printable import printable
 from tsm2_tune.winners import columns_of, device_text, long_columns_of, summary_text, uniform_text
 
-if TYPE_CHECKING:  # commands do not wait for what they do not use
+if TYPE_CHECKING:  # imported where it is used, so that other commands start sooner
     from rich.console import Console
     from rich.table import Table
 
     from tsm2_tune.tuner.stored import BestRow
 
-GAP = "  "  # between columns, and between what a record says
-LEAST_TEXT_WIDTH = 20  # of a column that folds
+GAP = "  "  # between columns, and between the cells of a record
+LEAST_TEXT_WIDTH = 20  # of a folded column
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Of standard output or standard error. A size in the environment that is 0 or no number counts for nothing."""
+    """Return the console of standard output or standard error.
+
+    Remove COLUMNS and LINES from the environment if they are 0 or no number, so that Rich asks the terminal.
+    """
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch("0*[1-9][0-9]{0,4}", os.environ.get(name, "80")):
             del os.environ[name]
@@ -35,7 +38,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def waiting(what: str) -> AbstractContextManager[object]:
-    """What takes its time: on standard error where that is a terminal, whatever FORCE_COLOR says, and then gone."""
+    """Show a spinner with this text on standard error while the context is open; nothing if that is no terminal."""
     if not sys.stderr.isatty():
         return nullcontext()
     from rich.text import Text
@@ -44,12 +47,12 @@ def waiting(what: str) -> AbstractContextManager[object]:
 
 
 def print_line(console: Console, text: str, style: str = "") -> None:
-    """Print the text as it is: brackets and colons in it are no markup, and long lines stay whole."""
+    """Print the text unchanged: brackets and colons are no markup, and long lines stay whole."""
     console.print(printable(text), style=style or None, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def print_hanging(console: Console, text: str, indent: int) -> None:
-    """Print the text as it is, on a terminal wrapped between words, lines after the first with an indent."""
+    """Print the text unchanged. On a terminal, wrap it between words and indent all lines but the first."""
     if console.is_terminal:
         text = textwrap.fill(
             text, console.width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
@@ -62,8 +65,8 @@ def winners_table(
 ) -> None:
     """Print the winners by device and state of the L2, in the order of the rows, and how they compare with cuBLAS.
 
-    The table has what a reader compares; the long one also the configurations. Who is slower than cuBLAS is yellow.
-    `limit` is of the rows that are shown: all are compared.
+    The long table has the configurations too. A winner slower than cuBLAS is yellow. `limit` is the number of rows
+    shown; the comparison is over all of them.
     """
     first = set(rows[:limit])
     for heading, group in groupby(sorted(rows, key=device_text), key=device_text):
@@ -96,18 +99,18 @@ def print_table(
     dropped: Sequence[int] = (),
     styles: Sequence[str] = (),
 ) -> None:
-    """Print it so that no cell is cut; `right` names right-aligned columns, `styles` the rows' colours.
+    """Print a table in which no cell is cut. `right` are right-aligned columns, `styles` the styles of the rows.
 
-    On a terminal: with lines where it fits, else without, else without columns that may be `dropped`, one after
-    another, else with its widest column of text folded between words, else as records. Elsewhere: without lines, as
-    wide as it is.
+    A terminal gets the first of these forms that fits its width: with lines; without lines; without the `dropped`
+    columns, one after another; with the widest text column folded between words; one record a row. Other outputs get
+    a table without lines, as wide as it is.
     """
     from rich.cells import cell_len
 
     cells = [[printable(cell).replace("\n", " ") for cell in row] for row in cells]
     styles = styles or [""] * len(cells)
     widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
-    room = console.width - 3 * len(widths) - 1  # within lines beside the columns, and a space on either side of them
+    room = console.width - 3 * len(widths) - 1  # without the lines, and the spaces beside them
     while dropped and console.is_terminal and not _fits(widths, console.width):
         gone, *rest = dropped
         heads, *cells = ([cell for at, cell in enumerate(row) if at != gone] for row in (heads, *cells))
@@ -131,7 +134,7 @@ def _fits(widths: Sequence[int], width: int) -> bool:
 
 
 def _without(gone: int, places: Sequence[int]) -> list[int]:
-    """Columns by their places, after one is gone."""
+    """Return the indices of columns after one of them was removed."""
     return [at - (at > gone) for at in places if at != gone]
 
 
@@ -156,9 +159,9 @@ def _lined(
 def _folded(
     room: int, cells: Sequence[Sequence[str]], widths: Sequence[int], right: Sequence[int]
 ) -> list[int] | None:
-    """Widths of columns that fit the room, the widest one of text narrower than its cells, but than no word of them.
+    """Return column widths that fit the room, with the widest text column folded between words.
 
-    None where the room is too small for that.
+    Return None if a word of that column does not fit.
     """
     from rich.cells import cell_len
 
@@ -181,7 +184,7 @@ def _aligned(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) ->
 
 
 def _record(heads: Sequence[str], row: Sequence[str], width: int) -> str:
-    """What a row says, each cell after its head, on as many lines as it takes; a cell is never divided."""
+    """Return a row as lines of "head: cell". A cell is never split between lines."""
     from rich.cells import cell_len
 
     lines = [""]

@@ -12,29 +12,29 @@ SHOWN = 60  # characters of a value in a message
 
 
 def shown(value: object) -> str:
-    """The value as Python writes it, or its beginning."""
+    """Return the value's repr, cut to SHOWN characters."""
     try:
         text = repr(value[:SHOWN] if isinstance(value, str | bytes) else value)
-    except ValueError:  # Python writes no whole number of thousands of digits
+    except ValueError:  # Python refuses to print an int of thousands of digits
         return "a number of thousands of digits"
     return text if len(text) <= 2 * SHOWN else f"{text[:SHOWN]}..."
 
 
 def nearest_name(name: object, known: Iterable[str]) -> str:
-    """Of the known names the one that may be meant by a misspelt one; empty where none is near."""
+    """Return the known name that a misspelt one resembles most, or "" if none is near."""
     return next(iter(get_close_matches(str(name).lower(), list(known), 1)), "")
 
 
 class TuneError(Exception):
-    """Base of every error that a user can cause; its text is meant for the user."""
+    """Base of every error that a user can cause. Its text is written for the user."""
 
 
 class InputError(TuneError):
-    """What was asked for cannot be: mend the arguments."""
+    """The arguments are wrong, or ask for the impossible: change them."""
 
 
 class DeviceError(TuneError):
-    """The device asked for does not answer here: choose another."""
+    """The device asked for does not respond here: choose another."""
 
 
 class ToolMissing(TuneError):
@@ -46,4 +46,4 @@ class WorkerError(TuneError):
 
 
 class StoreError(TuneError):
-    """The database cannot be used as it is: another file, or a newer version of the program."""
+    """The database cannot be used: it is another program's file, damaged, or of a newer version."""

@@ -134,7 +134,7 @@ def export(
 
 
 def _format_of(output: str) -> str:
-    """The format that the ending of the file says. UsageError where it says none."""
+    """Return the format for the file's suffix. Raise UsageError for an unknown one."""
     found = FORMAT_OF_ENDING.get(Path(output).suffix.lower())
     if found is None:
         raise click.UsageError(

@@ -1,4 +1,4 @@
-"""`export --within`: what the terminal shows while it measures, and the table of what kernels buy."""
+"""Terminal output of `export --within`: its progress, and the table of what each number of kernels reaches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tsm2_tune.tuner.trial import Outcome
 
 
 class Choosing:
-    """Shows what an export does that looks for the fewest kernels. Use as a context manager."""
+    """Shows the search for the fewest kernels. Use as a context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -48,7 +48,7 @@ class Choosing:
         self._measuring.close()
 
     def show(self, event: ExportEvent) -> None:
-        """Bring the screen up to date with the event."""
+        """Update the screen for the event."""
         if isinstance(event, Noted):
             click.echo(str(event), err=True)
         elif isinstance(event, ChoiceStarted):
@@ -62,9 +62,9 @@ class Choosing:
 
 
 class Measuring:
-    """Shows how far it is with trials that no search of a shape suggests. Use as a context manager.
+    """Shows the progress of trials that no search suggests. Use as a context manager.
 
-    `counts` names of what it says how many there were.
+    `counts` names the kinds of events to count.
     """
 
     def __init__(self, console: Console, what: str, counts: Sequence[str] = ("trial", "final")) -> None:
@@ -84,7 +84,7 @@ class Measuring:
         self._progress.stop()
 
     def show(self, event: Event | ExportEvent) -> None:
-        """Bring the screen up to date with the event."""
+        """Update the screen for the event."""
         if isinstance(event, Narrowed):
             unknown = f", {_counted(event.resting_on, 'pair')} to measure" if event.resting_on else ""
             self._so_far = f"{_counted(event.kernels, 'kernel')} may do{unknown}"
@@ -106,7 +106,7 @@ class Measuring:
         self._update()
 
     def _left(self, event: Crossed) -> str:
-        """The time left at the pace so far; nothing before the first pair and after the last."""
+        """Return the time left at the pace so far; empty before the first pair and after the last."""
         if not 0 < event.done < event.total:
             return ""
         seconds = (time.monotonic() - self._started) / event.done * (event.total - event.done)
@@ -117,7 +117,7 @@ class Measuring:
             self._counts[what] += 1
 
     def goes_on(self, seconds: float, phase: str) -> None:
-        """Say what takes so long."""
+        """Print the phase that takes so long."""
         self._line(f"{self._text()}: {waiting_text(phase, seconds)}")
 
     def _text(self) -> str:
@@ -140,9 +140,9 @@ class Measuring:
 
 
 def print_selected(selected: Selected, console: Console, why: str = "") -> None:
-    """Print which kernels were chosen, and what other numbers of them would reach.
+    """Print the chosen kernels, and the losses with other numbers of them.
 
-    `why` nothing was measured, if so, with the number of pairs that are unknown.
+    `why` is the reason if nothing was measured, with the number of unknown pairs.
     """
     kernels, shapes = len(set(selected.kernels)), len(selected.rows)
     keeps = f"{_counted(kernels, 'kernel')} keep{'s' if kernels == 1 else ''} {_counted(shapes, 'shape')}"

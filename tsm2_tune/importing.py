@@ -38,7 +38,7 @@ def import_(source: str, database: str) -> None:
 
 
 def tell_imported(found: tsm2_tune.Imported) -> None:
-    """Say which configurations were left out, and of which the two files contradict each other."""
+    """Print the configurations that were left out, and those whose trials contradict each other."""
     for sentences in (found.left_out, found.conflicts):
         for sentence in sentences[:MOST_TOLD]:
             tell(sentence)

@@ -1,4 +1,4 @@
-"""A run's events for other programs: each a line of JSON on standard output. docs/json.md says what is in them."""
+"""A run's events for other programs, one line of JSON each on standard output. docs/json.md describes them."""
 
 from __future__ import annotations
 
@@ -40,22 +40,19 @@ from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache, Measurement, Trial
 from tsm2_tune.tuner.tune import Options
 
-SCHEMA = 1  # of the lines: raised where a field is removed or means something else, not where one is added
+SCHEMA = 1  # of the lines: raised if a field is removed or changes its meaning, not if one is added
 
 Facts = dict[str, Any]
 
 
 class EventLines:
-    """Prints the events of a run into the database, or of several that share its problems, each with a name.
-
-    Use as a context manager.
-    """
+    """Prints the events of a run, or of several named runs that share its problems. Use as a context manager."""
 
     def __init__(self, database: str) -> None:
         self._database = database
-        self._printing = threading.Lock()  # lines of the thread that says that the run goes on, too
+        self._printing = threading.Lock()  # the heartbeat's thread prints too
         self._phases: Phases | None = None
-        self._tally = Tally(Options(), 0)  # before the run starts
+        self._tally = Tally(Options(), 0)  # replaced when the run starts
         self._liveness = Liveness(self._goes_on, LONG_SECONDS)
 
     def __enter__(self) -> EventLines:
@@ -68,7 +65,7 @@ class EventLines:
     ) -> None:
         self._liveness.__exit__(kind, error, trace)
         if isinstance(error, Stopped):
-            with suppress(OSError):  # who reads may be what is gone
+            with suppress(OSError):  # the reader may be gone
                 self._print("stopped", {"signal": str(error)})
 
     def show(self, event: Event, run: str = "") -> None:
@@ -94,7 +91,7 @@ class EventLines:
         self._print(name, facts)
 
     def end(self, result: TuningResult) -> None:
-        """Print what the run has come to."""
+        """Print the result of the run."""
         facts = {
             "complete": result.is_complete,
             "winners": [_winner(row) for row in result.winners],
@@ -112,7 +109,7 @@ class EventLines:
     def _print(self, name: str, facts: Facts) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         with self._printing:
-            click.echo(json.dumps({"event": name, "time": at, **facts}))  # which flushes
+            click.echo(json.dumps({"event": name, "time": at, **facts}))  # echo flushes
 
 
 def _run_started(event: RunStarted) -> Facts:
@@ -167,7 +164,7 @@ def _trial(trial: Trial) -> Facts:
 
 
 def _times(measured: Measurement | None, cache: Cache) -> Facts:
-    """Null where nothing was measured; the state of the L2 is what it was to be."""
+    """Return the measured times; null if nothing was measured. `cache` is the state of the L2 that was asked for."""
     return {
         "cache": cache,
         "median_us": measured.median_us if measured else None,
@@ -245,7 +242,7 @@ def _winner(row: BestRow) -> Facts:
 
 
 def _progress(tally: Tally, run: str) -> Facts:
-    """What the terminal shows beside the event."""
+    """Return the progress that the terminal shows with the event."""
     turn, seconds = tally.turns.get(run), tally.seconds_left
     return {
         "problems": tally.problems,
@@ -261,7 +258,7 @@ def _progress(tally: Tally, run: str) -> Facts:
     }
 
 
-# Event -> the name of its line, and what is in it.
+# Event -> the name of its line, and the function that returns its fields.
 LINES: Mapping[type, tuple[str, Callable[[Any], Facts]]] = {
     Noted: ("note", lambda event: {"text": event.text}),
     RunStarted: ("run_started", _run_started),

@@ -1,4 +1,4 @@
-"""The CUDA source of a configuration, which a user has copied or typed."""
+"""The CUDA source of a configuration that a user typed or copied."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from tsm2_tune.generator.spelling import unknown_word, value_spelt, words_of
 from tsm2_tune.generator.tunables import declared
 from tsm2_tune.options import LARGE, LAYOUTS, check_named, dtype_spelt, dtype_with, op_in, op_of, op_spelt
 
-OPS = ("nn", "tn", "nt", "tt", "gram", "nx")  # in which order they are looked at
-MOST_LOOKED_AT = 400_000  # configurations, for an error
+OPS = ("nn", "tn", "nt", "tt", "gram", "nx")  # in the order in which they are tried
+MOST_LOOKED_AT = 400_000  # configurations searched for an error message
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A type and a layout in which a kernel may be asked for."""
+    """An element type, an op and a layout for which a kernel may be rendered."""
 
     dtype_name: str
-    op: str  # as --op has it
+    op: str  # as in --op
     layout: str
 
     def problem(self, size: int) -> Problem:
         return Problem(size, size, size, self.dtype_name, op_in(self.layout, op_of(self.op, self.dtype_name)))
 
     def options(self, *given: str | None) -> str:
-        """The options that ask for it, but for values that are `given` and for those that are taken without any."""
+        """Return the options that select this way, without defaults and without the `given` values."""
         dtype = dtype_named(self.dtype_name)
         spelled = (
             ("--dtype", dtype.element_name, "f32"),
@@ -50,15 +50,16 @@ class Found:
     """A kernel's source."""
 
     text: str
-    options: str  # that nobody gave, and without which there is no such kernel
+    options: str  # options that were not given but that select this kernel
 
 
 def source_of(
     configuration: str, *, dtype: str | None, math: str | None, op: str | None, layout: str | None
 ) -> Found:
-    """Return the source of the configuration for the first type and layout that fit, of those that are asked for.
+    """Return the source of the configuration for the first matching type, op and layout.
 
-    InputError where the family, the configuration or the kernel does not exist; it names options that help.
+    Raise InputError if the family, the configuration or the kernel does not exist; the message names options that
+    help.
     """
     family_name = family_spelt(configuration)
     check_named("family", family_name, list(FAMILIES))
@@ -97,24 +98,30 @@ def source_of(
 def _ways(
     family: Family[Any], dtype: str | None, math: str | None, op: str | None, layout: str | None
 ) -> Iterator[Way]:
-    """Every way that is asked for: all types of the family if none is named, and all layouts and ops if no op is."""
+    """Yield every type, op and layout asked for.
+
+    If no type is named, try all of the family; if no op is, try all ops and layouts.
+    """
     if dtype is None and math is None:
         names = sorted(family.dtypes, key=list(DTYPES).index)
     else:
         names = [dtype_with(math or FULL_MATH, dtype_spelt(dtype or "f32"))]
     for name in names:
         for one in OPS if op is None else (op_spelt(op),):
-            for lying in LAYOUTS if layout is None and op is None else (layout or LAYOUTS[0],):
-                yield Way(name, one, lying)
+            for one_layout in LAYOUTS if layout is None and op is None else (layout or LAYOUTS[0],):
+                yield Way(name, one, one_layout)
 
 
 def _supported(family: Family[Any], way: Way) -> Problem | None:
-    """The first problem of the way that the family supports: one text is for all shapes."""
+    """Return a problem of this way that the family supports.
+
+    A small and a large one suffice: all shapes share the source.
+    """
     return next(filter(family.supports, map(way.problem, (1, LARGE))), None)
 
 
 def _what_is_wrong(family: Family[Any], config: KernelConfig | None, spelling: str) -> str:
-    """How configurations are spelt, or which tunable, or value of one, none has."""
+    """Return what is wrong with the spelling: its form, an unknown tunable, or a value that no configuration has."""
     if config is None:
         spelt_like = f"they are spelt like {next(iter(family.configurations())).text}"
         _, has_words, words = spelling.partition(":")
@@ -124,7 +131,7 @@ def _what_is_wrong(family: Family[Any], config: KernelConfig | None, spelling: s
         near = nearest_name(unknown, words_of(family.config_type))
         return f"{unknown!r} is none of its tunables{f', did you mean {near}' if near else ''}; {spelt_like}"
     every = list(islice(family.configurations(), MOST_LOOKED_AT))
-    if len(every) == MOST_LOOKED_AT:  # of a space of millions
+    if len(every) == MOST_LOOKED_AT:  # there may be millions
         return "its values do not go together; tsm2-tune space --list names all"
     for one in declared(type(config)):
         known = sorted({*one.tunable.late, *(other.tunables[one.name] for other in every)})

@@ -68,7 +68,7 @@ def best(
 
 
 def _refuse_nothing(what: str, stored: Sequence[tuple[Problem, str]], selection: Selection, database: str) -> None:
-    """InputError where there are some, none of which was asked for."""
+    """Raise InputError if there are results but none is selected."""
     if (selection.is_of_problems or selection.cache is not None) and stored:
         raise InputError(selection.none_of(what, stored, shown_name(database)))
 

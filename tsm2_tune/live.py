@@ -1,4 +1,4 @@
-"""A run as it goes on: live progress on a terminal, plain lines where there is none."""
+"""Progress of a running search: live on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from tsm2_tune.tuner.search import Why
 from tsm2_tune.tuner.trial import Outcome, Trial
 from tsm2_tune.tuner.tune import Options
 
-SILENCE_SECONDS = 15.0  # after which trials are counted in a line, where no bar does so
+SILENCE_SECONDS = 15.0  # between two lines with the number of trials, if there is no bar
 BAR_WIDTH = 20
-LEAST_WIDTH = 100  # of a terminal that has room for a bar beside its lines of progress
-GAP = "  "  # between what a line of progress says
-WHY = {  # a search ended
+LEAST_WIDTH = 100  # of a terminal with room for a bar beside its lines of progress
+GAP = "  "  # between the parts of a line of progress
+WHY = {  # the search ended
     Why.ALL_TRIED: "all tried",
     Why.MAX_TRIALS: "--max-trials reached",
     Why.BUDGET: "--budget spent",
@@ -51,16 +51,19 @@ WHY = {  # a search ended
 
 @dataclass(slots=True)
 class _Shown:
-    """What is shown of a run: of the problem that it is at."""
+    """The display of a run's current problem."""
 
-    number: int  # of the problem, in the order in which they began
-    task: TaskID  # its line of progress
-    note: str = ""  # in place of the best time
-    failed: dict[str, int] = field(default_factory=dict)  # outcome -> trials, all that are not ok
+    number: int  # the problem's, from 1, in the order in which problems began
+    task: TaskID  # the line of progress
+    note: str = ""  # shown instead of the best time
+    failed: dict[str, int] = field(default_factory=dict)  # trials that are not ok, by outcome
 
 
 class _Line(ProgressColumn):
-    """What a task says by itself: time goes on between events. It folds, so that nothing of it is cut."""
+    """A column that asks its task for the text at each refresh, since time passes between events.
+
+    It folds long text.
+    """
 
     def render(self, task: Task) -> Text:
         text: Callable[[], str] = task.fields["text"]
@@ -68,10 +71,10 @@ class _Line(ProgressColumn):
 
 
 class Display:
-    """Shows the events of a search, and its phase where none comes for long. Use as a context manager.
+    """Shows the events of a search, and its phase if no event comes for long. Use as a context manager.
 
-    Runs that share the problems have a name each, and a line each. `next_phase` follows the search: the time left
-    does not count it.
+    If several runs share the problems, each has a name and a line. `next_phase` follows the search; the time left
+    does not include it.
     """
 
     def __init__(
@@ -95,11 +98,11 @@ class Display:
             console=console,
             disable=not self._live,
         )
-        self._all: TaskID | None = None  # the line of all problems, where there are several
+        self._all: TaskID | None = None  # the line of all problems, if there are several
         self._shown: dict[str, _Shown] = {}  # by the run's name
-        self._numbers: dict[Problem, int] = {}  # of those that have begun; several runs may be at one
+        self._numbers: dict[Problem, int] = {}  # of problems that have begun; several runs may tune one
         self._told = time.monotonic()
-        self._vendor_told = False  # that it is measured nowhere
+        self._vendor_told = False  # whether a line said that the vendor is not measured
 
     def __enter__(self) -> Display:
         self._progress.start()
@@ -112,15 +115,15 @@ class Display:
         self._liveness.__exit__(kind, error, trace)
         self._progress.stop()
         if kind is not None and issubclass(kind, KeyboardInterrupt):
-            with suppress(OSError):  # the terminal may be what is gone
+            with suppress(OSError):  # the terminal may be closed
                 self._tell_interrupted()
 
     def __rich__(self) -> RenderableType:
-        """The lines of progress as they are now."""
+        """Return the current lines of progress."""
         return self._progress.get_renderable()
 
     def show(self, event: Event, run: str = "") -> None:
-        """Bring the screen up to date with the event of the run."""
+        """Update the screen for an event of the run."""
         self._liveness.event()
         turn = self._tally.turns.get(run)
         self._tally.hear(event, run)
@@ -145,7 +148,7 @@ class Display:
         self._update()
 
     def _goes_on(self, seconds: float) -> None:
-        """Say what takes so long."""
+        """Print the phase that takes so long."""
         for run, turn in tuple(self._tally.turns.items()):
             self._line(f"{self._of_problems(run)}{turn.problem.text}: {waiting_text(self._phases[run].now, seconds)}")
 
@@ -157,7 +160,7 @@ class Display:
         self._shown[run] = _Shown(number, task)
 
     def _run_ended(self, run: str) -> None:
-        """It is at no problem any more."""
+        """Remove the run's line."""
         if (shown := self._shown.pop(run, None)) is not None:
             self._progress.remove_task(shown.task)
 
@@ -200,7 +203,7 @@ class Display:
         self._progress.remove_task(self._shown.pop(run).task)
 
     def _why(self, event: ProblemEnded) -> str:
-        """Why the search stopped, and what that left out."""
+        """Return why the search stopped, and how many configurations it left out."""
         text = WHY[event.why]
         text += f", {event.untried} more possible" if event.untried else ""
         text += f"; {event.quarantined} quarantined" if event.quarantined else ""
@@ -245,7 +248,7 @@ class Display:
 
     @property
     def left(self) -> str:
-        """The time left, and what it does not count; nothing at the end."""
+        """The time left and the phase that it does not include; empty at the end."""
         tally = self._tally
         if tally.seconds_left is None or len(tally.ended) >= tally.problems:
             return ""
@@ -253,14 +256,14 @@ class Display:
         return left_text(tally.seconds_left, search) + (f", then {self._next_phase}" if self._next_phase else "")
 
     def _of_problems(self, run: str) -> str:
-        """The run's name, and where no bar tells and there are several, which problem it is at of how many."""
+        """Return the run's name. If there is no bar and several problems, add which of how many the run is tuning."""
         name = f"{run}: " if run else ""
         if (shown := self._shown.get(run)) is None or self._live or self._tally.problems == 1:
             return name
         return f"{name}{shown.number}/{self._tally.problems} "
 
     def _line(self, text: str) -> None:
-        """A line above the progress bar; brackets in it are no markup."""
+        """Print a line above the progress bar. Brackets in it are no markup."""
         self._told = time.monotonic()
         print_line(self._progress.console, text)
 
@@ -270,12 +273,12 @@ def progress_bar() -> BarColumn:
 
 
 def waiting_text(phase: str, seconds: float) -> str:
-    """Say what a run without events is in, and for how long."""
+    """Return the phase of a run without events, and its duration."""
     return f"waiting for {phase} ({seconds:.0f} s)"
 
 
 def best_text(turn: Turn) -> str:
-    """The best time so far beside the vendor's, or where that is not known, beside what the device allows."""
+    """Return the best time so far beside the vendor's or, if that is unknown, beside the floor."""
     if turn.best_us is None:
         return ""
     beside = ""

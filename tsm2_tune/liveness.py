@@ -1,4 +1,4 @@
-"""Says that a run goes on, where nothing is heard of it for long."""
+"""Heartbeat for quiet runs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-LONG_SECONDS = 10.0  # without an event, after which a run's phase is told; again after twice as long, and so on
-LOOKS = 20  # in the time after which the first sign of life is due
+LONG_SECONDS = 10.0  # without an event until the first heartbeat; the next comes after twice as long, and so on
+LOOKS = 20  # checks of the clock until the first heartbeat
 
 
 class Liveness:
-    """Calls `tell` in a thread where no event comes for so many seconds, with the seconds since the last one.
+    """Calls `tell` from a thread if no event comes for so many seconds. Its argument is the seconds since the last
+    event.
 
-    It tells again where none comes for twice as long, and so on. Use as a context manager: entering counts as an
-    event, and after leaving nothing is told.
+    It calls again after twice as long, and so on. Use as a context manager: entering counts as an event, and leaving
+    stops the calls.
     """
 
     def __init__(self, tell: Callable[[float], None], long_seconds: float) -> None:
@@ -36,8 +37,8 @@ class Liveness:
         self._thread.join()
 
     def event(self) -> None:
-        """Something was heard of the run."""
-        self._last = (time.monotonic(), self._long_seconds)  # since when, and after how long it is told next
+        """Note that the run is alive."""
+        self._last = (time.monotonic(), self._long_seconds)  # last event, and seconds to the next heartbeat
 
     def _watch(self) -> None:
         while not self._over.wait(self._long_seconds / LOOKS):
@@ -46,7 +47,7 @@ class Liveness:
             if seconds >= due_seconds:
                 try:
                     self._tell(seconds)
-                except OSError:  # nobody reads, or a disk is full: the run itself finds that out where it prints
+                except OSError:  # a closed pipe or a full disk: the run itself meets it when it prints
                     return
-                if self._last is last:  # no event came meanwhile
+                if self._last is last:  # no event came in between
                     self._last = (since, 2 * due_seconds)

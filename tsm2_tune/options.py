@@ -1,4 +1,4 @@
-"""What the texts spell that the command and the library are given: problems, families, thresholds, outcomes."""
+"""Parse the texts that the command and the library take: problems, families, thresholds, outcomes."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from tsm2_tune.generator.problem import (
 from tsm2_tune.generator.shapes import parse_shapes
 from tsm2_tune.tuner.trial import Cache, Outcome
 
-if TYPE_CHECKING:  # a command line is parsed without it
+if TYPE_CHECKING:  # a command line is parsed without NumPy
     import numpy as np
 
 DEFAULT_DATABASE = "results.db"
 LADDER_DATABASE = "ladder.db"  # apart, so that no teaching kernel is exported as the best one of a shape
 LARGE = 8192  # extents of a product that is not skinny
 LARGE_SQUARE = f"{LARGE}x{LARGE}x{LARGE}"
-MOST_SHAPES_BYTES = 16_000_000  # of a shapes file, in which MOST_PROBLEMS find room with what is said of them
-MOST_SHAPES_SECONDS = 60.0  # in which a shapes file is read, as a pipe's writer may be slow
+MOST_SHAPES_BYTES = 16_000_000  # of a shapes file: room for MOST_PROBLEMS with comments
+MOST_SHAPES_SECONDS = 60.0  # to read a shapes file, as a pipe's writer may be slow
 STANDARD_INPUT = ("-", "/dev/stdin")
 DEFAULT_BUDGET_SECONDS = 120.0
 MOST_BUDGET_SECONDS = 1e9  # 30 years
@@ -59,12 +59,12 @@ OPPOSITE = str.maketrans("ntcj", "tnjc")
 GRAM = "gram"
 MOST_SEED = 2**31 - 1
 MOST_PROBLEMS = 100_000
-MOST_WITHIN = 10.0  # of the best time, that may be lost
-MOST_GAIN = 1.0  # of the best time, that a search must be expected to gain
+MOST_WITHIN = 10.0  # share of the best time that --within may lose
+MOST_GAIN = 1.0  # share of the best time for --gain
 FAILED = "failed"
 STORED_OUTCOMES = tuple(one for one in Outcome if one is not Outcome.INTERRUPTED)
 FAILURES = tuple(one for one in STORED_OUTCOMES if one not in (Outcome.OK, Outcome.BEHIND))
-REACH = 1.06  # times as long as the fastest so far: a trial whose first launches take longer ends there
+REACH = 1.06  # times the fastest so far: a trial ends early if its first launches take longer
 _PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _SPACED = re.compile(r" *([xX]) *")
@@ -82,7 +82,7 @@ Products = str | Problem | Iterable[str | Problem]
 
 
 def texts(what: str, value: Texts) -> str:
-    """Texts in a row, separated by commas, as a command line has them. InputError for what is none."""
+    """Return texts joined by commas, as on a command line. Raise InputError for anything else."""
     try:
         return plain_text(what, value) if isinstance(value, str) else ",".join(value)
     except TypeError:
@@ -90,9 +90,9 @@ def texts(what: str, value: Texts) -> str:
 
 
 def dtype_texts(value: ElementTypes) -> str:
-    """Names of element types in a row, separated by commas: NumPy's types have ours. InputError for what is none."""
+    """Return names of element types, also of NumPy's, joined by commas. Raise InputError for anything else."""
     try:
-        is_one = isinstance(value, str | type) or hasattr(value, "type")  # as a dtype of NumPy's has
+        is_one = isinstance(value, str | type) or hasattr(value, "type")  # a dtype of NumPy
         several: Iterable[Any] = [value] if is_one else value  # type: ignore[assignment]
         return ",".join(map(_element_name, several))
     except TypeError:
@@ -100,46 +100,46 @@ def dtype_texts(value: ElementTypes) -> str:
 
 
 def _element_name(one: Any) -> str:
-    """The text, or the name of NumPy's type."""
+    """Return our name of a NumPy type; return anything else unchanged."""
     scalar = getattr(one, "type", one)
     is_numpys = isinstance(scalar, type) and any(base.__module__ == "numpy" for base in scalar.__mro__)
-    name: str = dtype_spelt(scalar.__name__) if is_numpys else one  # which join refuses, if it is no text
+    name: str = dtype_spelt(scalar.__name__) if is_numpys else one  # if it is no text, join raises
     return name
 
 
 def dtype_spelt(name: str) -> str:
-    """Our name of an element type, such as f32 for float32, single, fp32 or F32; a name that none has as it is."""
+    """Return our name of an element type: f32 for float32, single, fp32 or F32. Return an unknown name unchanged."""
     lower = name.strip().lower()
     return SPELT_OTHERWISE.get(lower, lower if lower in DTYPES else name.strip())
 
 
 def file_name(what: str, name: str | PathLike[str]) -> str:
-    """The name of a file. InputError for what is neither a text nor a path."""
+    """Return the name of a file. Raise InputError for neither a text nor a path."""
     if not isinstance(name, str | PathLike):
         raise InputError(f"{what} = {shown(name)}: expected the name of a file")
     return plain_text(what, os.fsdecode(name))
 
 
 def device_name(device: object) -> str:
-    """The device as a command line has it: a CUDA ordinal's digits, or a text. InputError for anything else."""
+    """Return the device as a text: a CUDA ordinal's digits, or the name. Raise InputError for anything else."""
     return plain_text("device", device) if isinstance(device, str) else str(whole("device", device))
 
 
 def check_callable(what: str, function: object) -> None:
-    """InputError for what is neither None nor can be called."""
+    """Raise InputError unless it is None or callable."""
     if function is not None and not callable(function):
         raise InputError(f"{what} = {shown(function)}: expected a function, or None")
 
 
 def joined(what: str, names: Texts | None) -> str | None:
-    """The names in a row, separated by commas; None where there are none. InputError for what is no text."""
+    """Return the names joined by commas, or None if there are none. Raise InputError for anything but texts."""
     if names is None:
         return None
     return texts(what, names) if isinstance(names, str) else texts(what, names) or None
 
 
 def family_names(names: Texts | None) -> tuple[str, ...]:
-    """The families that are named; none where none are. InputError for an unknown one."""
+    """Return the named families. Raise InputError for an unknown one."""
     names = joined("family", names)
     found = () if names is None else tuple(name.strip() for name in names.split(","))
     for name in found:
@@ -148,7 +148,7 @@ def family_names(names: Texts | None) -> tuple[str, ...]:
 
 
 def check_family(name: str) -> None:
-    """InputError where no family is called so; of a family of an older version it says what it is called now."""
+    """Raise InputError for an unknown family. For a name of an older version, say the current one."""
     from tsm2_tune.generator.families import FAMILIES, family_named
 
     if name in FORMER_NAMES:
@@ -159,8 +159,9 @@ def check_family(name: str) -> None:
 def problems_of(
     products: Products, dtypes: ElementTypes, ops: Texts, layout: str, math: str = MATHS[0]
 ) -> tuple[Problem, ...]:
-    """Problems as they are, and those that texts spell: every shape in every dtype and op, and problems as they are
-    printed. InputError for a text that spells none.
+    """Return the given problems: records, printed problems, and each shape with every dtype and op.
+
+    Raise InputError for an invalid text.
     """
     check_named("layout", layout, LAYOUTS)
     check_named("math", math, MATHS)
@@ -185,7 +186,8 @@ def problems_of(
 
 
 def items(products: Products) -> Iterator[str | Problem]:
-    """Problems, and the items of texts one by one. InputError where there is none, and for anything else."""
+    """Yield the problems, and the items of texts one by one. Raise InputError if there are none, and for anything
+    else."""
     try:
         every = [products] if isinstance(products, str | Problem) else list(products)
     except TypeError:
@@ -202,19 +204,19 @@ def items(products: Products) -> Iterator[str | Problem]:
 
 
 def check_named(what: str, name: str, known: Sequence[str]) -> None:
-    """InputError where the name is none of those that are known."""
+    """Raise InputError if the name is not a known one."""
     if not isinstance(name, str) or name not in known:
         raise InputError(f"unknown {what} {shown(name)}: expected one of {', '.join(known)}{hint_of(name, known)}")
 
 
 def hint_of(name: object, known: Sequence[str]) -> str:
-    """The end of a sentence, which says which of the known names may be meant; empty where none is near."""
+    """Return the end of a sentence that suggests a similar known name; empty if none is near."""
     near = nearest_name(name, known)
     return f"; did you mean {near}?" if near else ""
 
 
 def items_of(shapes: str) -> tuple[str, ...]:
-    """The items of --shapes, those of files too. InputError where there is none."""
+    """Return the items of --shapes, with those of files. Raise InputError if there are none."""
     items = (item.strip() for item in shapes.split(","))
     whole = ",".join(_items_of_file(item[1:]) if item.startswith("@") else item for item in items)
     found = tuple(_SPACED.sub(r"\1", item.strip()) for item in whole.split(",") if item.strip())
@@ -224,7 +226,7 @@ def items_of(shapes: str) -> tuple[str, ...]:
 
 
 def spelt_problem(item: str) -> Problem | None:
-    """The problem, where the item spells one as it is printed: MxNxK:DTYPE or MxNxK:DTYPE:OP."""
+    """Return the problem if the item has the form MxNxK:DTYPE or MxNxK:DTYPE:OP, else None."""
     if not _PROBLEM.fullmatch(item):
         return None
     shape, dtype, *op = item.split(":")
@@ -232,12 +234,12 @@ def spelt_problem(item: str) -> Problem | None:
 
 
 def dtype_name(name: str) -> str:
-    """The name of a Dtype. InputError, with what may be meant, where it is none."""
+    """Return the name of a Dtype. Raise InputError, with a suggestion, for an unknown one."""
     return dtype_named(dtype_spelt(name)).name
 
 
 def dtype_with(math: str, name: str) -> str:
-    """The name of the Dtype whose products are computed so. InputError where the type has no such products."""
+    """Return the name of the Dtype with this element type and math. Raise InputError if the type has no such math."""
     name = dtype_spelt(name)
     if name in MATHS:
         raise InputError(f"unknown dtype {name!r}: that is how f32 may be multiplied: --dtype f32 --math {name}")
@@ -253,12 +255,12 @@ def dtype_with(math: str, name: str) -> str:
 
 
 def op_spelt(text: str) -> str:
-    """The op as we spell it: BLAS has capital letters."""
+    """Return the op in lower case; BLAS's capitals are allowed."""
     return text.strip().lower()
 
 
 def op_of(text: str, dtype_name: str) -> str:
-    """The op that `text` spells for elements of this type."""
+    """Return the op that the text means for elements of this type."""
     if text != GRAM:
         return text
     of_real, of_complex = gram_ops()
@@ -266,12 +268,12 @@ def op_of(text: str, dtype_name: str) -> str:
 
 
 def gram_ops() -> tuple[str, ...]:
-    """What GRAM spells for real and for complex elements."""
+    """Return the ops that GRAM means for real and for complex elements."""
     return "t" + SAME, "c" + SAME
 
 
 def op_in(layout: str, op: str) -> str:
-    """The op where matrices lie as `layout` says. Row-major ones are transposed to BLAS, and so is C then."""
+    """Return the op of matrices in this layout. To BLAS, row-major matrices are transposed, and so is C."""
     if layout == "column":
         return op
     letters = "".join(OP_LETTERS)
@@ -284,7 +286,7 @@ def op_in(layout: str, op: str) -> str:
 
 
 def thresholds_of(guidelines: str | Thresholds | None) -> Thresholds:
-    """The thresholds that are moved, or that the text of --guidelines moves; none without. InputError for others."""
+    """Return the thresholds of --guidelines; the defaults for None. Raise InputError for anything else."""
     if isinstance(guidelines, Mapping):
         guidelines = ",".join(f"{name}={_number(name, value)}" for name, value in guidelines.items())
     elif not isinstance(guidelines, str | None):
@@ -297,12 +299,12 @@ def thresholds_of(guidelines: str | Thresholds | None) -> Thresholds:
 
 
 def _number(name: str, value: object) -> int | float:
-    """The value of a guideline as one of Python's numbers, whose text is read then."""
+    """Return the value of a guideline as an int or a float."""
     return whole(name, value) if isinstance(value, Integral) else real(name, value)
 
 
 def share_of(text: str, most: float) -> float:
-    """The share that is spelt in percent: 3%, 0.5%. InputError where none is, or more than the most."""
+    """Return a share given in percent, such as 3% or 0.5%. Raise InputError for another text or a larger share."""
     found = _PERCENT.fullmatch(text)
     if found is None or float(found[1]) > 100 * most:
         raise InputError(f"{text!r} is no share: expected percent up to {100 * most:g}%, such as 3%")
@@ -310,7 +312,10 @@ def share_of(text: str, most: float) -> float:
 
 
 def checked_share(what: str, value: float | str | None, most: float) -> float | None:
-    """A share, up to the most, or a text that `share_of` reads; None of None. InputError for anything else."""
+    """Return a share of at most `most`, given as a number or as text for `share_of`; None for None.
+
+    Raise InputError for anything else.
+    """
     if isinstance(value, str):
         return share_of(value, most)
     if value is None:
@@ -326,14 +331,14 @@ def checked_share(what: str, value: float | str | None, most: float) -> float | 
 
 
 def cache_named(name: str | None) -> Cache | None:
-    """The state of the L2 that is called so, None of None. InputError for an unknown one."""
+    """Return the state of the L2 with this name; None for None. Raise InputError for an unknown one."""
     if name is not None:
         check_named("cache", name, [one.value for one in Cache])
     return None if name is None else Cache(name)
 
 
 def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outcome]:
-    """The outcomes that are named, of those that are known; none where none are. InputError for another."""
+    """Return the named outcomes, which must be among the known ones. Raise InputError for another."""
     names = joined("retry", names)
     if names is None:
         return frozenset()
@@ -345,8 +350,8 @@ def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outc
 
 
 def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
-    """The problems; InputError where no kernel family computes one of them, or none of those named."""
-    from tsm2_tune.generator.families import FAMILIES  # which takes as long to load as all the rest
+    """Return the problems. Raise InputError if no kernel family, or none of those named, computes one of them."""
+    from tsm2_tune.generator.families import FAMILIES  # slow to import
 
     for problem in problems:
         able = [name for name, family in FAMILIES.items() if family.supports(problem)]
@@ -361,7 +366,7 @@ def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Pr
 
 
 def _items_of_file(name: str) -> str:
-    """Return the items of a shapes file, separated by commas. InputError where it has none."""
+    """Return the items of a shapes file, joined by commas. Raise InputError if it has none."""
     items = ",".join(line.partition("#")[0] for line in _LINE_END.split(_shapes_text(name)))
     if not items.strip(", \t"):
         raise InputError(f"shapes file {name!r} holds no shape: expected MxNxK items, such as 20480x16x20480")
@@ -369,7 +374,7 @@ def _items_of_file(name: str) -> str:
 
 
 def _shapes_text(name: str) -> str:
-    """Return the text of a shapes file, without marks of byte order. InputError where it is no text."""
+    """Return the text of a shapes file without byte order marks. Raise InputError if it is no text."""
     content = _shapes_content(name)
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
@@ -378,18 +383,21 @@ def _shapes_text(name: str) -> str:
         raise InputError(f"shapes file {name!r} cannot be read: it is no text") from None
     if "\0" in text:
         raise InputError(f"shapes file {name!r} cannot be read: it holds NUL characters; write it again as UTF-8")
-    return text.replace("\ufeff", "")  # joined files have marks in the middle too
+    return text.replace("\ufeff", "")  # concatenated files have marks in the middle too
 
 
 def _shapes_content(name: str) -> bytes:
-    """Read a regular file, a pipe or standard input. InputError for others, and where it is too large or too slow."""
+    """Read a regular file, a pipe or standard input.
+
+    Raise InputError for others, or if it is too large or too slow.
+    """
     try:
         if name in STANDARD_INPUT:
             return _content(0, name)
         found = os.stat(name)
-        if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # whose opening may already act
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # opening a device may have effects
             raise InputError(f"shapes file {name!r} is no regular file: name a text file that holds MxNxK items")
-        if stat.S_ISREG(found.st_mode) and not found.st_size:  # or one of the kernel's, which may wait when read
+        if stat.S_ISREG(found.st_mode) and not found.st_size:  # a file of /proc too, which may block
             return b""
         number = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -402,7 +410,7 @@ def _shapes_content(name: str) -> bytes:
 
 
 def _content(number: int, name: str) -> bytes:
-    """Read to the end of an open file. InputError past a number of bytes, and after a time."""
+    """Read an open file to its end. Raise InputError if it exceeds a number of bytes or a time."""
     ends, content, ready = time.monotonic() + MOST_SHAPES_SECONDS, bytearray(), select.poll()
     ready.register(number, select.POLLIN)
     while ready.poll(max(0.0, ends - time.monotonic()) * 1e3):

@@ -1,4 +1,4 @@
-"""The commands that plan and run no kernel: spaces, models, CUDA text, devices."""
+"""The commands that plan without running a kernel: spaces, models, CUDA source, devices."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def space(
 
 
 def _print_families(*, as_json: bool) -> None:
-    """A line for each family."""
+    """Print a line for each family."""
     from tsm2_tune.generator.families import FAMILIES
 
     if as_json:
@@ -161,7 +161,7 @@ def _print_families(*, as_json: bool) -> None:
 
 
 def _refuse_unused(ctx: click.Context, is_audit: bool, is_of_families: bool) -> None:
-    """UsageError for an option that the command would ignore."""
+    """Raise UsageError for an option that the command would ignore."""
     if is_of_families:
         others = [name for name in ctx.params if name not in ("is_of_families", "as_json") and is_given(ctx, name)]
         if others:

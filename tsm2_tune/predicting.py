@@ -123,7 +123,7 @@ def number_text(value: float | None, digits: int) -> str:
 
 
 def closing_text(ratios: Sequence[float | None]) -> str:
-    """Return how kernels compare with cuBLAS, in a line."""
+    """Return a line that compares the kernels with cuBLAS."""
     found = [one for one in ratios if one is not None]
     if not found:
         return "no time to compare with cuBLAS"

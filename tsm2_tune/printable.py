@@ -1,4 +1,4 @@
-"""Texts from anywhere, as a terminal may show them."""
+"""Make texts from anywhere safe to show in a terminal."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ _CONTROLS = re.compile(
     "[\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f"
     "\\ufeff\\ufff9-\\ufffb\\U000e0000-\\U000e007f]"
 )
-_HALVES = re.compile("[\\ud800-\\udfff]")  # of characters: bytes of a path that are no UTF-8 come as such
+_HALVES = re.compile("[\\ud800-\\udfff]")  # surrogates: how Python decodes bytes of a path that are not UTF-8
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey: a database may be from anywhere. Tabs are spaces."""
+    """Return the text without characters that a terminal would obey, since a database may be hostile.
+
+    Tabs become spaces.
+    """
     return _CONTROLS.sub("", _HALVES.sub(lambda half: ascii(half[0])[1:-1], text.replace("\t", "    ")))
 
 
 def one_line(text: str, characters: int = 160) -> str:
-    """The text's first line; where it is long, its first words."""
+    """Return the text's first line, cut between words."""
     line = text.strip().splitlines()[0] if text.strip() else ""
     if len(line) <= characters:
         return line

@@ -1,4 +1,4 @@
-"""The commands that run a program as it is: with kernels of a database, or to see which products it does."""
+"""The commands `run` and `record`, which run a program with a library in front of cuBLAS."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
     from tsm2_tune.standin.journal import Seen, Written
 
-WHOLE = 1.0  # of the GPU time of all products
-VERIFIED = 3  # products of each shape
-MOST_LEFT = 10  # that a report names
-TROUBLES = {  # reasons that are to be mended, in a report
+WHOLE = 1.0  # the largest share of GPU time
+VERIFIED = 3  # products of each shape that --verify compares
+MOST_LEFT = 10  # products left to cuBLAS that a report names
+TROUBLES = {  # reasons that the user can fix, in a report
     "no pack is there": "the library of kernels cannot be used",
     "the kernel could not be started": "kernels could not be started",
 }
-ELF = b"\x7fELF"  # with which shared libraries begin
-FUNCTION = b"\0tsm2_gemm_f32\0"  # among the names in an exported one
+ELF = b"\x7fELF"  # the beginning of a shared library
+FUNCTION = b"\0tsm2_gemm_f32\0"  # a symbol of an exported library
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
 def _given(ctx: click.Context, param: click.Parameter, program: tuple[str, ...]) -> tuple[str, ...]:
-    """The program's words. UsageError where there are none."""
+    """Return the program's command line. Raise UsageError if it is empty."""
     if not program and not ctx.resilient_parsing:
         raise click.UsageError(
             f"no program to run: name one behind --, such as tsm2-tune {ctx.info_name} -- python simulation.py"
@@ -100,7 +100,7 @@ def run(
         raise click.UsageError(f"--pretuned and {given[0]} each say where kernels are from: name one of them")
     path_of_program(program[0])  # before kernels are compiled, which may take minutes
     pack = _library(library) if library is not None else _made_pack(database, pretuned)
-    if pack is None and not report:  # which was told
+    if pack is None and not report:  # a sentence said why
         become(program, None)
     standing = Standing(standin_path(), pack, has_times=report, compared=VERIFIED if verify else 0)
     if not report and not verify:
@@ -112,15 +112,17 @@ def run(
 
 
 def _made_pack(database: str, pretuned: bool) -> Path | None:
-    """That of the package's kernels, or of the database's winners; None where there is none, which was told."""
-    from tsm2_tune.standin.packs import pack_path, pretuned_path  # which take as long to load as all the rest
+    """Return the file of the pretuned kernels or of the database's winners. If there is none, print why and return
+    None."""
+    from tsm2_tune.standin.packs import pack_path, pretuned_path  # slow to import
 
     return pretuned_path(_tell) if pretuned else pack_path(database, _tell)
 
 
 def _library(name: str) -> Path:
-    """The file of this name. That no GPU is here is told. InputError where it is none that has a C library's
-    functions.
+    """Return the path of an exported C library, and print a note if no GPU is here.
+
+    Raise InputError for another file.
     """
     if not name:
         raise InputError("the name of the library is empty: name the file with --library")
@@ -169,7 +171,7 @@ def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]
     from tsm2_tune.standin.journal import count_of, written_in
 
     if output != "-":
-        refuse_unwritable(output)  # before the program takes its hours
+        refuse_unwritable(output)  # before the program runs for hours
     path_of_program(program[0])
     standing = Standing(standin_path(), has_times=True)
     with journal_folder() as journal:
@@ -192,7 +194,7 @@ def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]
 
 
 def _write(text: str, output: str) -> None:
-    """Puts the text into the file, or to standard output where that cannot be written: it may have taken hours."""
+    """Write the text to the file; to standard output if that fails, since the program may have taken hours."""
     try:
         write(text, output)
     except InputError as error:
@@ -205,7 +207,7 @@ def _failed(status: int) -> str:
 
 
 def tell_products(written: Written, status: int, *, has_times: bool) -> None:
-    """What became of a program's products, on standard error."""
+    """Report a program's products on standard error."""
     from tsm2_tune.standin.journal import count_of
 
     console, seen = display.console(stderr=True), written.seen
@@ -257,7 +259,7 @@ def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
 
 
 def _print(console: Console, seen: Sequence[Seen], title: str) -> None:
-    """A table of products, where there are some."""
+    """Print a table of products, if there are any."""
     heads = ("routine", "type", "op", "m x n x k", "calls", "taken", "cuBLAS us", "kernel us", "why left")
     cells = []
     for one in seen:

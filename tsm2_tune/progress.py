@@ -1,4 +1,4 @@
-"""What the terminal shows of a tuning, from its first event to its last."""
+"""Terminal output of a tuning run, from its first event to its last."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tsm2_tune.tuner.tune import Options
 from tsm2_tune.usage import tell
 from tsm2_tune.winners import spread_percent
 
-MOST_CHANGED = 5  # problems whose winner changed, that are named
-MOST_SPREAD_PERCENT = 5.0  # of a 95 % interval, half its width over the median; a judgement
+MOST_CHANGED = 5  # problems named whose winner changed
+MOST_SPREAD_PERCENT = 5.0  # half the width of a 95 % interval over the median; a judgement
 
 
 class Progress:
-    """Shows the events of a run into the database: those of the search, and then those of pairs.
+    """Shows the events of a run: first those of the search, then those of pairs. Use as a context manager.
 
-    Those of several runs are shown together. Use as a context manager. `said` are the lines that a run begins with,
-    also given its name, which is empty if it is the only one. `pairs` says whether pairs follow the search.
+    Several runs are shown together. `said` are the lines to print when a run begins, given its name too; the name is
+    empty if there is only one run. `pairs` says whether pairs follow the search.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Progress:
         self._stack.__exit__(kind, error, trace)
 
     def show(self, event: Event) -> None:
-        """Bring the screen up to date with the event."""
+        """Update the screen for the event."""
         if isinstance(event, OfRun | RunEnded):
             for run, happened in self._together.shown(event):
                 self._show(happened, run)
@@ -97,7 +97,7 @@ class Progress:
             self._shown.show(event)
 
     def end(self, result: TuningResult) -> None:
-        """Show the winners, and what can be done with them."""
+        """Show the winners and the next step."""
         if result.changed:
             print_line(self._console, changed_text(result.changed))
         winners_table(result.winners, self._console)
@@ -108,7 +108,8 @@ class Progress:
 
 
 def of_state(target: Target, options: Options, *, is_asked: bool) -> str:
-    """In which state of the L2 trials are timed; of the host only where one `is_asked` for that it does not have."""
+    """Return the state of the L2 in which trials are timed. For a host, say so only if a state it lacks `is_asked`
+    for."""
     cache = target.cache(options.cache)
     if not target.is_host:
         return f", timed with the L2 {cache}"
@@ -118,7 +119,7 @@ def of_state(target: Target, options: Options, *, is_asked: bool) -> str:
 
 
 def tell_interrupted(count: int) -> None:
-    """Say what the machine kept from being judged, if anything: a winner may be missing among it."""
+    """Print how many trials the machine interrupted, if any: the fastest kernel may be among them."""
     if count:
         tell(
             f"{count} interrupted by the machine, not by their kernels, and not judged: the same command tries them"
@@ -127,20 +128,20 @@ def tell_interrupted(count: int) -> None:
 
 
 def changed_text(changed: Sequence[Problem]) -> str:
-    """For which problems the kernel of another one has won since their searches ended."""
+    """Return the problems whose winner changed after their searches, as another problem's kernel was faster."""
     shown = ", ".join(problem.text for problem in changed[:MOST_CHANGED])
     number = f"{len(changed)} problem{'s' if len(changed) != 1 else ''}"
     return f"{number} got a faster kernel from another shape: {shown}{', ...' if len(changed) > MOST_CHANGED else ''}"
 
 
 def load_text() -> str:
-    """Warn if other programs keep all of this process's processors busy; empty if not."""
+    """Return a warning if other programs keep all of this process's processors busy, else ""."""
     load, here = os.getloadavg()[0], cores()
     return f"note: the load is {load:.1f} on {here} cores: times will be noisy" if load > here else ""
 
 
 def noise_text(winners: Sequence[BestRow]) -> str:
-    """Warn of medians whose 95 % interval is wide; empty if there is none."""
+    """Return a warning if medians have wide 95 % intervals, else ""."""
     noisy = sum(spread_percent(row) > MOST_SPREAD_PERCENT for row in winners)
     if not noisy:
         return ""
@@ -151,7 +152,7 @@ def noise_text(winners: Sequence[BestRow]) -> str:
 
 
 def _next_step(database: str, *, is_host: bool) -> str:
-    """What can be done with the winners, and what their times are."""
+    """Return the command that exports the winners. For a host, add that its times are those of emulation."""
     of_database = "" if database == DEFAULT_DATABASE else f" --db {shlex.quote(database)}"
     command = f"tsm2-tune export{of_database} --format module --output best_kernels.py"
     times = "times are of emulated kernels, not of a GPU's; " if is_host else ""

@@ -1,4 +1,4 @@
-"""The command that shows which kernels hung or faulted, and forgives them; and what a run says of these."""
+"""The command that lists and forgives kernels that hung or faulted, and the line that a run prints about them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def quarantine(digest: str | None, device: str | None, database: str, as_json: b
 
 
 def tell_quarantined(count: int, database: str) -> None:
-    """Say how often a search left a kernel out that hung or faulted for another problem, if one did."""
+    """Print how many kernels a search left out because they hung or faulted for another problem."""
     if count:
         of_database = "" if database == DEFAULT_DATABASE else f" --db {shlex.quote(database)}"
         tell(f"{count} quarantined: `tsm2-tune quarantine{of_database}` lists them")

@@ -1,4 +1,4 @@
-"""What is written of a program's products: a file for --shapes."""
+"""Write a program's products as a file for --shapes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from tsm2_tune.tuner.trial import in_a_line
 
 ROOM_FOR_THE_REST = 100  # bytes of a comment
 LEAST_OF_SERIES = 4  # products that differ in one extent alone
-STEP = 2  # from one extent of a series that stays to the next one, at least
-NO_PRODUCTS = (  # reasons for which a product stays with cuBLAS whatever is tuned
+STEP = 2  # least ratio of two kept extents of a series
+NO_PRODUCTS = (  # reasons for which cuBLAS computes a product whatever is tuned
     "an epilogue is asked for",
     "cuBLASLt is asked for more than a product in place",
 )
 
 
 def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> Iterator[str]:
-    """Lines of a shapes file, as many as one may have: problems, most time first, each with how often it came and its
-    share of the time."""
+    """Yield the lines of a shapes file: problems, most time first, each with its calls and its share of the time.
+
+    There are at most as many problems as a shapes file may have.
+    """
     head = [f"# Products of {in_a_line(shlex.join(program))}, by cuBLAS, most GPU time first."]
     head += [f"# {in_a_line(sentence)}" for sentence in written.besides]
     if written.is_empty:
@@ -40,7 +42,7 @@ def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> It
 
 
 def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
-    """A line for each product."""
+    """Yield a line for each product."""
     whole, totals = total_us(seen), totals_of(seen)
     captured = {one.problem for one in seen if one.captured}
     of_series = stand_for_series({one: us for one, us in totals.items() if one not in captured}, worth * whole)
@@ -70,12 +72,12 @@ def is_computed(problem: Problem) -> bool:
 
 
 def is_no_product(one: Seen) -> bool:
-    """Whether cuBLAS was asked for more than a product, each time."""
+    """Whether each of these calls asked cuBLAS for more than a product."""
     return sum(one.left[REASONS.index(reason)] for reason in NO_PRODUCTS) == one.calls
 
 
 def totals_of(seen: Sequence[Seen]) -> dict[Problem, float]:
-    """What the products of each problem take together, by whichever routine and with whichever leading dimensions."""
+    """Return the total time of each problem, over all routines and leading dimensions."""
     totals = defaultdict[Problem, float](float)
     for one in seen:
         problem = one.problem
@@ -85,8 +87,10 @@ def totals_of(seen: Sequence[Seen]) -> dict[Problem, float]:
 
 
 def stand_for_series(totals: Mapping[Problem, float], worth_us: float) -> dict[Problem, str]:
-    """Those that stay of each series, and what each is in: of products that are worth less, alike but for one extent,
-    such as a vector and 1, 2, ... 50 others, and worth it together. A kernel serves shapes between.
+    """Return the products to keep of each series, each with a text that describes the series.
+
+    A series is products that differ in one extent alone, such as a vector times 1, 2, ... 50 others. Each is worth
+    too little, but all of them together are worth enough. Kernels of the kept shapes serve the shapes between.
     """
     series = defaultdict[tuple[object, ...], dict[int, Problem]](dict)
     for problem in (one for one, us in totals.items() if us < worth_us):

@@ -1,4 +1,4 @@
-"""Tables of plans and of steps: spaces, models, devices, the ladder."""
+"""Tables of search spaces, models, devices and the ladder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TSM2_LINES = (
 
 
 def space_counts(space: SearchSpace) -> dict[str, Any]:
-    """How many configurations were kept and dropped, as JSON has it."""
+    """Return the numbers of kept and dropped configurations, for JSON."""
     return {
         "problem": space.problem.text,
         "device": space.limits.name,
@@ -47,7 +47,7 @@ def space_counts(space: SearchSpace) -> dict[str, Any]:
 
 
 def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
-    """Print how many configurations were kept and which rule dropped how many; explained, what all rules are for."""
+    """Print how many configurations were kept, and how many each rule dropped. With `explain`, describe all rules."""
     kept = f"{len(space.kept)} of {space.total} configurations kept"
     print_line(console, f"{space.problem.text} on {space.limits.name}: {kept}")
     heads = ("dropped", "rule", "kind", "because")[: 4 if explain else 3]
@@ -75,7 +75,7 @@ def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
 
 
 def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Console) -> None:
-    """Print devices: how each is named, whether it is here or bundled, and its main limits."""
+    """Print devices: name, whether it is here or a bundled card, and main limits."""
     cells = [
         (
             spec,
@@ -92,7 +92,7 @@ def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Conso
 
 
 def data_sheet_text(limits: DeviceLimits) -> str:
-    """Where the rates of a device come from that was not measured: bundled cards have their data sheet's."""
+    """Return a sentence that the device's rates are those of its data sheet, as it was not measured."""
     clock_and_memory = f"at {limits.sm_clock_mhz:g} MHz, {rate_text(limits.dram_gbytes_per_s)}"
     if limits.compute_capability == HOST:
         return f"round numbers, as nothing was measured: {limits.sms} cores {clock_and_memory}"
@@ -101,13 +101,13 @@ def data_sheet_text(limits: DeviceLimits) -> str:
 
 
 def measured_text(run: TuningRun, database: str) -> str:
-    """Where the rates of a device come from that was."""
+    """Return a sentence that the device's rates were measured by this run."""
     read, copy = run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s
     return f"measured {run.started_at}, {database}: read {rate_text(read)}, copy {rate_text(copy)}"
 
 
 def model_facts(one: Modelled, limits: DeviceLimits, source: str) -> dict[str, Any]:
-    """What the models say of a problem, as JSON has it."""
+    """Return the models' numbers for a problem, for JSON."""
     return {
         "problem": one.problem.text,
         "device": limits.name,
@@ -120,7 +120,7 @@ def model_facts(one: Modelled, limits: DeviceLimits, source: str) -> dict[str, A
 
 
 def print_model(found: Sequence[Modelled], limits: DeviceLimits, source: str, console: Console) -> None:
-    """Print the roofline of each problem, a line each, and then what TSM2's model chooses for it."""
+    """Print a line of the roofline for each problem, then the parameters that TSM2's model chooses."""
     print_line(console, f"{limits.name}, {source}")
     heads = (
         "problem", "least bytes", "flops", "flops/byte", "balance", "unit", "TFLOP/s", "bound", "least us",
@@ -149,7 +149,7 @@ def print_model(found: Sequence[Modelled], limits: DeviceLimits, source: str, co
 
 
 def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
-    """What TSM2's model chooses, and for which problems it has nothing to say."""
+    """Print the parameters that TSM2's model chooses, and the problems that it does not cover."""
     cells = [
         (
             one.problem.text,
@@ -183,7 +183,7 @@ def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
 
 
 def print_ladder(problem: Problem, device: str, rungs: Sequence[Rung], console: Console) -> None:
-    """Print what each step of the ladder buys, beside the article's numbers."""
+    """Print what each step of the ladder gains, beside the article's numbers."""
     from tsm2_tune.generator.families.ladder import PUBLISHED_ON, PUBLISHED_SHAPE
 
     print_line(console, f"{problem.text} on {device}; published: {PUBLISHED_SHAPE} in f32 on {PUBLISHED_ON}")
@@ -208,7 +208,7 @@ def _not_right(tried: int) -> str:
 
 
 def _number(value: float | None) -> str:
-    """With three digits at least, and never with an exponent."""
+    """Return the number with at least three digits and no exponent."""
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"

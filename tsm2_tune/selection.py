@@ -1,4 +1,4 @@
-"""Which stored results a command is about: those of a device, of shapes, of element types and ops."""
+"""Selection of stored results by device, shape, element type, op and state of the L2."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import HOST, is_ordinal, limits_of
 from tsm2_tune.tuner.trial import Cache
 
-MOST_NAMED = 8  # of what a database has, in a sentence
+MOST_NAMED = 8  # values in a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What was asked for; where nothing of a kind was named, all of it."""
+    """A selection of stored results. An empty set, or None, selects all."""
 
     device: str | None
     problems: frozenset[Problem]
     shapes: frozenset[Shape]
-    dtypes: frozenset[str]  # of elements, whatever the math, or of a Dtype
+    dtypes: frozenset[str]  # of element types, for all math, or of Dtypes
     ops: frozenset[str]
     cache: Cache | None = None  # state of the L2
 
@@ -55,11 +55,11 @@ class Selection:
 
     @property
     def is_of_problems(self) -> bool:
-        """Whether some problems may be left out."""
+        """Whether it can exclude a problem."""
         return bool(self.problems or self.shapes or self.dtypes or self.ops)
 
     def none_of(self, what: str, stored: Collection[tuple[Problem, str]], place: object) -> str:
-        """A sentence on that none of these, each with its state of the L2, is of the selection: what there is."""
+        """Return a sentence that the selection has none of these results, and which there are."""
         kinds: dict[str, tuple[Selection, Callable[[Problem, str], str]]] = {}
         if self.shapes or self.problems:
             others = replace(self, shapes=frozenset(), problems=frozenset())
@@ -81,7 +81,7 @@ class Selection:
         return f"no {what} of {len(stored)} matches: {place} has {' or '.join(known)}{rest}"
 
     def device_in(self, store: Store) -> str | None:
-        """The name under which the store has the device; InputError where it has none."""
+        """Return the device's name in the store. Raise InputError if the store does not have it."""
         if self.device is None:
             return None
         is_here = self.device == HOST or is_ordinal(self.device)
@@ -91,7 +91,7 @@ class Selection:
             return name
         parts_of = [known for known in devices if name and re.search(rf"\b{re.escape(name)}\b", known, re.IGNORECASE)]
         if len(parts_of) == 1:
-            return parts_of[0]  # h100 of NVIDIA H100 80GB HBM3
+            return parts_of[0]  # such as NVIDIA H100 80GB HBM3 for h100
         if parts_of:
             raise InputError(
                 f"the device {name!r} may be {' or '.join(map(repr, parts_of))} in {store.path}: name more of it"
@@ -102,7 +102,7 @@ class Selection:
 
 
 def _few(values: Collection[str]) -> str:
-    """The first of these, in their order."""
+    """Return the first few values, sorted, as a text."""
     first = sorted(values)[:MOST_NAMED]
     return ", ".join(first) + (f" and {len(values) - MOST_NAMED} more" if len(values) > MOST_NAMED else "")
 
@@ -115,9 +115,9 @@ def selected(
     cache: str | None = None,
     layout: str | None = None,
 ) -> Selection:
-    """The selection of what is named, by texts as a command line has them or by records.
+    """Return the selection that is given by texts, as on a command line, or by records.
 
-    InputError for a text that spells none.
+    Raise InputError for an invalid text.
     """
     problems, of_shapes = set[Problem](), set[Shape]()
     for item in items(products) if products is not None else ():
@@ -130,11 +130,11 @@ def selected(
         check_named("layout", layout, LAYOUTS)
     names = [op_spelt(one) for one in texts("op", op).split(",")] if op is not None else []
     if op is None and layout is not None:
-        names = [of_a + of_b for of_a in OP_LETTERS for of_b in (*OP_LETTERS, SAME)]  # all that lie so
+        names = [of_a + of_b for of_a in OP_LETTERS for of_b in (*OP_LETTERS, SAME)]  # every op of this layout
     spelled = [one for name in names for one in (gram_ops() if name == GRAM else (name,))]
     ops = frozenset(op_in(layout or LAYOUTS[0], one) for one in spelled)
     for one in ops:
-        Problem(1, 1, 1, "c64", one)  # which says what an op is
+        Problem(1, 1, 1, "c64", one)  # raises InputError for an invalid op
     return Selection(
         None if device is None else device_name(device),
         frozenset(problems),

@@ -1,4 +1,4 @@
-"""How far a run is: what its events add up to, the best time so far, and the time left."""
+"""The progress of a run: its best times so far, and the estimated time left."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from tsm2_tune.tuner.events import (
 from tsm2_tune.tuner.trial import Outcome, Trial
 from tsm2_tune.tuner.tune import Options
 
-LEAST_TRIALS = 3  # of a run, before a time left is told
-PRIOR_TRIALS = 5  # at the pace of the run's problems before, that count beside a problem's own
-LEAST_LAG_SECONDS = 5.0  # in which what is told nears a new estimate by two thirds; or a part of the time left
+LEAST_TRIALS = 3  # of a run before the time left is shown
+PRIOR_TRIALS = 5  # weight of the pace of earlier problems, in trials of this one
+LEAST_LAG_SECONDS = 5.0  # time constant with which the shown time follows the estimate; else time left / LAG_PARTS
 LAG_PARTS = 5
 
 
 @dataclass(slots=True)
 class Turn:
-    """A problem's turn as far as it is."""
+    """The progress of one problem."""
 
     problem: Problem
-    total: int  # configurations to try, those that earlier runs tried included
-    tried: int  # of them
-    spent_seconds: float  # on its trials, by earlier runs too
+    total: int  # configurations to try, including those that earlier runs tried
+    tried: int  # configurations tried so far
+    spent_seconds: float  # on its trials, including earlier runs'
     best_us: float | None  # the least median so far
-    vendor_us: float | None  # in the newest final; None where no final measured it
+    vendor_us: float | None  # in the newest final; None if no final measured it
     floor_us: float | None = None  # None before the first trial of this run
-    trials: int = 0  # of this run
-    pace_seconds: float = 0.0  # of its trials but the first, which waits for its compiler
-    last_at: float = 0.0  # when its last trial ended, or the turn began
+    trials: int = 0  # in this run
+    pace_seconds: float = 0.0  # total of this run's trials without the first, which waits for its compiler
+    last_at: float = 0.0  # when the last trial ended, or the problem began
     is_searched: bool = False  # the finals have begun
 
     @property
     def x_vendor(self) -> float | None:
-        """How many times as fast as the vendor the best is."""
+        """The vendor's time over the best time."""
         return None if self.best_us is None or self.vendor_us is None else self.vendor_us / self.best_us
 
     @property
     def percent_of_floor(self) -> float | None:
-        """100 is the least time that the device's measured ceilings allow."""
+        """The least time that the device's measured ceilings allow, in percent of the best time."""
         return None if self.best_us is None or self.floor_us is None else 100 * self.floor_us / self.best_us
 
 
 @dataclass(slots=True)
 class _Mean:
-    """Of the values added so far."""
+    """A running mean."""
 
     total: float = 0.0
     count: int = 0
@@ -67,16 +67,16 @@ class _Mean:
 
     @property
     def value(self) -> float:
-        """0 of none."""
+        """The mean; 0 if nothing was added."""
         return self.total / self.count if self.count else 0.0
 
 
 class Tally:
-    """Adds up the events of a run, or of several runs that share its problems, each with a name.
+    """Adds up the events of a run, or of several named runs that share its problems.
 
-    The time left is an estimate. The search of a problem takes the trials left at the pace of those so far, but no
-    more than its budget; its finals take the mean of those so far. The problems to come take the mean of the problems
-    so far. What is told nears a new estimate with a lag that is a fifth of the time left.
+    The time left is an estimate. The search of a problem takes its remaining trials at their pace so far, but no
+    longer than its budget. Its finals take the mean of the finals so far, and each later problem the mean of the
+    problems so far. The shown time approaches a new estimate with a lag of a fifth of the time left.
     """
 
     def __init__(self, options: Options, problems: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,11 +87,11 @@ class Tally:
         self._began: dict[str, float] = {}  # when the run began its problem, or the one before ended
         self._started = clock()
         self._durations, self._finals, self._pace = _Mean(), _Mean(), _Mean()  # seconds of problems, finals, trials
-        self._end: float | None = None  # as it is told
+        self._end: float | None = None  # the shown end
         self._told_at = self._started
 
     def hear(self, event: Event, run: str = "") -> None:
-        """Take the event of the run into account."""
+        """Update the progress by an event of the run."""
         now, turn = self._clock(), self.turns.get(run)
         if isinstance(event, ProblemStarted):
             self.turns[run] = self._turn(event, now)
@@ -112,30 +112,32 @@ class Tally:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until all problems are tuned; None where nothing is known of that yet."""
+        """The time until all problems are tuned; None before there is an estimate."""
         return None if self._end is None else max(0.0, self._end - self._clock())
 
     @property
     def has_finals(self) -> bool:
-        """Whether the time left counts finals and full verification: it does once a problem has ended."""
+        """Whether the time left includes finals and full verification: it does once a problem has ended."""
         return self._finals.count > 0
 
     @property
     def share(self) -> float:
-        """Of the problems, those that are being tuned in part."""
+        """The share of the problems that is done; a problem that is being tuned counts in part."""
         parts = sum(map(self.share_of, self.turns.values()))
         return min(1.0, (len(self.ended) + parts) / max(1, self.problems))
 
     def share_of(self, turn: Turn) -> float:
-        """Of a problem's configurations or of its budget, whichever is nearer to its end."""
+        """Return the share of the problem's configurations or of its budget that is used, whichever is greater."""
         budget = self.options.budget_seconds
         spent = 0.0 if budget is None else turn.spent_seconds / budget
         return min(1.0, max(turn.tried / max(1, turn.total), spent))
 
     @property
     def mean_x_vendor(self) -> float | None:
-        """The geometric mean over the winners so far that the vendor was measured beside."""
-        won = [one.winner.x_cublas for one in tuple(self.ended.values()) if one.winner is not None]  # as of now
+        """The geometric mean of the vendor's time over the winner's, of all problems so far that have both."""
+        won = [
+            one.winner.x_cublas for one in tuple(self.ended.values()) if one.winner is not None
+        ]  # copied: another thread adds
         logs = [log(x) for x in won if x is not None]
         return exp(sum(logs) / len(logs)) if logs else None
 
@@ -153,7 +155,7 @@ class Tally:
         )
 
     def _add_final(self, turn: Turn, event: FinalStored) -> None:
-        """Take the times of the ranking state, in which finalists and the vendor were measured in turns."""
+        """Add the times in the state of the L2 by which finalists are ranked, as only those are interleaved."""
         turn.is_searched = True
         cache, final = self.options.cache, event.final
         ours = [measured.median_us for _, measured in final.measurements if measured.cache is cache]
@@ -170,7 +172,7 @@ class Tally:
         self._pace.add(turn.pace_seconds, max(0, turn.trials - 1))
 
     def _tell(self, now: float) -> None:
-        """Let what is told near the estimate of now."""
+        """Move the shown end towards the new estimate."""
         left = self._estimate(now)
         if left is None:
             return
@@ -194,7 +196,7 @@ class Tally:
         return (left + coming * durations.value) / max(1, len(self.turns))
 
     def _search_left(self, turn: Turn) -> float | None:
-        """Seconds; None where no pace is known."""
+        """Return the seconds that the search still takes; None while its pace is unknown."""
         if turn.tried >= turn.total:
             return 0.0
         if not self._pace.count and turn.trials < LEAST_TRIALS:
@@ -211,14 +213,14 @@ def _add(turn: Turn, trial: Trial) -> None:
     turn.spent_seconds += trial.total_seconds
     turn.trials += 1
     turn.tried += 1
-    turn.total = max(turn.total, turn.tried)  # which leaves out what is made of the fastest
+    turn.total = max(turn.total, turn.tried)  # `total` excludes variants of the fastest
     turn.floor_us = trial.floor_us
     if trial.outcome is Outcome.OK and trial.measurement is not None:
         turn.best_us = min(trial.measurement.median_us, turn.best_us or inf)
 
 
 def left_text(seconds: float, what: str = "") -> str:
-    """Return the time left in the unit of its size; `what` it is of, such as " of search"."""
+    """Return the time left in a fitting unit. `what` says of which part, such as " of search"."""
     for unit, length, most in (("s", 1, 100), ("min", 60, 100), ("h", 3600, 72)):
         if seconds < most * length:
             return f"{seconds / length:.0f} {unit}{what} left"

@@ -1,4 +1,4 @@
-"""Events of several runs as a display of one search takes them: a problem that several are at ends once."""
+"""Merge events of several runs for one display: a problem that several runs tune ends once."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Kept = tuple[str, Event]  # the name of the run, and what happened in it
 
 
 class Together:
-    """What is shown of runs, and when their pairs are: once all that live have come to these."""
+    """Merges the events of several runs. It holds back pairs until all live runs measure pairs."""
 
     def __init__(self) -> None:
-        self._device_names: dict[str, str] = {}  # by run, as all that follow
-        self._at: dict[str, Problem] = {}
-        self._in_pairs = dict[str, bool]()  # of runs that live
+        self._device_names: dict[str, str] = {}  # by run
+        self._at: dict[str, Problem] = {}  # the current problem, by run
+        self._in_pairs = dict[str, bool]()  # whether it measures pairs, by live run
         self._new_trials: dict[tuple[str, Problem], int] = {}
-        self._told: dict[tuple[str, Problem], ProblemEnded] = {}  # ends that were shown, the last of each problem
-        self._held: list[Kept] = []  # of pairs, before they are shown
-        self._most_done = -1  # of pairs, as any run has counted them
+        self._told: dict[tuple[str, Problem], ProblemEnded] = {}  # the last shown end of each problem
+        self._held: list[Kept] = []  # events of pairs that wait
+        self._most_done = -1  # pairs done, the most that any run counted
 
     def shown(self, event: OfRun | RunEnded) -> Iterator[Kept]:
-        """What is to be shown now. A run that is at nothing any more is told by an end of itself."""
+        """Yield the events to show now. A run that works on nothing any more is shown as a run that ended."""
         run, happened = event.run, event.event if isinstance(event, OfRun) else event
         if isinstance(happened, RunStarted):
             self._device_names[run], self._in_pairs[run] = happened.target.identity.name, False
@@ -53,7 +53,7 @@ class Together:
         yield from self._pairs()
 
     def _ended(self, run: str, event: ProblemEnded) -> Event:
-        """The end of the problem; or of what this run does of it, where others go on or had left nothing to do."""
+        """Return the end of the problem, or only of this run's part if others still tune it or left nothing to do."""
         key = (self._device_names[run], event.problem)
         self._at.pop(run, None)
         self._new_trials[key] = self._new_trials.get(key, 0) + event.new_trials

@@ -44,7 +44,7 @@ def trials_table(rows: Iterable[TrialLine], console: Console, *, as_json: bool) 
 
 
 def trial_facts(record: TrialRecord) -> dict[str, Any]:
-    """Everything about a trial, as JSON has it."""
+    """Return everything about a trial, for JSON."""
     trial, run = record.trial, record.run
     return {
         "trial": record.id,
@@ -77,7 +77,7 @@ def trial_facts(record: TrialRecord) -> dict[str, Any]:
 
 
 def _verdict_facts(verdict: Verdict | None) -> dict[str, Any] | None:
-    """As JSON has it, which knows no infinity: null where an element was wrong beyond measure."""
+    """Return the verdict for JSON. An infinite error ratio becomes null."""
     if verdict is None:
         return None
     return {**asdict(verdict), "worst_ratio": verdict.worst_ratio if math.isfinite(verdict.worst_ratio) else None}
@@ -86,7 +86,7 @@ def _verdict_facts(verdict: Verdict | None) -> dict[str, Any] | None:
 def trial_in_full(
     record: TrialRecord, console: Console, *, as_json: bool, has_samples: bool = False, has_source: bool = False
 ) -> None:
-    """Print what is known of a trial: ten lines, and its samples and its CUDA text where they are asked for."""
+    """Print a trial in ten lines, with its samples and its CUDA source if asked for."""
     if as_json:
         console.print_json(json.dumps(trial_facts(record)), ensure_ascii=True)
         return

@@ -1,4 +1,4 @@
-"""Stored trials that are not to stand: the command that forgets them, and the option that tries them again."""
+"""The command that forgets trials, and the option that tries them again."""
 
 from __future__ import annotations
 

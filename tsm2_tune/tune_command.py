@@ -135,7 +135,7 @@ def tune(
 def _shown(
     database: str, *, is_unasked_host: bool, is_cache_asked: bool, pairs: bool, as_json: bool
 ) -> EventLines | Progress:
-    """What shows the run's events."""
+    """Return the display of the run's events."""
     from tsm2_tune.display import console
     from tsm2_tune.json_lines import EventLines
     from tsm2_tune.progress import Progress, of_state

@@ -1,4 +1,4 @@
-"""What a user can cause ends in one sentence and exit status 2, never in a traceback."""
+"""Report errors that a user can cause as one sentence with exit status 2, never as a traceback."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tsm2_tune.tuner.stopping import stoppable
 from tsm2_tune.tuner.trial import in_a_line
 
 F = TypeVar("F", bound=Callable[..., Any])
-SEVERAL = ",..."  # how the metavar of an option ends that takes several values, separated by commas
-OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
-STOPPED = 130  # the exit status after Ctrl-C, as shells have it
+SEVERAL = ",..."  # the end of the metavar of an option that takes a list with commas
+OF_A_SIGNAL = 128  # plus the signal's number is the exit status, as in shells
+STOPPED = 130  # the exit status after Ctrl-C, as in shells
 MOST_CHARACTERS = 2000  # of a sentence
-_SECRET = re.compile(r"(://[^\s:/@]*):[^\s@]*@")  # of a database's address that stands where none belongs
-_LONG_WORD = re.compile(r"(\S{150})\S{100,}(\S{50})")  # no configuration, and no usual path, is so long
-_LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # in names that a user gives, and in what click says
+_SECRET = re.compile(r"(://[^\s:/@]*):[^\s@]*@")  # in a database's address, given in a wrong place
+_LONG_WORD = re.compile(r"(\S{150})\S{100,}(\S{50})")  # longer than configurations and usual paths
+_LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # in a user's names and click's messages
 
 
 class Option(click.Option):
-    """An option that never drops a value silently, where click takes the last one.
+    """An option that never drops a value silently; click would take the last one.
 
-    Given twice, values of a list are joined, and any other option is refused.
+    If it is given twice, values of a list are joined, and any other option is refused.
     """
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        own, self.multiple = self.multiple, True  # so that the parser keeps every value
+        own, self.multiple = self.multiple, True  # the parser then keeps every value
         super().add_to_parser(parser, ctx)
         self.multiple = own
 
@@ -56,12 +56,12 @@ class Option(click.Option):
 
 
 def option(*names: str, **facts: Any) -> Callable[[F], F]:
-    """A decorator that adds an Option to a command."""
+    """Return a decorator that adds an Option to a command."""
     return click.option(*names, cls=Option, **facts)
 
 
 class Command(click.Command):
-    """Every error that a user can cause becomes one sentence and exit status 2."""
+    """A command that turns every error a user can cause into one sentence and exit status 2."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         takes_more, ctx.allow_extra_args = ctx.allow_extra_args, True
@@ -71,7 +71,7 @@ class Command(click.Command):
         return rest
 
     def _meant(self, ctx: click.Context, word: str) -> str:
-        """The end of a sentence, which says what this word may be meant for."""
+        """Return the end of a sentence that suggests what the word may mean."""
         if word in getattr(ctx.find_root().command, "commands", ()):
             return f": put the options behind the command {word!r}"
         names = {name for one in self.params for name in one.opts}
@@ -90,12 +90,12 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """The same of commands with a name each. Without one it says that it is missing; click would print all help."""
+    """A group of such commands. Without a command it says that one is missing; click would print all help."""
 
     command_class = Command
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        self.format_commands(ctx, formatter)  # before the options: they are what is looked for
+        self.format_commands(ctx, formatter)  # first, as a user looks for them
         click.Command.format_options(self, ctx, formatter)
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -104,7 +104,7 @@ class Group(Command, click.Group):
 
 @contextmanager
 def _one_sentence() -> Iterator[None]:
-    """What a user can cause becomes a usage error. A closed pipe does not: click ends quietly."""
+    """Convert errors that a user can cause to usage errors. A closed pipe is none: click ends quietly."""
     try:
         yield
     except ToolMissing as error:  # with a compiler's messages, line by line
@@ -126,7 +126,7 @@ def _one_sentence() -> Iterator[None]:
 
 
 class Refusal(click.UsageError):
-    """A sentence in the encoding of standard error, where click would write UTF-8 to a terminal that has none."""
+    """A usage error in the encoding of standard error; click would write UTF-8 to a terminal that lacks it."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         super().show(sys.stderr if file is None else file)
@@ -134,7 +134,7 @@ class Refusal(click.UsageError):
 
 @contextmanager
 def ended_by_signals(ctx: click.Context, database: str, *, stderr: bool = False) -> Iterator[None]:
-    """Ctrl-C, SIGTERM or SIGHUP ends what tunes into the database with a sentence, on standard error if `stderr`."""
+    """Print a sentence, on standard error if `stderr`, when Ctrl-C, SIGTERM or SIGHUP ends a run."""
     try:
         with stoppable():
             yield
@@ -146,15 +146,15 @@ def ended_by_signals(ctx: click.Context, database: str, *, stderr: bool = False)
             text = f"stopped; every trial that ended is in {name}{but}: run the same command again to continue"
         else:
             text = f"stopped; no trial had ended, and {name} is not made yet: run the same command to start again"
-        from tsm2_tune.display import console, print_line  # completion in a shell waits for what is imported above
+        from tsm2_tune.display import console, print_line  # slow to import, and shell completion waits for imports
 
-        with suppress(OSError):  # the terminal may be what is gone
+        with suppress(OSError):  # the terminal may be closed
             print_line(console(stderr=stderr), text)
         ctx.exit(OF_A_SIGNAL + getattr(stop, "number", signal.SIGINT))
 
 
 def tell(sentence: str) -> None:
-    """Say it on standard error, in a line."""
+    """Print a sentence on standard error, in one line."""
     click.echo(in_a_line(sentence), err=True)
 
 
@@ -166,7 +166,7 @@ def _refusal(sentence: str) -> Refusal:
 
 
 def _in_a_line(error: click.UsageError) -> str:
-    """Click's message as one sentence, with what to do next."""
+    """Return click's message as one sentence with the next step."""
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         return f"No such option: {error.option_name}; did you mean {error.possibilities[0]}?"
     text = _LINE_ENDS.sub(" ", error.format_message()).strip().rstrip(".")
@@ -176,7 +176,7 @@ def _in_a_line(error: click.UsageError) -> str:
 
 
 def _drop_unwritten() -> None:
-    """Close a standard output that takes nothing, or Python would try it again at exit and complain."""
+    """Close a standard output that cannot be written; otherwise Python would try again at exit and complain."""
     try:
         sys.stdout.flush()
     except OSError:

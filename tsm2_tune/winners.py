@@ -1,4 +1,4 @@
-"""A winner in a line and as a row of a table."""
+"""A winner as a line and as a row of a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FACTORS = {"n": "{}", "t": "{}^T", "c": "{}^H", "j": "conj {}"}  # an op's letters, of column-major matrices
 OF_ROWS = str.maketrans("ntcj", "tnjc")  # the letters of row-major matrices
-SORTS: dict[str, Callable[[BestRow], tuple[float | str, ...]]] = {  # what winners are sorted by, the least first
+SORTS: dict[str, Callable[[BestRow], tuple[float | str, ...]]] = {  # sort keys of winners, ascending
     "shape": lambda row: (row.m, row.n, row.k),
     "us": lambda row: (row.median_us,),
     "x": lambda row: (math.inf if row.x_cublas is None else row.x_cublas,),
@@ -26,7 +26,7 @@ SORTS: dict[str, Callable[[BestRow], tuple[float | str, ...]]] = {  # what winne
 
 
 def product_text(op: str) -> str:
-    """The product that the op spells, such as A^T B, of matrices that lie as `layout_text` says."""
+    """Return the product of an op, such as A^T B, for matrices in the layout that `layout_text` returns."""
     letters = op[:2].translate(OF_ROWS) if len(op) == 3 else op
     if op[1] == "x":
         of_a, of_b = {"t": ("A^T", "A"), "c": ("A^H", "A"), "n": ("A", "A^T"), "j": ("A", "A^H")}[letters[0]]
@@ -35,27 +35,27 @@ def product_text(op: str) -> str:
 
 
 def layout_text(op: str) -> str:
-    """How the matrices of a product lie."""
+    """Return the layout of a product's matrices."""
     return "row-major" if len(op) == 3 else "column-major"
 
 
 def device_text(row: BestRow) -> str:
-    """The heading of a table of winners: the device, and the state of its L2 where it is a GPU."""
+    """Return the heading of a table of winners: the device and, for a GPU, the state of its L2."""
     return f"{row.device}, L2 {row.cache}" if row.compute_capability else row.device
 
 
 def spread_percent(row: BestRow) -> float:
-    """How far the interval of its median reaches."""
+    """Return the distance of the median to the farther end of its interval, in percent."""
     return 100 * max(row.high_us / row.median_us - 1, 1 - row.low_us / row.median_us)
 
 
 def state_text(row: BestRow) -> str:
-    """What a reader has to know of a winner; empty for most."""
+    """Return a warning about a stale or not fully verified winner; empty for most."""
     return "stale" if row.stale else "" if row.verified_in_full else "verified in part"
 
 
 def summary_text(rows: Sequence[BestRow]) -> str:
-    """How the winners compare with cuBLAS, in a line; empty where none was compared."""
+    """Return a line that compares the winners with cuBLAS; empty if none was compared."""
     found = [row.x_cublas for row in rows if row.x_cublas is not None]
     if not found:
         return ""
@@ -71,11 +71,11 @@ class Column:
     head: str
     text: Callable[[BestRow], str]
     is_number: bool = True
-    dropped: int = 0  # in which order columns go where the terminal is too narrow; 0: never
+    dropped: int = 0  # the order in which columns are left out on a narrow terminal; 0: never
 
 
 def columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
-    """The columns of a short table; product and layout where they differ, and cuBLAS where it was measured."""
+    """Return the columns of the short table. Product and layout have columns only if they differ between rows."""
     is_beside_vendor = any(row.vendor_us is not None for row in rows)
     columns = (
         Column("shape", lambda row: row.problem.shape, is_number=False),
@@ -94,7 +94,7 @@ def columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
 
 
 def _us_text(us: float) -> str:
-    """With four digits at least."""
+    """Return the time with at least four digits."""
     return f"{us:.1f}" if us < 1000 else f"{us:.0f}"
 
 
@@ -103,13 +103,13 @@ def _vendor_text(row: BestRow) -> str:
 
 
 def uniform_text(rows: Sequence[BestRow]) -> str:
-    """Product and layout, where all rows have the same."""
+    """Return the product and the layout if all rows have the same ones, else what is the same."""
     found = ({text(row.op) for row in rows} for text in (product_text, layout_text))
     return ", ".join(next(iter(one)) for one in found if len(one) == 1)
 
 
 def long_columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
-    """The columns of a table of all that is known of the winners, configurations first."""
+    """Return the columns of the long table, configurations first."""
     others = texts.other_states(rows, us="{} us", digits=1)
     is_beside_vendor = any(row.vendor_us is not None for row in rows)
     columns = (
@@ -130,7 +130,7 @@ def long_columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
 
 
 def _differing(rows: Sequence[BestRow]) -> Iterator[Column]:
-    """A column of the product or the layout, or of both, where they differ."""
+    """Yield columns of product and layout if they differ between rows."""
     texts_of: dict[str, Callable[[str], str]] = {
         "product": product_text,
         "layout": lambda op: layout_text(op).removesuffix("-major"),

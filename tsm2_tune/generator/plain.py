@@ -1,7 +1,7 @@
-"""Python's own numbers and texts of what a caller gives: NumPy's scalars become ints and floats, texts plain texts.
+"""Convert a caller's values to int, float, str and bool: NumPy's scalars, and subclasses of these types.
 
-A whole number is whatever `operator.index` takes but for truth values and arrays, of any number of elements. A float
-is none, even where it is whole: 8.0 is a mistake more often than a wish.
+An integer is whatever `operator.index` takes, except for bools and arrays, even of one element. A float such as 8.0
+is refused: it is a mistake more often than not.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Made = TypeVar("Made", bound=type[Any])
 
 
 def whole(what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """Return the whole number as an int. InputError for anything else, and outside these bounds."""
+    """Return the integer as an int. Raise InputError, which names `what`, for another value or one out of bounds."""
     try:
-        if isinstance(value, bool) or hasattr(value, "__len__"):  # as arrays and tensors have, also those of 0-d
+        if isinstance(value, bool) or hasattr(value, "__len__"):  # arrays and tensors, even 0-d ones, have a length
             raise TypeError
         number = operator.index(value)
     except TypeError:
@@ -33,7 +33,7 @@ def whole(what: str, value: Any, least: int | None = None, most: int | None = No
 
 
 def real(what: str, value: Any) -> float:
-    """Return the real number as a float. InputError for anything else."""
+    """Return the real number as a float. Raise InputError for another value."""
     try:
         if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError
@@ -43,15 +43,15 @@ def real(what: str, value: Any) -> float:
 
 
 def plain_text(what: str, value: Any) -> str:
-    """Return the text as a str. InputError for anything else."""
+    """Return the text as a str. Raise InputError for another value."""
     if not isinstance(value, str):
         raise InputError(f"{what} = {shown(value)}: expected a text")
     return str.__str__(value)
 
 
 def truth(what: str, value: Any) -> bool:
-    """Return the truth value as a bool. InputError for anything else."""
-    if type(value).__name__ not in ("bool", "bool_"):  # NumPy's own has either name, by its version
+    """Return the bool, also NumPy's, as a bool. Raise InputError for another value."""
+    if type(value).__name__ not in ("bool", "bool_"):  # NumPy's has either name, depending on the version
         raise InputError(f"{what} = {shown(value)}: expected True or False")
     return bool(value)
 
@@ -65,9 +65,10 @@ OF_TYPE: dict[str, tuple[type, Callable[[str, Any], Any]]] = {
 
 
 def plain(record: Made) -> Made:
-    """Let a dataclass convert its fields when it is made: those whose type OF_TYPE has, and tuples of these.
+    """Make a dataclass convert its scalar fields, and tuples of scalars, when an instance is created.
 
-    It stands below `@dataclass`, whose `__post_init__` it makes. The class's own one, if there is any, follows.
+    Use it below `@dataclass`: it defines the `__post_init__` that the dataclass calls. The class's own
+    `__post_init__`, if any, runs afterwards.
     """
     own = record.__dict__.get("__post_init__")
 
@@ -87,7 +88,7 @@ def plain(record: Made) -> Made:
 
 @cache
 def _scalars(record: type[Any]) -> list[tuple[str, tuple[type, Callable[[str, Any], Any]], bool, bool]]:
-    """Return its fields to convert: name, what OF_TYPE has, and whether it is a tuple of such, and may be None."""
+    """Return the fields to convert: name, type and converter, whether it is a tuple, and whether it may be None."""
     found = []
     for field in fields(record):
         text = str(field.type)

@@ -108,7 +108,7 @@ def _is_spread(c: Any, shape: tuple[int, ...], out: Any, plan: Plan) -> bool:
     That copies a whole matrix too, but adds a row in its epilogue: such a one is for small results alone.
     """
     if out is not None and out.untyped_storage().data_ptr() == c.untyped_storage().data_ptr():
-        return False  # of which one may be a part of the other
+        return False  # one may be a part of the other
     if tuple(c.shape) == shape:
         return True
     m, n, k = plan.shape
@@ -122,16 +122,16 @@ def _is_small(m: int, k: int, n: int) -> bool:
 
 
 def _first_plan(torch: Any, a: Any, b: Any, out: Any, key: Any) -> Plan | None:
-    """The plan of such products. None where they are left to PyTorch, which is remembered where it is for good."""
+    """Return the plan of such products, or None if PyTorch computes them. Remember None if it cannot change."""
     is_batch = a.dim() == 3
     if is_batch and any(x.shape[0] != 1 for x in (a, b, a if out is None else out)):
         return None
     if any(not x.data_ptr() or x.data_ptr() % x.element_size() for x in (a, b)):
-        return None  # of the same at other addresses nothing follows
+        return None  # says nothing about the same product at other addresses
     of_a, of_b = (x.detach()[0] if is_batch else x.detach() for x in (a, b))
     try:
         Product.of(of_a, of_b, None)
-    except (TypeError, ValueError):  # for which no kernel is, in whichever `out`
+    except (TypeError, ValueError):  # no kernel takes these operands, whatever `out` is
         keep_plan(key, ())
         return None
     try:
@@ -144,7 +144,7 @@ def _first_plan(torch: Any, a: Any, b: Any, out: Any, key: Any) -> Plan | None:
         if _would_load(product, found):
             return None
         plan = ready(product, found, None)[1]
-    except (TypeError, ValueError, MemoryError):  # of this `out`, or for now
+    except (TypeError, ValueError, MemoryError):  # another `out`, or more free memory, may succeed: keep no plan
         return None
     except RuntimeError as error:
         keep_plan(key, ())

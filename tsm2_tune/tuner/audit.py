@@ -1,4 +1,4 @@
-"""What a run says of the rules that planned it: winners that a guideline would have dropped, and wrong estimates."""
+"""Audit rules by stored trials: winners that a guideline would have dropped, and wrong resource estimates."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tsm2_tune.tuner.brief import CurrentTrial
 from tsm2_tune.tuner.stored import is_of_this_version
 from tsm2_tune.tuner.trial import Cache, LoadedResources
 
-Timed = tuple[Problem, Cache]  # whose times can be compared
+Timed = tuple[Problem, Cache]  # trials with the same pair have comparable times
 ALL = "all of them"  # in place of a rule's name
 Quantity = Literal["registers", "smem_bytes", "blocks_per_sm"]
 
-# What is estimated before compiling: of a candidate, and of what the driver loaded.
+# The estimated quantities: how to read each from a candidate, and from the loaded kernel.
 ESTIMATES: dict[Quantity, tuple[Callable[[Candidate], int], Callable[[LoadedResources], int]]] = {
     "registers": (lambda candidate: candidate.resources.registers, lambda loaded: loaded.registers),
     "smem_bytes": (lambda candidate: candidate.resources.smem_bytes, lambda loaded: loaded.smem_bytes),
     "blocks_per_sm": (lambda candidate: candidate.occupancy.blocks_per_sm, lambda loaded: loaded.blocks_per_sm),
 }
-OF_THE_HOST: tuple[Quantity, ...] = ("smem_bytes",)  # a CPU has no registers and no occupancy to tell
+OF_THE_HOST: tuple[Quantity, ...] = ("smem_bytes",)  # a CPU reports neither registers nor occupancy
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,73 +41,73 @@ class DroppedWinner:
     problem: Problem
     winner: KernelConfig
     winner_us: float
-    kept: KernelConfig | None  # the fastest that was measured of those it keeps; None where it keeps none of them
+    kept: KernelConfig | None  # the fastest measured configuration that the guideline keeps, if any
     kept_us: float | None
 
     @property
     def cost(self) -> float | None:
-        """How many times as long the problem would take; None where nothing tells."""
+        """The time of the kept configuration over the winner's; None if none was kept."""
         return None if self.kept_us is None else self.kept_us / self.winner_us
 
 
 @dataclass(frozen=True, slots=True)
 class GuidelineAudit:
-    """One guideline, alone, over everything that was measured."""
+    """The effect of one guideline alone on all measured trials."""
 
     rule: str
-    would_drop: int  # measured configurations
-    problems: int  # that have one of them
+    would_drop: int  # measured configurations that it would drop
+    problems: int  # problems with such a configuration
     dropped: tuple[DroppedWinner, ...]
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """Of the dropped winners whose cost is known."""
+        """The known costs of the dropped winners."""
         return tuple(one.cost for one in self.dropped if one.cost is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How far a family's estimate was from what the compiler made and the driver loaded."""
+    """The error of a family's estimate, compared with the loaded kernels."""
 
     family: str
     quantity: Quantity
     trials: int
-    mean: float  # of compiled less estimated
+    mean: float  # mean of the differences compiled - estimated
     under: int  # trials whose estimate was too low
-    worst: int  # the largest of these differences, by its size
+    worst: int  # the difference of the largest size
     worst_config: KernelConfig
     worst_problem: Problem
-    spilled: int  # trials whose registers went to memory
+    spilled: int  # trials whose kernel spills registers
 
 
 @dataclass(frozen=True, slots=True)
 class RuleAudit:
-    """What a rule decided by the estimate, and what it decides by the compiled kernel."""
+    """How often a rule decides differently by the compiled kernel than by the estimate."""
 
     rule: str
     kind: str
-    trials: int  # of families that have the rule
-    wrongly_kept: int  # that the compiled kernel would be dropped for
-    wrongly_dropped: int  # that the compiled kernel would be kept for
+    trials: int  # trials of families with this rule
+    wrongly_kept: int  # kept by the estimate, dropped by the compiled kernel
+    wrongly_dropped: int  # dropped by the estimate, kept by the compiled kernel
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The rules beside the trials of one device."""
+    """The audit of all rules by the trials of one device."""
 
-    trials: int
-    left_out: int  # of configurations that this version does not have; not among the others
-    measured: int  # right, and timed
-    problems: int  # that have such a trial
-    guidelines: tuple[GuidelineAudit, ...]  # each alone, then all of them; none where nothing was measured
+    trials: int  # audited trials
+    left_out: int  # further trials, whose configurations this version does not have
+    measured: int  # trials with a right result and a time
+    problems: int  # problems with such a trial
+    guidelines: tuple[GuidelineAudit, ...]  # each alone, then all together; empty if nothing was measured
     estimates: tuple[Estimate, ...]
-    rules: tuple[RuleAudit, ...]  # whose decision the compiled kernel changes for some trial
+    rules: tuple[RuleAudit, ...]  # those that decide some trial differently by the compiled kernel
 
 
 def audit(trials: Sequence[CurrentTrial], limits: DeviceLimits, asked: Thresholds) -> Audit:
-    """The trials of one device beside the rules, by each family's own guidelines but for the thresholds asked for.
+    """Audit the rules by the trials of one device, with each family's own guidelines and the thresholds asked for.
 
-    InputError where no trial is of a configuration that this version has and was compiled.
+    Raise InputError if no trial was compiled of a configuration that this version has.
     """
     every, trials = trials, [trial for trial in trials if is_of_this_version(trial.config, trial.problem)]
     if all(trial.compiled is None for trial in trials):

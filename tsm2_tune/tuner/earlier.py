@@ -1,7 +1,8 @@
-"""Stamps and identities of trials and finals that were stored before there were any.
+"""Stamps of trials and finals, and identities of finals, for databases of versions that did not store them.
 
-They follow from the dates and times alone, so that copies of one database have the same. A final is known by its run
-and one of its times: a vendor's, which stays when trials are forgotten, else the fastest kernel's.
+They are computed from stored dates and times alone, so that copies of one database get the same ones. A final's
+identity is a digest of its run, its problem and one of its times: the least of the vendor's, which stay when trials
+are forgotten, else the fastest kernel's.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ _UNREADABLE = (ArithmeticError, TypeError, ValueError)
 
 
 def final(run: Sequence[Any], problem: Sequence[Any], vendor: Iterable[Any], timed: Iterable[Any]) -> str:
-    """Return the identity of a final by its run, its problem, and the times of the vendor's routines and kernels."""
+    """Return the identity of a final from its run, its problem, and its vendor's and kernels' times."""
     every = min(vendor, default=None) or min(timed)
     return hashlib.sha256(json.dumps([*run, *problem, *every], default=str).encode()).hexdigest()[:16]
 
 
 def final_stamp(started_at: str, number: int, newest: int) -> int:
-    """Return the stamp of the final of this number in a run, after one of the stamp `newest`."""
+    """Return the stamp of the final with this number in its run. It is greater than `newest`."""
     return max(stamps.of_date(started_at) + number, newest + 1)
 
 
 def stamp(connection: Connection) -> None:
-    """Give the database's trials and finals their stamps and identities. Rows that cannot be read keep none."""
+    """Write stamps and identities into all trials and finals. Unreadable rows get none."""
     trial, run = schema.trial.c, schema.run.c
     columns = (trial.id, trial.ended_at, trial.superseded, trial.cache, run.toolkit, run.flags)
     values, own = [], [trial[name] for name in OF_SUPERSEDED if name != "stamp"]
@@ -75,7 +76,7 @@ def _stamp_finals(connection: Connection) -> None:
             times = [[one for _, one in of[place]] for of in (vendors, kernels)]
             newest[problem_id, device] = final_stamp(runs[run_id].started_at, number, newest[problem_id, device])
             own = final(key, problems[problem_id], *times)
-            while own in known[problem_id, device]:  # another one with the same time
+            while own in known[problem_id, device]:  # another final with the same time
                 own = final([own], (), (), ((),))
             known[problem_id, device].add(own)
             of_final = {"final": own, "final_stamp": newest[problem_id, device]}

@@ -1,4 +1,4 @@
-"""What happens in a run, as records. The text of each, by `str`, is one line."""
+"""The events of a run, as records. `str` of each is one line of text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, in_a_line
 @dataclass(frozen=True, slots=True)
 @plain
 class Noted:
-    """Something that a user may want to know, such as that another run has the device and this one waits."""
+    """A note for the user, such as that the run waits for another one that uses the device."""
 
     text: str  # a sentence
 
@@ -29,12 +29,12 @@ class Noted:
 @dataclass(frozen=True, slots=True)
 @plain
 class RunStarted:
-    """The device is this run's, and the database is open: the search begins."""
+    """The search begins: the run has locked the device and opened the database."""
 
     target: Target  # the device
-    problems: tuple[Problem, ...]  # in the order in which they are tuned
-    options: Options  # how much is tried, and how patiently
-    phases: Phases  # `phases.now` says what the run is at, also where no event comes for long
+    problems: tuple[Problem, ...]  # in tuning order
+    options: Options  # limits and other settings of the search
+    phases: Phases  # `phases.now` is the current phase, also while no event comes
 
     def __str__(self) -> str:
         return f"tuning {_counted(len(self.problems), 'problem')} on {in_a_line(self.target.identity.name)}"
@@ -43,13 +43,13 @@ class RunStarted:
 @dataclass(frozen=True, slots=True)
 @plain
 class ProblemStarted:
-    """A problem's turn begins."""
+    """Tuning of a problem begins."""
 
-    space: SearchSpace  # of the problem
-    tried_before: int  # configurations, by earlier runs
-    seconds_before: float  # that earlier runs spent on it
+    space: SearchSpace  # the problem's configurations
+    tried_before: int  # configurations that earlier runs tried
+    seconds_before: float  # spent on the problem by earlier runs
     best_before_us: float | None  # the least median of earlier runs
-    vendor_us: float | None = None  # the vendor's newest right median, of a final of earlier runs
+    vendor_us: float | None = None  # the vendor's newest right median in finals of earlier runs
 
     def __str__(self) -> str:
         kept = _counted(len(self.space.kept), "configuration")
@@ -61,8 +61,8 @@ class ProblemStarted:
 class TrialStored:
     """A trial ended and is in the database."""
 
-    trial: Trial  # how it ended, and what was measured
-    trial_id: int  # its number, as `tsm2-tune show` has it
+    trial: Trial  # its outcome and its measurements
+    trial_id: int  # the number for `tsm2-tune show`
 
     def __str__(self) -> str:
         return _trial_text(self.trial)
@@ -71,9 +71,9 @@ class TrialStored:
 @dataclass(frozen=True, slots=True)
 @plain
 class TrialInterrupted:
-    """The machine ended a trial, also when it was tried again at once. It says nothing of its kernel: not stored."""
+    """The machine ended a trial and its immediate retry. That says nothing about the kernel, so it is not stored."""
 
-    trial: Trial  # what it was of; its `detail` says what ended it
+    trial: Trial  # the trial; `detail` names the cause
 
     def __str__(self) -> str:
         return _trial_text(self.trial)
@@ -82,9 +82,9 @@ class TrialInterrupted:
 @dataclass(frozen=True, slots=True)
 @plain
 class FinalStored:
-    """The finalists were measured again, and that is in the database."""
+    """The finalists were timed in turns, and the final is in the database."""
 
-    final: Final  # who took part, and their times
+    final: Final  # the finalists and their times
 
     def __str__(self) -> str:
         finalists = {config for config, _ in self.final.measurements}
@@ -94,11 +94,11 @@ class FinalStored:
 @dataclass(frozen=True, slots=True)
 @plain
 class FinalFailure:
-    """Why the finalists have no new measurements; their first ones stand."""
+    """The finalists could not be timed in turns. The times of their trials stand."""
 
-    problem: Problem  # whose finalists they are
+    problem: Problem  # the finalists' problem
     detail: str  # the reason
-    interrupted: bool = False  # by the machine: they are due again in the next run
+    interrupted: bool = False  # by the machine: the next run repeats the final
 
     def __str__(self) -> str:
         return f"{self.problem.text}: finalists not measured again: {in_a_line(self.detail)}"
@@ -107,13 +107,13 @@ class FinalFailure:
 @dataclass(frozen=True, slots=True)
 @plain
 class WinnerVerified:
-    """What was about to win was verified in full. Where it was not right, another one wins."""
+    """The prospective winner was verified in full. If it is wrong, the next finalist takes its place."""
 
-    problem: Problem  # that it was about to win
-    trial_id: int  # the number of its trial, as `tsm2-tune show` has it
-    config: str  # its text, such as tsm2:version=v3,threads=128,columns=16,prefetch=4
-    outcome: Outcome  # OK where every call was right
-    detail: str  # what was tried, or what went wrong
+    problem: Problem  # the tuned problem
+    trial_id: int  # the number of the winner's trial for `tsm2-tune show`
+    config: str  # the configuration, such as tsm2:version=v3,threads=128,columns=16,prefetch=4
+    outcome: Outcome  # OK if every call was right
+    detail: str  # the calls that were verified, or the failure
 
     def __str__(self) -> str:
         return f"{in_a_line(self.config)}: verified in full: {self.outcome}"
@@ -122,9 +122,9 @@ class WinnerVerified:
 @dataclass(frozen=True, slots=True)
 @plain
 class VendorLeftOut:
-    """Why the vendor was not measured beside the finalists, where it was to be."""
+    """The vendor could not be measured beside the finalists."""
 
-    problem: Problem | None  # None: of no problem in this run
+    problem: Problem | None  # None: for no problem of this run
     detail: str  # the reason
 
     def __str__(self) -> str:
@@ -135,19 +135,19 @@ class VendorLeftOut:
 @dataclass(frozen=True, slots=True)
 @plain
 class ProblemEnded:
-    """A problem's turn is over; `winner` is None where no configuration gave a right result."""
+    """Tuning of a problem is over. `winner` is None if no configuration gave a right result."""
 
-    problem: Problem  # that was tuned
-    new_trials: int  # of this run
-    tried: int  # those of earlier runs included
-    timed_out: int  # of those tried
-    untried: int  # kept configurations that the budget or the most trials left out
-    interrupted: int  # by the machine, and left untried
-    elsewhere: int  # that another run is trying
-    winner: BestRow | None  # the fastest that is right
-    why: Why  # it ended
-    given_up: int = 0  # configurations, as run after run died while it tried them
-    quarantined: int = 0  # left out, as their kernels hung or faulted for other problems
+    problem: Problem  # the tuned problem
+    new_trials: int  # trials of this run
+    tried: int  # configurations tried, including earlier runs'
+    timed_out: int  # those of `tried` that timed out
+    untried: int  # kept configurations left out because of the budget or the limit on trials
+    interrupted: int  # configurations untried because the machine interrupted them
+    elsewhere: int  # configurations that another run is trying
+    winner: BestRow | None  # the fastest right one
+    why: Why  # the reason for the end of the search
+    given_up: int = 0  # configurations given up because several runs died while they tried them
+    quarantined: int = 0  # configurations left out because their kernels hung or faulted for other problems
 
     def __str__(self) -> str:
         won = self.winner
@@ -155,42 +155,42 @@ class ProblemEnded:
         return f"{self.problem.text}: {text} ({_counted(self.new_trials, 'new trial')})"
 
 
-MOST_DRIFT = 0.05  # of a winner's time between two finals, beyond what their intervals leave open
+MOST_DRIFT = 0.05  # relative change of a winner's time between two finals, beyond their intervals
 NEXT_STEP = "confirm again on an idle device; if it stays so, forget the problem's trials and tune again"
 
 
 @dataclass(frozen=True, slots=True)
 @plain
 class Confirmed:
-    """The finals of a problem were repeated, or why they were not."""
+    """The finals of a problem were repeated, or could not be."""
 
-    before: BestRow  # the winner until then
-    now: BestRow | None  # the winner since; None where no kernel is right any more
-    again: Measurement | None  # the new times of the winner of before; None where it was not timed
-    wrong: tuple[WinnerVerified, ...] = ()  # finalists that did not stand the full verification now
-    trouble: str = ""  # why the finals could not be repeated, or not to their end
+    before: BestRow  # the winner before
+    now: BestRow | None  # the winner now; None if no kernel gives a right result
+    again: Measurement | None  # the new time of the winner before; None if it was not timed
+    wrong: tuple[WinnerVerified, ...] = ()  # finalists that failed the full verification now
+    trouble: str = ""  # why the finals were not repeated, or not completed
 
     @property
     def is_kept(self) -> bool:
-        """Whether the same configuration won again in about the time that it took, and all finalists were right."""
+        """Whether the same configuration won again in about the same time, and all finalists were right."""
         won = self.now is not None and self.now.config == self.before.config
         return won and self.again is not None and not self.wrong and not self.trouble and not self.change
 
     @property
     def change(self) -> str:
-        """The words slower or faster if the winner's drift is over MOST_DRIFT beyond the spread, else ""."""
+        """Either "slower" or "faster" if the drift exceeds the spread by more than MOST_DRIFT, else ""."""
         if self.drift is None or abs(self.drift) <= MOST_DRIFT + self.spread:
             return ""
         return "slower" if self.drift > 0 else "faster"
 
     @property
     def drift(self) -> float | None:
-        """By how much of its time before the winner of before is slower now; None where it was not timed."""
+        """The relative change of the previous winner's time: 0.05 is 5 % slower. None if it was not timed."""
         return None if self.again is None else self.again.median_us / self.before.median_us - 1
 
     @property
     def spread(self) -> float:
-        """Half of the 95 % intervals of the medians before and now, of their medians, added up."""
+        """The sum of the relative half-widths of the 95 % intervals of both medians."""
         times: list[BestRow | Measurement] = [self.before]
         times += [self.again] if self.again is not None else []
         return sum((one.high_us - one.low_us) / 2 / one.median_us for one in times)
@@ -219,7 +219,7 @@ class Confirmed:
 @dataclass(frozen=True, slots=True)
 @plain
 class PairsStarted:
-    """From here on kernels are measured at shapes that they did not win, if any are to be: see `pairs` of `tune`."""
+    """The run begins to measure kernels at shapes that they did not win: see `pairs` of `tune`."""
 
     def __str__(self) -> str:
         return "looking for kernels to measure at shapes that they did not win"
@@ -228,10 +228,10 @@ class PairsStarted:
 @dataclass(frozen=True, slots=True)
 @plain
 class Crossed:
-    """How far the measuring of pairs is, of a kernel and a shape that it did not win."""
+    """A pair was measured: a kernel at a shape that it did not win."""
 
-    done: int  # pairs
-    total: int  # that are to be tried
+    done: int  # pairs measured so far
+    total: int  # pairs to measure
 
     def __str__(self) -> str:
         return f"{self.done} of {_counted(self.total, 'pair')} measured"
@@ -240,10 +240,10 @@ class Crossed:
 @dataclass(frozen=True, slots=True)
 @plain
 class FleetStarted:
-    """Several runs begin on one database, each on a device of its own. What happens in them follows as `OfRun`."""
+    """Several runs begin on one database, each on a device of its own. Their events follow as `OfRun`."""
 
-    runs: tuple[str, ...]  # their names, such as "GPU 0", or a worker's of a cluster; others may join them
-    problems: tuple[Problem, ...]  # that they spread among them
+    runs: tuple[str, ...]  # names, such as "GPU 0" or that of a cluster's worker; more may join
+    problems: tuple[Problem, ...]  # divided among the runs
 
     def __str__(self) -> str:
         return f"tuning {_counted(len(self.problems), 'problem')} by {_counted(len(self.runs), 'run')}"
@@ -252,10 +252,10 @@ class FleetStarted:
 @dataclass(frozen=True, slots=True)
 @plain
 class OfRun:
-    """Something that happened in one of several runs."""
+    """An event of one of several runs."""
 
-    run: str  # its name
-    event: Event  # what happened in it
+    run: str  # the run's name
+    event: Event  # its event
 
     def __str__(self) -> str:
         return f"{in_a_line(self.run)}: {self.event}"
@@ -264,16 +264,16 @@ class OfRun:
 @dataclass(frozen=True, slots=True)
 @plain
 class RunEnded:
-    """One of several runs is over. The others take over what one that failed was at."""
+    """One of several runs is over. If it failed, the others take over its problem."""
 
-    run: str  # its name
-    trouble: str  # a sentence; empty where it did its part
+    run: str  # the run's name
+    trouble: str  # a sentence on its failure, else empty
 
     def __str__(self) -> str:
         return f"{in_a_line(self.run)}: {f'ended early: {in_a_line(self.trouble)}' if self.trouble else 'ended'}"
 
 
-# Of one problem.
+# Events about one problem.
 ProblemEvent = (
     Noted
     | ProblemStarted
@@ -289,7 +289,7 @@ Event = ProblemEvent | RunStarted | Confirmed | PairsStarted | Crossed | FleetSt
 
 
 def is_interruption(event: Event) -> bool:
-    """Whether it tells that the machine kept something from being judged."""
+    """Whether the machine interrupted a trial, a final or a verification, so that it has to be repeated."""
     if isinstance(event, FinalFailure):
         return event.interrupted
     return isinstance(event, TrialInterrupted) or (
@@ -298,11 +298,11 @@ def is_interruption(event: Event) -> bool:
 
 
 def _trial_text(trial: Trial) -> str:
-    spelt = f"{trial.problem.text} {in_a_line(trial.config.text)}: {trial.outcome}"
+    text = f"{trial.problem.text} {in_a_line(trial.config.text)}: {trial.outcome}"
     if trial.outcome is not Outcome.OK:
-        return f"{spelt}: {in_a_line(trial.detail)}"
-    return f"{spelt}, {trial.measurement.median_us:.1f} us" if trial.measurement is not None else spelt
+        return f"{text}: {in_a_line(trial.detail)}"
+    return f"{text}, {trial.measurement.median_us:.1f} us" if trial.measurement is not None else text
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

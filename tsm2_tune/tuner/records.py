@@ -1,4 +1,4 @@
-"""What the store tells of a trial, read from its rows. Each raises StoreError where one is not as it was stored."""
+"""Read a trial's record from its rows. These functions raise StoreError for a damaged row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tsm2_tune.tuner.stored import BestRow, TrialRecord
 from tsm2_tune.tuner.trial import Measurement
 from tsm2_tune.tuner.vendor import storing
 
-# Statements that are asked for each of many trials: SQLAlchemy takes longer to make one than to run it.
+# Statements for each of many trials, built once: SQLAlchemy takes longer to build one than to run it.
 MEASUREMENTS = (
     select(schema.measurement)
     .where(schema.measurement.c.trial_id == bindparam("trial_id"))
@@ -28,7 +28,7 @@ SAMPLES = (
     .where(schema.sample.c.measurement_id == bindparam("measurement_id"))
     .order_by(schema.sample.c.ordinal)
 )
-RIVAL = ("device_name", "problem_id", "family")  # what trials have in common of which the newest basis counts
+RIVAL = ("device_name", "problem_id", "family")  # trials with equal values compete on the newest basis among them
 NEWEST_BASIS = (
     select(schema.trial.c.basis)
     .where(*(schema.trial.c[name] == bindparam(name) for name in RIVAL), schema.trial.c.superseded == 0)
@@ -44,7 +44,7 @@ def _of_key(table: Table) -> Select[Any]:
 
 
 def row_of(connection: Connection, table: Table, key: Any) -> Row:
-    """The row of this primary key; KeyError where a damaged file has none."""
+    """Return the row with this primary key. Raise KeyError if a damaged file lacks it."""
     row = connection.execute(_of_key(table), {"key": key}).mappings().first()
     if row is None:
         raise KeyError(f"no {table.name} {key}")
@@ -52,13 +52,14 @@ def row_of(connection: Connection, table: Table, key: Any) -> Row:
 
 
 def measurements_of(connection: Connection, trial_id: int) -> Iterator[tuple[int, Measurement]]:
-    """Each measurement of the trial with its round, in order."""
+    """Yield each measurement of the trial with its round, in order."""
     for row in fetched(connection, MEASUREMENTS, {"trial_id": trial_id}):
         samples = fetched(connection, SAMPLES, {"measurement_id": row["id"]})
         yield row["round"], stored.measurement(row, samples)
 
 
 def trial_record(connection: Connection, trial_id: int) -> TrialRecord:
+    """Return the trial with its run and all of its measurements. Raise KeyError if a row is missing."""
     found = row_of(connection, schema.trial, trial_id)
     rounds = tuple(measurements_of(connection, trial_id))
     newest_basis = connection.execute(NEWEST_BASIS, {name: found[name] for name in RIVAL}).scalar()
@@ -80,7 +81,7 @@ def trial_record(connection: Connection, trial_id: int) -> TrialRecord:
 
 
 def winner_record(connection: Connection, row: BestRow) -> TrialRecord:
-    """The trial of a winner; StoreError where what is stored of it does not make a winner."""
+    """Return the trial of a winner. Raise StoreError if its rows contradict that it won."""
     with stored.reading(row.trial_id):
         record = trial_record(connection, row.trial_id)
         if not stored.is_verified(record.trial):
@@ -89,13 +90,13 @@ def winner_record(connection: Connection, row: BestRow) -> TrialRecord:
 
 
 def as_known(connection: Connection, row: BestRow) -> BestRow:
-    """The winner with all that is known of it besides; stale where this program makes another kernel."""
+    """Return the winner with the vendor's times; it is stale if this program renders another kernel."""
     record = winner_record(connection, row)
     return storing.beside(connection, row if record.unchanged else replace(row, stale=1), record.rounds)
 
 
 def refuse_marks(connection: Connection, among: Among | None) -> None:
-    """StoreError where it cannot be told whether a trial is of a search: it would be passed over without a word."""
+    """Raise StoreError if `is_between` of a trial is not 0 or 1: queries would skip the trial silently."""
     query = queries.ill_marked(None if among is None else among.is_alike)
     trial_id = connection.execute(query, None if among is None else among.values).scalar()
     if trial_id is not None:
@@ -104,7 +105,7 @@ def refuse_marks(connection: Connection, among: Among | None) -> None:
 
 
 def refuse_intervals(connection: Connection, among: Among | None) -> None:
-    """StoreError where a median is not in its interval: the view would pass over the trial without a word."""
+    """Raise StoreError if a median is outside its interval: the view would skip the trial silently."""
     query = queries.outside_interval(None if among is None else among.is_alike)
     trial_id = connection.execute(query, None if among is None else among.values).scalar()
     if trial_id is not None:

@@ -1,4 +1,4 @@
-"""Signals that end a run: Ctrl-C, SIGTERM and SIGHUP, each once, and never in the middle of what must be whole."""
+"""Stop a run on Ctrl-C, SIGTERM or SIGHUP, but never in the middle of an action that has to complete."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOOK_SECONDS = 0.1  # between two looks at whether what was raised is on its way still
-AGAIN_SECONDS = 0.005  # where it was swallowed: many destructors in a row may do that
-LAST_SECONDS = 5.0  # that the end may take once a second signal asks for it
+LOOK_SECONDS = 0.1  # between two checks whether something swallowed the exception
+AGAIN_SECONDS = 0.005  # between two checks after that, as many destructors in a row may swallow it
+LAST_SECONDS = 5.0  # that the run may take to end after a second signal
 
 
 class Stopped(KeyboardInterrupt):
@@ -24,36 +24,36 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
-        self.unstored = 0  # trials that ended, and that a database which is away does not have
+        self.unstored = 0  # trials that ended, but could not be stored as the database is unreachable
 
 
 @dataclass(slots=True)
 class _State:
-    """Signals of this process. Its main thread alone runs handlers."""
+    """The state of signals in this process. Only its main thread runs handlers."""
 
-    held: int = 0  # how many `held` are open
-    number: int | None = None  # the first signal that came: it ends the run, and gives the exit status
-    is_waiting: bool = False  # whether it is to be raised when the last `held` closes
-    raised: weakref.ref[Stopped] | None = None  # for it; dead once something swallowed it
-    last: float | None = None  # when the end is forced, as a second signal came
+    held: int = 0  # number of open `held` contexts
+    number: int | None = None  # the first signal; it ends the run and gives the exit status
+    is_waiting: bool = False  # whether the last `held` to close raises it
+    raised: weakref.ref[Stopped] | None = None  # the exception; dead once something swallowed it
+    last: float | None = None  # after a second signal, the time when the end is forced
 
     @property
     def is_due(self) -> bool:
-        """Whether Stopped must be raised again: a destructor swallowed it, or the end takes too long."""
+        """Whether to raise Stopped again, because a destructor swallowed it or the end takes too long."""
         swallowed = self.raised is not None and self.raised() is None and not self.is_waiting
         return self.number is not None and (swallowed or (self.last is not None and time.monotonic() > self.last))
 
 
 _state = _State()
-_sending = threading.Lock()  # held while a signal is sent again, so that none is sent once nobody handles it
+_sending = threading.Lock()  # held while a signal is sent again: none may be sent after the handlers are restored
 
 
 @contextmanager
 def stoppable(signals: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
-    """Raise Stopped here when one of the signals comes, except for those that are ignored, as nohup has it.
+    """Raise Stopped in the body when one of the signals arrives. Ignored signals stay ignored, as under nohup.
 
-    A destructor or a callback of a weak reference swallows what is raised in it. So a thread sends the signal again
-    until it gets here.
+    Python swallows exceptions in destructors and in callbacks of weak references. So a thread sends the signal again
+    until the exception leaves the body.
     """
     before: dict[int, Any] = {}
     closed = threading.Event()
@@ -70,10 +70,10 @@ def stoppable(signals: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
         yield
     finally:
         try:
-            with held():  # so that all handlers are put back
+            with held():  # so that all handlers are restored
                 with _sending:
                     closed.set()
-                signal.pthread_sigmask(signal.SIG_BLOCK, ())  # a system call: it delivers what was sent just before
+                signal.pthread_sigmask(signal.SIG_BLOCK, ())  # a system call, which delivers pending signals
                 for changed, handler in before.items():
                     signal.signal(changed, handler)
         finally:
@@ -83,9 +83,9 @@ def stoppable(signals: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C raises Stopped here, as in `stoppable`, where Python's own handler would have raised KeyboardInterrupt.
+    """Make Ctrl-C raise Stopped, as `stoppable` does, if Python's own handler would raise KeyboardInterrupt.
 
-    Whoever has a handler of its own keeps it, as all other signals do.
+    A handler that the program installed stays, and so do the handlers of other signals.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         with stoppable((signal.SIGINT,)):
@@ -96,7 +96,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """A signal that comes while this is open raises when it closes: for what would leave something half done."""
+    """Delay signals: Stopped is raised when the context closes, so that the body is never left half done."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -111,7 +111,7 @@ def held() -> Iterator[None]:
 
 
 def is_stopping() -> bool:
-    """Whether a signal has come that ends the run."""
+    """Whether a signal has asked the run to end."""
     return _state.number is not None
 
 
@@ -131,14 +131,14 @@ def _stop(number: int, _: FrameType | None) -> None:
 
 
 def _stopped() -> Stopped:
-    """Return what to raise for the first signal. No frame keeps it, so that its end is seen."""
+    """Return the exception for the first signal. No frame may keep it, so that the weak reference shows its end."""
     error = Stopped(signal.SIGINT if _state.number is None else _state.number)
     _state.raised = weakref.ref(error)
     return error
 
 
 def _send_again(closed: threading.Event, thread: int) -> None:
-    """Send the first signal to the thread whenever Stopped is due again."""
+    """Send the first signal to the thread again whenever Stopped is due."""
     seconds = LOOK_SECONDS
     while not closed.wait(seconds):
         with _sending:

@@ -1,4 +1,4 @@
-"""One database's trials into another: twice is as once, and after a kill the same again adds what is missing."""
+"""Import one database's trials into another. Importing twice changes nothing; after a kill it adds the rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tsm2_tune.tuner.importing.union import Part, Tried, conflicts, union
 from tsm2_tune.tuner.quarantine import Quarantined
 from tsm2_tune.tuner.repeating import Lost, repeated
 
-HOLD_SECONDS = 0.5  # for which a transaction keeps others from writing
+HOLD_SECONDS = 0.5  # the time for which a transaction keeps other writers waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,15 @@ HOLD_SECONDS = 0.5  # for which a transaction keeps others from writing
 class Imported:
     """The result of an import."""
 
-    trials: int  # that were added
-    known: int  # trials that were there
-    times: int  # measurements that were added, the vendor's included
-    problems: int  # of a device each, that had any of it
+    trials: int  # added
+    known: int  # trials that the database already had
+    times: int  # measurements added, the vendor's included
+    problems: int  # in the imported file; a problem on two devices counts twice
     left_out: tuple[str, ...] = ()  # a sentence for each configuration that was not imported
-    changed: int = 0  # problems of a device each, of which anything is new
-    conflicts: tuple[str, ...] = ()  # a sentence for each configuration of which the two contradict each other
-    quarantined: int = 0  # kernels that are new in quarantine, or failed there later
-    between: int = 0  # of the problems, those that no search tuned: shapes between tuned ones
+    changed: int = 0  # those of `problems` for which anything was added
+    conflicts: tuple[str, ...] = ()  # a sentence for each configuration whose trials contradict each other
+    quarantined: int = 0  # kernels that are new in quarantine, or whose failure there is newer
+    between: int = 0  # those of `problems` that no search tuned: shapes between tuned ones
 
     def __str__(self) -> str:
         trials, times, problems = (
@@ -52,20 +52,19 @@ class Imported:
 
 
 Into = Callable[[], AbstractContextManager[Database]]
-Source = Callable[[str], Row]  # the kernel of a digest
-New = tuple[tuple[str, Problem], Part]  # of a device and problem
+Source = Callable[[str], Row]  # returns the kernel with a digest
+New = tuple[tuple[str, Problem], Part]  # device and problem, and what is known of them
 
 
 def merge(into: Into, other: Database) -> Imported:
-    """Add what the other database has and the one that `into` opens lacks, in short transactions. So nobody waits for
-    long, and after a kill the same again adds the rest.
+    """Add to the database that `into` opens the rows of the other one that it lacks.
 
-    All of the other one is read before. StoreError where either cannot be used, or has a row that is not as it was
-    stored.
+    Transactions are short, so that no other writer waits for long. After a kill, the same call adds the rest. The
+    other database is read whole first. Raise StoreError if either cannot be used or has a damaged row.
     """
 
     def source(digest: str) -> Row:
-        """In a transaction of its own: what fails there or here is told of the right database."""
+        """Return the kernel. The transaction is separate, so that an error names the right database."""
         with _of(other), other.transaction() as connection:
             return Reader(connection).source(digest)
 
@@ -79,10 +78,10 @@ def merge_parts(into: Into, parts: Sequence[New], source: Source, faulty: Sequen
     trials = known = times = changed = between = 0
     sentences = list[str]()
     with into() as database:
-        left = deque[tuple[Part, Part]]()
+        merged = deque[tuple[Part, Part]]()
         for at, ((device_name, problem), new) in enumerate(parts):
-            left = left or deque(_merged(database, parts[at:], source))
-            old, found = left.popleft()
+            merged = merged or deque(_merged(database, parts[at:], source))
+            old, found = merged.popleft()
             changed += found is not old
             between += all(one.values["is_between"] for one in new.trials.values())
             added = len(found.trials) - len(old.trials)
@@ -98,7 +97,7 @@ def merge_parts(into: Into, parts: Sequence[New], source: Source, faulty: Sequen
 
 @repeated
 def _united(database: Database, theirs: Sequence[Quarantined]) -> int:
-    """How many of these are new in quarantine."""
+    """Add these kernels to the quarantine, and return how many were new."""
     if not theirs:
         return 0
     with _of(database), database.transaction(writes=True) as connection:
@@ -107,7 +106,7 @@ def _united(database: Database, theirs: Sequence[Quarantined]) -> int:
 
 @repeated
 def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tuple[Part, Part]]:
-    """Merge the first of these problems, in one transaction; return what the database had of each and what it has."""
+    """Merge the first of these problems in one transaction. Return each one's part before and after."""
     merged, start = list[tuple[Part, Part]](), time.monotonic()
     with _of(database), database.transaction(writes=True) as connection:
         for (device_name, problem), new in parts:
@@ -122,12 +121,12 @@ def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tu
 
 
 def _is_made_so(problem: Problem, tried: Tried) -> bool:
-    """Whether this program makes the trial's kernel so."""
+    """Whether this program still renders the trial's kernel unchanged."""
     return stored.made_so(problem, tried.values) is not None
 
 
 def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:
-    """Each device and problem, with all that the database has of it."""
+    """Yield each device and problem with its part."""
     with database.transaction() as connection:
         every = places(connection)
     for place in every:
@@ -148,4 +147,4 @@ def _of(of: Database) -> Iterator[None]:
 
 
 class _Told(StoreError):
-    """Says of which database it is."""
+    """Names the database."""

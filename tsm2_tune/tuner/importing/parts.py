@@ -205,7 +205,7 @@ def write(
         }
         _add(connection, schema.measurement, schema.sample, place, timed)
 
-    # What was in no final comes last: by that it is known to be new to them.
+    # Times of trials that were in no final get the greatest ids, which mark those trials as new to the next final.
     in_finals = {key for one in part.rounds for key in one.timed}
     for is_late in (False, True):
         for key, tried in part.trials.items():

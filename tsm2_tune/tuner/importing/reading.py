@@ -57,8 +57,8 @@ from tsm2_tune.tuner.trial import Cache, LoadedResources, Measurement, Outcome, 
 
 MOST_VALUES = 4_000_000  # of a file
 MOST_BYTES = 64_000_000  # of a file; a text of 5,000 trials has 1.2 MB
-FIRST = f'{{"{NAME}":'  # what such a text begins with
-DATABASE = b"SQLite format 3"  # and a database
+FIRST = f'{{"{NAME}":'  # the beginning of a text of trials
+DATABASE = b"SQLite format 3"  # the beginning of a database
 MOST_SPACE = 256  # bytes before the first brace of another JSON object
 UNTOLD = "right, by a text of trials"
 MOST_TEXT = 100  # characters of a configuration or problem in a sentence
@@ -73,7 +73,7 @@ class Told:
 
     parts: dict[tuple[str, Problem], Part] = field(default_factory=dict)  # by device and problem
     sources: dict[str, Row] = field(default_factory=dict)  # rows of `source`, by digest
-    left_out: dict[str, str] = field(default_factory=dict)  # by configuration why it cannot be used
+    left_out: dict[str, str] = field(default_factory=dict)  # the reason, by configuration
 
 
 class Kind(Enum):
@@ -264,7 +264,7 @@ class _Reader:
             own_basis = self._bases[_key(line["basis"])]
         trial = _trial(problem, config, own_basis, source, values, own)
         stored_values = {"config": config.text, "basis": own_basis, "first_basis": None, **rows.trial_values(trial)}
-        stored_values["ended_at"] = own.run[STARTED_AT]  # a text tells no more of it
+        stored_values["ended_at"] = own.run[STARTED_AT]  # a text has no later time
         stamp = stamps.of_date(str(own.run[STARTED_AT])) if line["stamp"] is None else line["stamp"]
         stored_values |= checked({"stamp": stamp}, [columns.stamp])
         place, tried = (device, problem), Tried(own.run, stored_values, own)
@@ -285,7 +285,7 @@ class _Reader:
         _once(self._members((device_of(timed.run), problem), at, vendor)[1], values["library"], vendor)
 
     def _members(self, place: Place, at: At | None, timed: Timed) -> _Times:
-        """The times of kernels and of the vendor in the final that the time is of."""
+        """Return the times of kernels and of the vendor in this time's final."""
         if at is None:
             raise ValueError("a time is of no final")
         if isinstance(at, str) and self._finals[at][0] != timed.run:
@@ -293,7 +293,7 @@ class _Reader:
         return self._rounds[place].setdefault((at, timed.run), ({}, {}))
 
     def _time(self, problem: Problem, members: Any) -> tuple[At | None, Timed]:
-        """The final, None of a trial's own time, and the time, as a row of `measurement` has it."""
+        """Return the final (None for the time of a trial's search) and the time, as a row of `measurement`."""
         line = dict(zip(self._time_names, _list(members), strict=True))
         table, of = schema.measurement.c, self._time_names[0]
         names = (of, "cache", "median_us", "low_us", "high_us", "sm_clock_mhz")
@@ -314,8 +314,7 @@ class _Reader:
     def _kernel(
         self, problem: Problem, text: str, source: Any, device: str
     ) -> tuple[KernelConfig, KernelSource] | tuple[None, None]:
-        """Return the configuration and its kernel. If this version renders another kernel, note that and return None
-        twice."""
+        """Return the configuration and its kernel, or note that this version renders another one and return None."""
         if not isinstance(source, str) or not _SOURCE.fullmatch(source):
             raise ValueError(f"{shown(source)} is no beginning of a digest")
         config = config_spelt(text)
@@ -333,7 +332,7 @@ class _Reader:
 def _trial(
     problem: Problem, config: KernelConfig, own_basis: str, source: KernelSource, values: dict[str, Any], own: Timed
 ) -> Trial:
-    """The record of a line."""
+    """Return the trial of a line."""
     loaded = [values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")]
     if None in loaded and set(loaded) != {None}:
         raise ValueError("a part of what was loaded is missing")

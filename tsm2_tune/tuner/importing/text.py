@@ -1,11 +1,10 @@
-"""Trials as a text: a line each, in JSON, in an order that a second text of them has, too.
+"""Write right trials as a text: one line of JSON each, in an order that depends on the trials alone.
 
-The first line says what the members of the others are, and how many there are: a text that lost its end is refused.
-A run, a basis and a kernel stand in a trial's line by the beginning
-of their digests. Of a time the median is there, its interval and of how many samples they are, to the last
-digit, and of an error over its bound three digits; of a kernel the configuration, from which this program makes its
-text, and the beginning of its digest, by which it is told whether that is the one that was measured. Only trials that
-went well are in it.
+The first line names the members of the other lines and counts them, so that a text that lost its end is refused. A
+trial's line refers to its run, basis and kernel by the beginnings of their digests. It has the configuration, from
+which this program renders the kernel; the digest shows whether that is the kernel that was measured. A time is the
+median with its interval, to the last digit, and the number of samples. A ratio of an error to its bound has three
+digits.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.importing.union import RUN, Part, Round, RunKey, Timed, Tried
 
 NAME, VERSION = "tsm2-tune trials", 4
-DIGITS, SOURCE_DIGITS = 8, 16  # of a digest, that stand for it in the file; that tell kernels apart
+DIGITS, SOURCE_DIGITS = 8, 16  # of a digest: of a run or basis; of a kernel
 TOOLS = tuple(name for name in RUN if name != "started_at")
 TIME = ("final", "run", "cache", "median_us", "low_us", "high_us", "sm_clock_mhz", "samples")
-OF_TRIAL = (  # columns of the table `trial`, as they are
+OF_TRIAL = (  # columns of the table `trial`, written unchanged
     "is_between", "strategy", "registers", "local_bytes", "smem_bytes", "blocks_per_sm", "spill_bytes",
     "guideline_broken", "full_verdict", "verified_code", "verdict_worst_ratio",
 )  # fmt: skip
@@ -36,8 +35,8 @@ LINES = {
     "trial": ("problem", "config", "source", "basis", "stamp", *OF_TRIAL, "times"),
     "vendor": ("problem", *OF_VENDOR, *TIME),
 }
-# What the lines of earlier versions have, which can be read: finals had numbers alone, no basis was told, and not
-# which machine code was verified; before, a trial's strategy was not stored.
+# Older versions that can be read. Version 3 has numbered finals, and neither bases nor digests of machine code;
+# version 2 has no strategies either.
 TIME_OF_3 = ("round", *TIME[1:])
 LINES_OF_3 = {
     **{kind: LINES[kind] for kind in ("tools", "run")},
@@ -57,8 +56,9 @@ Entry = tuple[Problem, Part]  # of one device
 
 
 def text_of(entries: Iterable[Entry]) -> str:
-    """The text of these trials that went well, each with its own time and its last one in each state of the L2, and
-    of the vendor's times in the rounds that are given.
+    """Return the text of these trials, with the vendor's times in the given rounds.
+
+    A trial has the time of its search, and its last time in a final for each state of the L2.
     """
     writer = _Writer()
     for problem, part in entries:
@@ -75,11 +75,11 @@ class _Writer:
         self._runs: dict[str, list[Any]] = {}
         self._bases: dict[str, list[Any]] = {}
         self._finals: dict[str, list[Any]] = {}
-        self._trials: list[tuple[Any, list[Any]]] = []  # each with what it is sorted by
+        self._trials: list[tuple[Any, list[Any]]] = []  # each with its sort key
         self._vendor: list[tuple[Any, list[Any]]] = []
 
     def add(self, problem: Problem, part: Part) -> None:
-        """The lines of one problem on one device."""
+        """Add the lines of one problem on one device."""
         for key, tried in part.trials.items():
             values, config = tried.values, key[0]
             times = [self._time(None, one) for one in (tried.first,) if one is not None]
@@ -95,7 +95,7 @@ class _Writer:
                 self._vendor.append((place, ["vendor", problem.text, *facts, *self._time(one, timed)]))
 
     def lines(self) -> Iterator[Sequence[Any]]:
-        """All of them, in their order."""
+        """Yield all lines, sorted."""
         yield from (["tools", key, *values] for key, values in sorted(self._tools.items()))
         yield from (["run", key, *values] for key, values in sorted(self._runs.items(), key=lambda run: run[1][::-1]))
         yield from (["basis", key, *values] for key, values in sorted(self._bases.items()))

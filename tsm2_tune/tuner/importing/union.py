@@ -1,14 +1,14 @@
-"""The union of what two databases know of one problem on one device.
+"""The union of two databases' trials and finals of one problem on one device.
 
-It is a join: every fact has an identity, and of two versions of a fact one is chosen by an order that is the same
-everywhere. So the union is commutative, associative and idempotent.
+It is a join in a semilattice: every fact has an identity, and a fixed order chooses between two versions of a fact.
+So the union is commutative, associative and idempotent.
 
-- A trial is known by its configuration, its basis and its kernel. Tries of it count as one: the outcome of the first
-  by PRECEDENCE, all of their times, and the state (superseded or not) of the try with the greatest stamp.
-- Of several kernels of one configuration and basis one competes: the one that this program makes, else the newest.
-  The others are superseded, also if that one is.
-- A time is known by its run, the state of the L2 and the numbers themselves.
-- A final is known by its identity. Stamps order finals and trials, see stamps.py.
+- A trial's identity is its configuration, its basis and its kernel. Two tries of one trial become one: its outcome is
+  the first by PRECEDENCE, it has the times of both, and it is superseded if the try with the greater stamp is.
+- If one configuration has several kernels on one basis, one competes: the one that this program renders, else the
+  newest. The others are superseded, even if that one is too.
+- A time's identity is its run, the state of the L2 and the numbers themselves.
+- A final has an identity of its own. Stamps order finals and trials: see stamps.py.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ K = TypeVar("K")
 RUN = tuple(column.name for column in schema.run.columns if column.name != "id")
 STARTED_AT = RUN.index("started_at")
 KERNEL = ("source_digest", *schema.LAUNCH_OF_TRIAL)
-# Each by a rule of its own.
+# Columns of `trial` that the union does not take from the kept try, but joins by rules of their own.
 JOINED = ("is_between", "full_verdict", "verified_code", "stamp", "superseded", "basis", "first_basis")
 
-# Of two trials of one kernel what counts, the first: a fault that was found once is a fault. Whatever was right
-# somewhere did compile, load and end in time.
+# The first of two outcomes counts. A fault that was found once is a fault; a kernel that gave a right result once can
+# be compiled, be launched and end in time.
 PRECEDENCE = (
     Outcome.WRONG_RESULT,
     Outcome.CRASHED,
@@ -68,7 +68,7 @@ class Timed:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """By which one of two of the same key is taken: the smaller one has samples."""
+        """The order of times with one key: the least is kept. A time with samples comes before a summary."""
         return not self.samples_us, _spelt(self.values), self.samples_us, _spelt(self.run)
 
 
@@ -86,7 +86,7 @@ class Tried:
 
     @property
     def basis(self) -> str:
-        """The basis that it was tried on."""
+        """The basis on which it was tried."""
         return str(self.values["first_basis"] or self.values["basis"])
 
     @property
@@ -96,9 +96,10 @@ class Tried:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Order tries of one kernel: the least is kept. No merge changes it, so the order of merges does not matter.
+        """The order of tries of one kernel: the least is kept.
 
-        A text tells no duration. Its tries come last, because they lack other values too.
+        No merge changes a rank, so the order of merges does not matter. A try from a text has no duration and comes
+        last, because it lacks other values too.
         """
         limits = tuple(-(self.values[name] or 0.0) for name in ("compile_limit_seconds", "run_limit_seconds"))
         known = (PRECEDENCE.index(Outcome(self.values["outcome"])), not self.values["total_seconds"], *limits)
@@ -128,7 +129,7 @@ class Round:
 
     @property
     def members(self) -> dict[tuple[Any, ...], Timed]:
-        """All times in it, by what is timed."""
+        """All times in it, by trial or vendor's library."""
         return {**self.timed, **{(library,): one for library, one in self.vendor.items()}}
 
 
@@ -141,13 +142,13 @@ class Part:
 
     @property
     def times(self) -> int:
-        """How many measurements it has, the vendor's included."""
+        """The number of measurements, the vendor's included."""
         own = sum(len(one.others) + (one.first is not None) for one in self.trials.values())
         return own + sum(len(one.members) for one in self.rounds)
 
 
 def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
-    """Return the part of these trials and finals, of which several may be of one identity."""
+    """Return the part of these trials and finals. Those with the same identity become one."""
     every, finals = dict[TrialKey, Tried](), dict[str, Round]()
     for tried in trials:
         every[tried.key] = _tries(every[tried.key], tried) if tried.key in every else tried
@@ -157,7 +158,7 @@ def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
 
 
 def of_earlier(problem: Problem, numbered: Iterable[Round]) -> Iterator[Round]:
-    """Give finals of an earlier version, whose stamps are numbers yet, the stamps and identities of a migration."""
+    """Yield finals of an earlier version, numbered from 1, with the stamps and identities that a migration gives."""
     newest = 0
     for one in sorted(numbered, key=lambda one: one.stamp):
         own = dict(zip(RUN, one.run, strict=True))
@@ -172,14 +173,14 @@ def of_earlier(problem: Problem, numbered: Iterable[Round]) -> Iterator[Round]:
 
 
 def union(ours: Part, theirs: Part, is_made_so: Callable[[Tried], bool] = lambda tried: False) -> Part:
-    """Return both parts as one; `ours` itself if that has all of it."""
+    """Return the union of both parts; `ours` itself if `theirs` adds nothing."""
     joined = part_of((*ours.trials.values(), *theirs.trials.values()), (*ours.rounds, *theirs.rounds))
     found = Part(_competing(joined.trials, is_made_so), joined.rounds)
     return ours if (dict(found.trials), list(found.rounds)) == (dict(ours.trials), list(ours.rounds)) else found
 
 
 def conflicts(ours: Part, theirs: Part, found: Part) -> Iterator[tuple[str, str]]:
-    """Configurations of which the two parts of a union contradict each other, and what became of that."""
+    """Yield each configuration whose trials in the two parts contradict each other, and the rule that was applied."""
     for key in sorted(ours.trials.keys() & theirs.trials.keys()):
         outcomes = [str(part.trials[key].values["outcome"]) for part in (ours, theirs, found)]
         if outcomes[0] != outcomes[1] and {*outcomes[:2]} != {Outcome.OK, Outcome.BEHIND}:
@@ -194,7 +195,7 @@ def conflicts(ours: Part, theirs: Part, found: Part) -> Iterator[tuple[str, str]
 
 
 def _competing(trials: Mapping[TrialKey, Tried], is_made_so: Callable[[Tried], bool]) -> dict[TrialKey, Tried]:
-    """The trials, superseded but for one kernel of each configuration and basis."""
+    """Mark all but one kernel of each configuration and basis as superseded."""
     rivals = defaultdict[tuple[str, str], list[Tried]](list)
     for key, tried in trials.items():
         rivals[key[0], tried.basis].append(tried)
@@ -210,7 +211,7 @@ def _competing(trials: Mapping[TrialKey, Tried], is_made_so: Callable[[Tried], b
 
 
 def _marked(tried: Tried, is_superseded: bool) -> Tried:
-    """The trial as a row has it that is superseded, or is not."""
+    """Return the trial, marked as superseded or not."""
     values = {**tried.values, "superseded": int(is_superseded), "basis": tried.basis, "first_basis": None}
     if is_superseded:
         values |= {"first_basis": tried.basis, "basis": superseded_basis(values)}
@@ -218,14 +219,14 @@ def _marked(tried: Tried, is_superseded: bool) -> Tried:
 
 
 def _tries(one: Tried, other: Tried) -> Tried:
-    """One trial of two tries of one kernel."""
+    """Join two tries of one kernel."""
     if one == other:
         return one
     kept, left = sorted((one, other), key=lambda tried: tried.rank)
     states = max((tried.values["stamp"], tried.values["superseded"]) for tried in (one, other))
     verdicts = [(tried.values["verified_code"] or "", tried.values["full_verdict"]) for tried in (one, other)
                 if tried.values["outcome"] == kept.values["outcome"] and tried.values["full_verdict"]]  # fmt: skip
-    code, verdict = max(verdicts, default=("", None))  # one that says which machine code it is of, if there is one
+    code, verdict = max(verdicts, default=("", None))  # one with a digest of machine code is greater
     values = {
         **kept.values,
         "is_between": min(kept.values["is_between"], left.values["is_between"]),
@@ -247,7 +248,7 @@ def _by_key(timed: Iterable[Timed]) -> dict[tuple[Any, ...], Timed]:
 
 
 def _joined(one: Round, other: Round) -> Round:
-    """One final of two parts of it."""
+    """Join two versions of one final."""
     run, stamp = min(one.run, other.run, key=_spelt), max(one.stamp, other.stamp)
     return Round(run, one.final, stamp, _better(one.timed, other.timed), _better(one.vendor, other.vendor))
 
@@ -260,10 +261,10 @@ def _better(one: Mapping[K, Timed], other: Mapping[K, Timed]) -> dict[K, Timed]:
 
 
 def _refuse_stamp(stamp: int) -> None:
-    if stamp >= MOST_STAMP // 2:  # the next ones' could not be stored
+    if stamp >= MOST_STAMP // 2:  # later stamps would not fit their column
         raise InputError(f"the stamp {stamp} is of no time that there has been")
 
 
 def _spelt(values: object) -> str:
-    """One text for equal values, by which they have an order."""
+    """Return a text that orders values, the same for equal ones."""
     return json.dumps(values, sort_keys=True, default=list)
