@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.fabricated import PROBLEM as SKINNY
 from tests.fabricated import configuration, final, trial, tuning_run, vendor_measurement
+from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.html.page import page
 from tsm2_tune.html.reading import Contents, contents
@@ -22,6 +23,11 @@ DEVICE = "</script><script>document.title='taken'</script><b id=bold>&amp;\"' ü
 DETAIL = (
     "<!-- <script> </ScRiPt ><img src=x onerror=\"document.title='taken'\">\u202e\u2028\x00\x1b[31m]]> "
     + 10_000 * "x"
+)
+LONG_DEVICE = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
+LONG_CONFIGURATION = (
+    "staged_complex_dmma:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=108,min_blocks=3,"
+    "warp=16x16,fragment_prefetch=1"
 )
 OTHER = Problem(4096, 8, 512, "f64", "tn")
 LIBRARY = "window.vegaEmbed = () => {};  // </script> <!-- \r\n"
@@ -70,6 +76,23 @@ def _try(path: Path, run: TuningRun, scale: float) -> None:
         ):  # fmt: skip
             times = final((config, scale * us), problem=problem, vendor=(vendor_measurement(scale**2 * vendor_us),))
             store.add_final(run, times, ["tsm2"], trial().basis)
+
+
+def long_names(path: Path) -> Path:
+    """Return a database of two devices, each of whose texts is as long as any that is stored in practice."""
+    problem = Problem(100_000_007, 64, 100_000_003, "c128", "cct")
+    config = config_spelt(LONG_CONFIGURATION)
+    assert config is not None
+    run = tuning_run(LONG_DEVICE, driver="580.159.04", toolkit="Cuda compilation tools, release 13.0, V13.0.88")
+    run = replace(run, ceilings=replace(run.ceilings, gflops=(("c128", 30000.0),)))
+    second = replace(run, identity=replace(run.identity, name=f"{LONG_DEVICE} MIG 1g.24gb"))
+    with Store.open(path, create=True) as store:
+        for one in (run, second):
+            store.add_trial(one, trial(123_456.7, config, problem=problem))
+            vendor = vendor_measurement(98_765.4, "cublasLtMatmul #128")
+            times = final((config, 123_456.7), problem=problem, vendor=(vendor,))
+            store.add_final(one, times, [config.family], trial().basis)
+    return path
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 
 import tsm2_tune
 from tests.fabricated import tuning_run
-from tests.reported import DETAIL, DEVICE, OTHER, hostile_run, tried
+from tests.reported import DETAIL, DEVICE, OTHER, hostile_run, long_names, tried
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 READY_MS = 120_000  # on a busy machine
@@ -51,18 +52,28 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.fixture(scope="module")
+def long_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a database with long names, beside another one."""
+    folder = tmp_path_factory.mktemp("long")
+    output = folder / "report.html"
+    path = long_names(folder / "results.db")
+    tsm2_tune.report(path, output=output, compare=path)
+    return output
+
+
 @pytest.fixture
 def opened(browser: Any, report: Path) -> Iterator[Callable[..., Any]]:
-    """Opens the page, ready; what it asked for and complained of must be nothing."""
+    """Open a page and wait until it is ready. It must send no request and write nothing to the console."""
     said: list[str] = []
 
-    def open_(**options: Any) -> Any:
+    def open_(path: Path = report, **options: Any) -> Any:
         page = browser.new_page(**options)
         page.on("console", lambda one: said.append(one.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda one: said.append(one.message))
-        page.on("request", lambda one: said.append(one.url) if one.url != report.as_uri() else None)
-        page.goto(report.as_uri())
+        page.on("request", lambda one: said.append(one.url) if one.url != path.as_uri() else None)
+        page.goto(path.as_uri())
         page.wait_for_selector("body[data-ready]", timeout=READY_MS)
         return page
 
@@ -170,6 +181,54 @@ def drawn(page: Any) -> str:
 def test_the_page_fits_its_window(opened: Callable[..., Any], width: int) -> None:
     page = opened(viewport={"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["report", "long_report"])
+def test_no_table_scrolls_sideways(
+    opened: Callable[..., Any], name: str, scheme: str, request: pytest.FixtureRequest
+) -> None:
+    page = opened(request.getfixturevalue(name), viewport={"width": 1280, "height": 800}, color_scheme=scheme)
+    page.locator("details").evaluate_all("all => all.forEach((one) => { one.open = true; })")
+    tables = page.locator(".scroll").evaluate_all(
+        "all => all.map((one) => [one.ariaLabel, one.scrollWidth - one.clientWidth, one.clientWidth])"
+    )
+    assert len(tables) > 7
+    assert [one for one in tables if one[1] > 0 or one[2] < 1000] == []
+
+
+def test_a_csv_file_has_plain_numbers_and_no_formula(opened: Callable[..., Any]) -> None:
+    cells = {
+        "=1+1": '"\'=1+1"', "+1": '"\'+1"', "-1,5": '"\'-1,5"', "@x": '"\'@x"', "\t=": '"\'\t="',
+        'a "b", c': '"a ""b"", c"', "spread %": '"spread %"', "": '""',
+        0.1 + 0.2: "0.3", -1234567.25: "-1234570", 12345678: "12345678", None: "",
+    }  # fmt: skip
+    rows = opened().evaluate("values => csvOf(values.map((value) => [value]))", list(cells))
+    assert rows.split("\r\n") == [*cells.values(), ""]
+
+
+def downloaded(page: Any, button: str) -> list[dict[str, str]]:
+    with page.expect_download() as waiting:
+        page.click(button)
+    content = Path(waiting.value.path()).read_bytes()
+    assert content.endswith(b"\r\n")
+    return list(csv.DictReader(io.StringIO(content.decode(), newline="")))
+
+
+def test_winners_are_downloaded(opened: Callable[..., Any]) -> None:
+    rows = downloaded(opened(), "#winners-csv")
+    assert len(rows) == 4
+    first = next(row for row in rows if row["problem"] == OTHER.text and row["device"] == DEVICE)
+    assert (first["median us"], first["spread %"], first["x cuBLAS"]) == ("50", "2", "0.8")
+
+
+def test_the_matching_trials_are_downloaded(opened: Callable[..., Any]) -> None:
+    page = opened()
+    page.select_option("#trial-outcome", "wrong-result")
+    rows = downloaded(page, "#trials-csv")
+    assert [row["device"] for row in rows] == [DEVICE, "NVIDIA H100"]
+    assert {(row["us"], row["spread %"]) for row in rows} == {("", "")}
+    assert all(row["reason"].startswith(DETAIL[:100]) for row in rows)
 
 
 def test_the_page_is_dark_where_readers_are(opened: Callable[..., Any]) -> None:

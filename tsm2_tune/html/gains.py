@@ -135,7 +135,7 @@ def best_by_shape(winners: Sequence[BestRow]) -> Table:
     """A row for each winner."""
     rows = tuple(_best_cells(row) for row in winners[:MOST_WINNERS])
     heads = (
-        "problem", "device", "L2", "configuration", "median us", "+- %", "% of floor", "cuBLAS us", "x cuBLAS",
+        "problem", "device", "L2", "configuration", "median us", "spread %", "% of floor", "cuBLAS us", "x cuBLAS",
         "ties", "state",
     )  # fmt: skip
     note = left_out("winners", len(rows), len(winners), "the first ones by device, op, type and shape")

@@ -3,6 +3,7 @@
 
 const contents = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
+const LONG = 24;  // characters: a longer text may break anywhere
 
 // Columns, as tables.columnar makes them -> rows.
 function rowsOf(columns) {
@@ -45,14 +46,22 @@ function option(select, value, text) {
 
 // --- Downloads ---
 
-// A text that a spreadsheet would take for a formula gets an apostrophe.
+// Numbers have at most 6 significant digits; a missing one (null) is an empty cell. A text gets an apostrophe if a
+// spreadsheet would take it for a formula.
+function csvCell(value) {
+  if (value === null) return "";
+  if (typeof value === "number") return String(Number.isInteger(value) ? value : Number(value.toPrecision(6)));
+  return `"${value.replace(/^(?=[=+@\t\r\n-])/, "'").replaceAll('"', '""')}"`;
+}
+
 function csvOf(rows) {
-  const cell = (value) => {
-    const text = String(value ?? "");
-    const safe = typeof value === "string" && /^[=+@\t\r-]/.test(text) && !/^-?[\d.,]*$/.test(text) ? `'${text}` : text;
-    return `"${safe.replaceAll('"', '""')}"`;
-  };
-  return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
+  return rows.map((row) => `${row.map(csvCell).join(",")}\r\n`).join("");
+}
+
+// The value of a cell of a table of this page: a number, a text, or null where it shows a dash.
+function valueOf(cell) {
+  if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
+  return cell.textContent === "-" ? null : cell.textContent;
 }
 
 function offerCsv(button, name, rows) {
@@ -95,8 +104,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 
 if (byId("winners-csv")) {
   const table = document.querySelector("#best table");
-  offerCsv(byId("winners-csv"), "winners.csv", () => [...table.rows].map((row) =>
-    [...row.cells].map((cell) => cell.dataset.value ?? cell.textContent)));
+  offerCsv(byId("winners-csv"), "winners.csv", () => [...table.rows].map((row) => [...row.cells].map(valueOf)));
 }
 
 // --- Heat maps ---
@@ -185,7 +193,7 @@ function showTrials({ rows: columns, heads, outcomes }) {
       names.forEach((name, place) => {
         const text = String(said(name, row[name]));
         const cell = add(line, place ? "td" : "th");
-        cell.className = heads[name][1] ? "number" : text.length > 30 ? "long" : "";
+        cell.className = heads[name][1] ? "number" : text.length > LONG ? "long" : "";
         addText(cell, text);
         if (!place) cell.scope = "row";
       });

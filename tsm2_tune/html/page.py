@@ -206,7 +206,8 @@ def _trials(own: Contents) -> Section | None:
     if not rows:
         return None
     said = (
-        "Times are of the search, in microseconds; +- is how far the 95 % confidence interval of the median reaches."
+        "Times are of the search, in microseconds. The spread is how far the 95 % confidence interval of the median"
+        " reaches."
     )
     heads = trials.heads(rows)
     rest = {"rows": columnar(rows, tuple(heads)), "heads": heads, "outcomes": [one.value for one in Outcome]}

@@ -63,9 +63,9 @@ def count(value: int | None) -> Number:
 
 
 def columnar(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    """The rows as a page holds them: by columns, where each text is written once.
+    """Return the rows by columns, with each text once, as the page's data has them.
 
-    A column of texts is {"texts": [...], "at": [...]}; any other is its values, of which fractions have 5 digits.
+    A column of texts is {"texts": [...], "at": [...]}. Any other is a list, with fractions of 6 significant digits.
     """
     table = list(rows)
     return {name: _column([row[name] for row in table]) for name in names}
@@ -73,7 +73,7 @@ def columnar(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> dict[st
 
 def _column(values: list[Any]) -> Any:
     if not any(isinstance(value, str) for value in values):
-        return [float(f"{value:.5g}") if isinstance(value, float) else value for value in values]
+        return [float(f"{value:.6g}") if isinstance(value, float) else value for value in values]
     places: dict[str, int] = {}
     at = [places.setdefault(value, len(places)) for value in values]
     return {"texts": list(places), "at": at}

@@ -8,7 +8,7 @@ from typing import Any
 from tsm2_tune.html.bounds import MOST_TRIALS, cut, first_of_each, grouped, left_out
 from tsm2_tune.html.reading import TrialRow
 
-HEADS = {  # of columns, and whether they are numbers
+HEADS = {  # titles of the columns, and whether they hold numbers
     "trial": ("trial", True),
     "problem": ("problem", False),
     "device": ("device", False),
@@ -16,7 +16,7 @@ HEADS = {  # of columns, and whether they are numbers
     "config": ("configuration", False),
     "outcome": ("outcome", False),
     "us": ("us", True),
-    "spread": ("+- %", True),
+    "spread": ("spread %", True),
     "registers": ("registers", True),
     "spills": ("spilled bytes", True),
     "smem": ("shared bytes", True),
