@@ -1,4 +1,4 @@
-"""What is added to the tables of the database: rows that are found again, trials tried again, measurements."""
+"""Insert into the database's tables: rows that may exist already, retried trials, measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--db` names: a file, a database of a PostgreSQL server, or trials that the package brings.
+"""The values of `--db`: a file, a database of a PostgreSQL server, or the package's own trials.
 
 Messages show no password.
 """
@@ -87,8 +87,10 @@ def without_password(name: str) -> str:
 
 
 def place_of(name: str | PathLike[str]) -> Path | Address:
-    """What is named. StoreError for an empty name, which Path would take for the working folder, for the address of
-    another kind of server, and for trials that the package brings, which are no database that can be written.
+    """Return the file or address that `--db` names.
+
+    Raise StoreError for an empty name, which Path would take for the working folder, for the address of another kind
+    of server, and for the package's own trials, which cannot be written.
     """
     text = os.fspath(name)
     if is_bundled(text):

@@ -23,7 +23,7 @@ def end() -> None:
 
 
 def seconds(thread: int) -> float:
-    """That the thread of this number has waited until now."""
+    """Return how long this thread has waited for the database so far."""
     now = time.monotonic()
     return _seconds[thread] + now - _since.get(thread, now)
 

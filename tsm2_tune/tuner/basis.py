@@ -1,4 +1,4 @@
-"""What a time, and how a kernel ends, rest on besides the kernel."""
+"""The basis of a trial: the facts, besides its kernel, on which its time and its outcome depend."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Among:
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the queries of `winners`, `ties` and `condition` ask about."""
+        """The parameters of the queries of `winners`, `ties` and `condition`."""
         one = self.problem
         shape = {} if self.is_alike else {"m": one.m, "n": one.n, "k": one.k}
         return {"devices": list(self.devices), "op": one.op, "dtype": one.dtype_name, **shape}
@@ -144,7 +144,10 @@ def condition(is_alike: bool) -> TextClause:
 
 
 def winners(is_alike: bool | None) -> Subquery:
-    """What the view has of such, without a look at other trials; None: of all. The view itself may be altered."""
+    """Return the view's rows of such problems without a scan of other trials; all rows for None.
+
+    It does not read the view, which somebody may have altered.
+    """
     return _selected(is_alike, _FIRST)
 
 

@@ -28,7 +28,7 @@ NEWEST = (Column("newest_us", Float), Column("newest_high_us", Float), Column("i
 
 @dataclass(frozen=True, slots=True)
 class StoredTrial:
-    """What the tuning loop needs of a trial that is already stored."""
+    """The facts of a stored trial that the tuning loop needs."""
 
     id: int
     config: KernelConfig
@@ -43,8 +43,9 @@ class StoredTrial:
 
 @dataclass(frozen=True, slots=True)
 class CurrentTrial:
-    """What an audit and an export need of a trial that is not superseded, and of its family's newest basis for the
-    device and problem.
+    """The facts of a current trial that an audit and an export need.
+
+    A trial is current if it is not superseded and is on the newest basis of its family for the device and problem.
     """
 
     id: int

@@ -266,7 +266,7 @@ def cache_limit_bytes() -> int:
 
 
 def entries() -> Iterator[Entry]:
-    """What is kept."""
+    """Yield the cache's entries."""
     for shard in cache_folder().glob("[0-9a-f][0-9a-f]"):
         try:
             if not stat.S_ISDIR(shard.lstat().st_mode):  # a link leads to files that are not the cache's

@@ -129,8 +129,11 @@ class Check:
         return self.apart.get("A") is Values.SPARSE
 
     def exponent(self, name: str, problem: Problem) -> int:
-        """What this operand's filling depends on besides: a power of two for integers and small parts, the rarity of
-        special values, whether all lines of a sparse operand are alike."""
+        """Return the parameter of this operand's filling.
+
+        It is a power of two for integers and small parts, the rarity of special values, and for a sparse operand
+        whether all of its lines are alike.
+        """
         if self.values is Values.SPECIAL:
             products = 2 * problem.k * problem.dtype.parts  # so that about half of the results are numbers
             return RARITY_OF_C if name == "C" else products.bit_length()
@@ -265,14 +268,17 @@ def subnormal_factors(problem: Problem) -> tuple[Check, ...]:
 
 
 def checks_of(problem: Problem) -> tuple[Check, ...]:
-    """What a kernel is called for on the problem; after the last, the operands are as the timing needs them."""
+    """Return the calls that verify a kernel on its problem.
+
+    The last one leaves the operands as the timing needs them.
+    """
     return MIN_PLUS_CHECKS if is_min_plus(problem) else CHECKS
 
 
 def probe_checks(problem: Problem, number: int) -> tuple[Check, ...]:
-    """What a kernel is called for on the small problem of this number, from 0, in a trial.
+    """Return the calls that verify a kernel in a trial on a small problem; `number` counts these problems from 0.
 
-    Of each kind of calls with other factors, values or lines it gets one, the first one some more factors.
+    Each problem gets one of each kind of call with other factors, values or lines; the first gets some more factors.
     """
     if is_min_plus(problem):
         return MIN_PLUS_PROBE_CHECKS
@@ -301,42 +307,42 @@ def overwriting(problem: Problem) -> Check:
 
 
 def first_checks(problem: Problem) -> tuple[Check, ...]:
-    """What a kernel is called for on operands with nothing before them, which it must not read.
+    """Return the calls with operands at the starts of their buffers, before which a host faults.
 
-    In whole vectors, and in none.
+    One call uses whole vectors, the other none.
     """
     return tuple(replace(one, at_start=True) for one in (overwriting(problem), checks_of(problem)[0]))
 
 
 def precise_checks(problem: Problem) -> tuple[Check, ...]:
-    """What a kernel is called for where sums have one product, whose error may be as small as it ever is."""
+    """Return the calls for problems whose sums have one product, where the error bound is the smallest."""
     if is_min_plus(problem):
         return checks_of(problem)[1:2]
     return tuple(one for one in SCALED_CALLS if one.alpha != 0)[::PRECISE]
 
 
 def sweep_checks(problem: Problem, number: int) -> tuple[Check, ...]:
-    """What a kernel is called for on one of the many small problems with remainders.
+    """Return the calls for one of many small problems with remainders.
 
-    That is a call in whole vectors, one in none, and in turns one of all.
+    One call uses whole vectors, one none, and the third is another one for each `number`.
     """
     every = every_check(problem)
     return (overwriting(problem), checks_of(problem)[1], every[number % len(every)])
 
 
 def deep_checks(problem: Problem) -> tuple[Check, ...]:
-    """What a kernel is called for where it takes many turns along k.
+    """Return the calls for a problem whose loop along k has many iterations.
 
-    In whole vectors, in none, and with lines one behind another from an aligned address on.
+    One call uses whole vectors, one none, and one has contiguous lines from an aligned address on.
     """
     return (*sweep_checks(problem, 0)[:2], replace(checks_of(problem)[0], shift=ALIGNED))
 
 
 def long_checks(problem: Problem, bits: int) -> tuple[Check, ...]:
-    """What a kernel is called for where an extent has more than 16 bits.
+    """Return the calls for a problem with an extent of more than 16 bits.
 
-    Where k is so long that a block takes a second, by an index of 32 bits in whole vectors, by one of 64 in none:
-    what counts to 16 bits does so by either.
+    If k is so long that a block takes a second, there is one call: in whole vectors with 32-bit indices, without
+    vectors with 64-bit ones. A 16-bit counter overflows with either width.
     """
     every = (overwriting(problem), *checks_of(problem)[1:3])
     if problem.k < LONG_SUMS:

@@ -1,6 +1,6 @@
-"""What the database says of a configuration: whether it was tried, whose claim it is, how many others there are.
+"""Queries about the claim of a configuration: whether it was tried, who claims it, how many other claims there are.
 
-Each statement is made once: to make one takes longer than SQLite needs to execute it.
+Each statement is built once, since building one takes longer than SQLite needs to run it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SETTLED = delete(schema.claim).where(_IS_CLAIM)
 
 @cache
 def _owners(families: tuple[str, ...]) -> Select[tuple[str, float, int]]:
-    """Of whoever has claimed configurations, how many are of these families and a basis."""
+    """Return the query of the owners of claims, with their numbers of claims for these families and a basis."""
     of_families = (_CLAIM.config.startswith(f"{name}:", autoescape=True) for name in families)
     is_counted = and_(_CLAIM.basis == bindparam("basis"), or_(_CLAIM.config.in_(families), *of_families))
     return (
@@ -81,9 +81,7 @@ def trials(connection: Connection, device_name: str, problem: Problem, families:
 def owners(
     connection: Connection, device_name: str, problem: Problem, families: Collection[str], basis: str
 ) -> Sequence[Any]:
-    """Whoever has claimed configurations: the owner, when it said last that it lives, and how many of these families
-    and this basis.
-    """
+    """Return each owner of claims, its last heartbeat, and its number of claims for these families and this basis."""
     key = {"device_name": device_name, "problem": problem.text, "basis": basis}
     return connection.execute(_owners(tuple(families)), key).all()
 

@@ -40,7 +40,7 @@ NOBODY = ""  # in place of the owner of what nobody has taken on, but somebody h
 
 
 class _Key(NamedTuple):
-    """Of a claim on a device."""
+    """The key of a claim on a device."""
 
     problem: Problem
     config: str
@@ -48,7 +48,7 @@ class _Key(NamedTuple):
 
 
 class Claims:
-    """What this run has taken on, of one device. Use as a context manager: a thread beats until it ends."""
+    """The claims of this run on one device. Use as a context manager: a thread sends heartbeats until it ends."""
 
     def __init__(self, database: Database, device_name: str) -> None:
         self.database, self.device_name = database, device_name
@@ -147,7 +147,7 @@ class Claims:
         self._leave(searches=False)
 
     def trying(self, problem: Problem, config: str, basis: str) -> None:
-        """Whoever finds this run dead from now on knows that it died while it tried the configuration."""
+        """Record the configuration being tried, so that other runs know what killed this one if it dies."""
         self._at_hand = _Key(problem, config, basis)
 
     @repeated
@@ -276,7 +276,7 @@ class Claims:
                 self._marked = self._marked_now(self._marked, at_hand)
 
     def _marked_now(self, before: _Key | None, at_hand: _Key | None) -> _Key | None:
-        """What is marked: nothing where the trial is stored already."""
+        """Return the claim that is marked as being tried; None if its trial is stored already."""
         with self.database.transaction(writes=True, about=(self.owner,)) as connection:
             if before is not None:
                 self._count_attempt(connection, before, -1)
@@ -300,5 +300,5 @@ def bury(database: str, process: str) -> None:
 
 
 def _counted(attempts: Any) -> int:
-    """Of what stands in the database: what nobody has counted is none."""
+    """Return a stored number of attempts; 0 if there is none."""
     return attempts if isinstance(attempts, int) and attempts > 0 else 0

@@ -42,7 +42,7 @@ MESSAGES = (Began, Heard, Ended)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a worker says of itself."""
+    """The facts that a worker reports about itself."""
 
     version: str  # of tsm2-tune
     python: str  # major and minor
@@ -173,7 +173,7 @@ class Cluster:
         return None
 
     def _heard(self) -> Iterator[tuple[str, Event | End]]:
-        """What comes within a moment, and which workers have come and gone meanwhile."""
+        """Yield the events that arrive within a moment, and the ends of workers that left the cluster."""
         try:
             for told in self._told():
                 yield from self._news(told)
@@ -187,7 +187,10 @@ class Cluster:
             ) from None
 
     def _told(self) -> list[object]:
-        """What has come; none after a moment. A time limit of Dask's own would be an error in the scheduler's log."""
+        """Return the messages that have arrived. Sleep a moment if there are none.
+
+        Dask's own time limit is not used: it would put an error into the scheduler's log.
+        """
         found: list[object] = self._queue.get(batch=True)
         if not found:
             time.sleep(POLL_SECONDS)

@@ -83,7 +83,10 @@ def script_digest(path: str) -> str:
 
 
 def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
-    """What a compiler says to a question; ToolMissing where it gives no answer. `errors`: of standard error too."""
+    """Return a compiler's answer to a query such as --version, with its standard error too if `errors`.
+
+    Raise ToolMissing if there is no answer.
+    """
     why: str | None = None
     for _ in range(BELIEVED):
         killed_before = out_of_memory_kills()
@@ -178,7 +181,7 @@ def _compiled(
 
 
 def _failure(ended: Ended, toolchain: Toolchain, limit_seconds: float, killed_before: int) -> CompileFailure:
-    """What became of a compiler that did not end well."""
+    """Return the failure of a compiler that did not end well."""
     why = interruption(ended, killed_before=killed_before)
     if why is None and not Path(toolchain.compiler).exists():
         why = "it is no longer there"

@@ -26,7 +26,7 @@ Text = tuple[KernelSource, Toolchain | None]  # and what compiles it: None stand
 
 
 class Compilers:
-    """What compiles a run's kernels, and the tuner's own, by one toolchain where no other is given."""
+    """Compiles a run's kernels, and the tuner's own, with one toolchain unless another is given."""
 
     def __init__(self, toolchain: Toolchain, limit_seconds: float, sharing: int = 1) -> None:
         """`sharing`: runs that share this machine's processors."""
@@ -139,7 +139,7 @@ def _support_text(name: str) -> str:
 
 
 def _file(path: str) -> tuple[int, int, int] | None:
-    """What tells a file from another in its place; None where there is none."""
+    """Return the identity of the file at the path: device, inode and time of change. None if there is none."""
     try:
         found = os.stat(path)
     except OSError:

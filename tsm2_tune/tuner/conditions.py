@@ -31,12 +31,12 @@ IS_FIRST = and_(_MEASURED.trial_id == _TRIAL.id, _MEASURED.round == 0)
 
 
 def values(device_name: str, problem: Problem) -> dict[str, Any]:
-    """What OF_PROBLEM compares with."""
+    """Return the parameters of OF_PROBLEM."""
     return {"device_name": device_name, **rows.problem_key(problem)}
 
 
 def values_tried(device_name: str, problem: Problem, families: Collection[str], basis: str) -> dict[str, Any]:
-    """What TRIED compares with."""
+    """Return the parameters of TRIED."""
     return {**values(device_name, problem), "families": list(families), "basis": basis}
 
 

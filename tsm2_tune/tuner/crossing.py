@@ -183,7 +183,7 @@ class Crossing:
                 yield self._group(among)
 
     def _winners(self, problem: Problem | None = None, alike: Problem | None = None) -> list[BestRow]:
-        """Of tuned shapes."""
+        """Return the current winners of tuned shapes."""
         device, cache = self.tuner.target.identity.name, self.tuner.cache
         found = self.store.best(device=device, problem=problem, alike=alike, cache=cache)
         return [row for row in found if not row.stale]
@@ -219,7 +219,7 @@ class Crossing:
         return self._plans[key]
 
     def _due(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
-        """What is to be tried at each shape, the nearest ones of each kernel."""
+        """Return the untried candidates at each shape, from the nearest kernels."""
         missing = ((group, *pair) for group in groups for pair in group.missing(self.asked))
         return self._untried_at(
             (problem, candidate)
@@ -229,10 +229,7 @@ class Crossing:
         )
 
     def _contending(self, kind: Problem) -> dict[Problem, list[Candidate]]:
-        """What is to be tried wherever it is expected to be nearly the fastest, of this one's element type and op.
-
-        It is what this run has not tried yet.
-        """
+        """Return the untried candidates of this element type and op that are predicted to be nearly the fastest."""
         winners = self._winners(alike=kind)
         if self.tuner.target.is_host or len(winners) < 2:
             return {}
@@ -300,7 +297,7 @@ class Crossing:
         )
 
     def _unverified(self) -> list[BestRow]:
-        """What an export adds for shapes between, by what is stored, and was not verified in full."""
+        """Return the rows that an export adds for shapes between tuned ones and that were not verified in full."""
         kinds = {(problem.dtype_name, problem.op) for problem in self.asked}
         winners = [row for row in self._winners() if (row.dtype, row.op) in kinds]
         return [row for row in rows_between(self.store, winners) if not row.verified_in_full]
@@ -330,7 +327,7 @@ class Crossing:
 
 
 def _fastest(trials: Iterable[CurrentTrial]) -> dict[str, float]:
-    """Of each kernel, by its text, the least time."""
+    """Return the least time of each kernel, by its text."""
     found: dict[str, float] = {}
     for one in trials:
         text, us = one.config.kernel_text, math.inf if one.median_us is None else one.median_us
@@ -355,7 +352,7 @@ def _is_unsettled(row: BestRow) -> bool:
 
 
 def _memory_bytes(candidate: Candidate) -> int:
-    """What trying it takes on the device, about."""
+    """Return about how much device memory a trial of the candidate needs."""
     problem = candidate.problem
     sums = candidate.launch.partial_elements(problem.m, problem.n)
     return needed_bytes(problem) + sums * problem.dtype.sum.element_bytes

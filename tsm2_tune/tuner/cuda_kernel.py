@@ -135,7 +135,10 @@ def refusal_of(error: Exception, what: str) -> LaunchFailed | DeviceLost | Kerne
 
 
 def fault_of(error: Exception) -> KernelFault | DeviceLost:
-    """Whose the error is after which a context answers nothing else: the driver says it again, by its number."""
+    """Return whether the kernel or the device caused the error that made the context unusable.
+
+    The driver reports that error again, with its number.
+    """
     status = ctypes.CDLL("libcuda.so.1").cuCtxSynchronize()
     return KernelFault(str(error)) if status in FAULTS else DeviceLost(f"{error} (CUDA error {status})")
 

@@ -25,7 +25,7 @@ class CudaBuffer:
 
 
 class CudaMemory:
-    """What a GPU has: allocated by the driver, or within `keeping` from what was freed there before."""
+    """GPU memory from the driver or, within `keeping`, from buffers that were freed before."""
 
     def __init__(self, drv: Any) -> None:
         self._drv = drv

@@ -245,7 +245,7 @@ class Database:
 
     @repeated
     def rows(self, query: Executable, values: Mapping[str, Any] | None = None) -> Sequence[RowMapping]:
-        """What the query gives with these values, in a transaction of its own; StoreError as `transaction`."""
+        """Return the rows of the query, read in a transaction of its own. Raise StoreError as `transaction`."""
         with self.transaction() as connection:
             return fetched(connection, query, values)
 
@@ -261,7 +261,7 @@ def copy(path: Path, into: Path) -> None:
 
 
 def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
-    """What is opened, with a copy of the database at `path` in it; StoreError as `copy`."""
+    """Open the target and copy the database at `path` into it. Raise StoreError as `copy`."""
     at, target = path, None
     try:
         unchanged = Unchanged(path) if network_of(path) else None
@@ -282,7 +282,7 @@ def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -
 
 
 def _half_written(path: Path, error: object) -> StoreError | None:
-    """That the file has to be mended before it is read, where SQLite refuses to read it for that."""
+    """Return an error that the file needs recovery first, if SQLite refuses to read it for that reason."""
     unmended = code_of(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
     if not unmended or not os.path.exists(f"{path}-journal"):
         return None
@@ -293,7 +293,7 @@ def _half_written(path: Path, error: object) -> StoreError | None:
 
 
 def refused(path: object, error: object) -> StoreError:
-    """What SQLite's refusal means."""
+    """Return the error, with its remedy, for one of SQLite's."""
     code = code_of(error)
     said = " ".join(str(error)[:DETAIL_CHARACTERS].split())
     refusal = f"was refused by SQLite ({said}): restore a copy, or name another file with --db"
@@ -332,7 +332,7 @@ def _full_folder(path: object) -> str:
 def fetched(
     connection: Connection, query: Executable, values: Mapping[str, Any] | None = None
 ) -> Sequence[RowMapping]:
-    """What the query gives with these values. StoreError where that is more than the file can hold."""
+    """Return the rows of the query. Raise StoreError if they have more bytes than the file can hold."""
     left = connection.info.get("read_bytes", math.inf)  # a server bounds what it gives
     found = []
     for row in connection.execute(query, values).mappings():

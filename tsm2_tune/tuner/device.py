@@ -19,7 +19,7 @@ class LaunchFailed(Exception):
 
 
 class BinaryLost(Exception):
-    """What was compiled is no longer there: no fault of the kernel's."""
+    """A compiled binary was removed before it was loaded. That is no fault of the kernel."""
 
 
 class KernelFault(Exception):
@@ -46,7 +46,7 @@ class Kernel(Protocol):
     """A loaded entry point."""
 
     def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
-        """What it uses when started with this block, as the driver reports it."""
+        """Return what the kernel uses with this block size, as the driver reports it."""
 
     def __call__(
         self,
@@ -65,7 +65,7 @@ class Kernel(Protocol):
 
 
 class Device(Protocol):
-    """What the worker needs. One process opens one device."""
+    """The device as the worker sees it. One process opens one device."""
 
     limits: DeviceLimits
     support_threads: int  # of a block of the tuner's own kernels: fewer where a thread costs more than an element

@@ -1,6 +1,6 @@
-"""What the values of rows may be: in a file from anywhere each is checked before it is printed or computed with.
+"""The valid values of columns. A file may be from anywhere, so each value is checked before it is used or printed.
 
-A column has its domain by its name, whichever table or query it is in, and else that of its type.
+A column's name gives its domain in every table and query; without one, its type does.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ class Members(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the runs that it starts with."""
+        """The names of the first runs."""
 
     def events(self) -> Iterator[tuple[str, Event | End]]:
-        """What happens, as it happens, with the name of the run; the last of each run is how it ended."""
+        """Yield events as they happen, with the name of the run. The last item of each run is its end."""
 
     def __enter__(self) -> Self: ...
 
@@ -49,7 +49,7 @@ class Fleet:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the runs."""
+        """The names of the runs."""
         return tuple(self._runs)
 
     def __enter__(self) -> Self:
@@ -89,7 +89,7 @@ class Fleet:
 
 
 class Merged:
-    """What several runs have come to, of all that is heard of them."""
+    """The joint result of several runs, updated by their events."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         self._problems = problems
@@ -116,7 +116,7 @@ class Merged:
 
     @property
     def ended(self) -> tuple[ProblemEnded, ...]:
-        """Of each problem and device name, however many runs had a part in it."""
+        """One end for each problem and device name, however many runs tuned it."""
         return tuple(self._ended.values())
 
     def refuse_failure(self) -> None:

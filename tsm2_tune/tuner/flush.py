@@ -1,4 +1,4 @@
-"""What the L2 of a GPU holds when a timed kernel starts: clean lines, dirty ones, or the kernel's own operands."""
+"""Prepare a GPU's L2 before a timed kernel: clean lines, dirty lines, or the kernel's own operands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Flush:
 
     @property
     def address(self) -> int:
-        """Of `size_bytes` that are read and written, and the sink behind them."""
+        """The address of the `size_bytes` that are read and written, with the sink behind them."""
         return self._buffer.address
 
     @property

@@ -84,7 +84,7 @@ def _said_of(what: str, verdict: Verdict) -> Verdict:
 
 @contextmanager
 def _named(call: str) -> Iterator[None]:
-    """What goes wrong within says in which call."""
+    """Prefix errors of the body with the name of the call."""
     try:
         yield
     except (LaunchFailed, KernelFault) as error:

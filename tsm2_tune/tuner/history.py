@@ -1,4 +1,4 @@
-"""What earlier runs tried of one problem on a device: of some families, by kernels that are made so still."""
+"""Earlier trials of one problem on a device, for some families, of kernels that this version renders unchanged."""
 
 from __future__ import annotations
 
@@ -85,5 +85,5 @@ class History:
         return frozenset(map(brief.config_text, self.database.rows(_FINALISTS, self._values)))
 
     def vendor_of_last_final(self) -> frozenset[tuple[str, str, int]]:
-        """Of the vendor's libraries in these finals: driver, library, version."""
+        """The vendor's libraries in these finals: driver, library, version."""
         return storing.versions(self.database.rows(_VENDOR, self._values))

@@ -1,4 +1,4 @@
-"""Whose fault it is that a compiler failed: the text's, or the machine's."""
+"""Decide whether a compiler failed because of the source or because of the machine."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ PASSING = (
 
 
 def interruption(ended: Ended, *, killed_before: int) -> str | None:
-    """What of the machine's ended a compiler that failed; None where it refused the text.
+    """Return how the machine ended a compiler that failed, or None if the compiler refused the source.
 
-    `killed_before`: `out_of_memory_kills` before it started.
+    `killed_before` is the value of `out_of_memory_kills` before it started.
     """
     if ended.how is Ending.NOT_STARTED:
         return f"it cannot be started: {os.strerror(ended.status)}"

@@ -155,7 +155,7 @@ class Turn:
         )
 
     def search(self, strategy: Strategy, past: Past, again: Again, first: Sequence[Candidate] = ()) -> Search:
-        """What is to be tried: what is `first`, and then what the strategy gives, that the past has not tried."""
+        """Return the search: the candidates of `first`, then the strategy's that earlier runs did not try."""
         options = self.tuner.options
         most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
         return Search(strategy, past, self._claim(again), first=first, most=most, gain=options.gain)
@@ -199,9 +199,9 @@ class Turn:
         self.claims.give_back()  # what was compiled ahead
 
     def _stored(self, ended: list[Trial], again: Again) -> list[TrialStored]:
-        """What tells of these trials, which are in the store now, and in the list no more.
+        """Store these trials, empty the list, and return their events.
 
-        Of one that another run has stored before, as it had taken this run for dead, that run tells.
+        A trial has no event if another run stored it before, since that run, which thought this one dead, reports it.
         """
         if not ended:
             return []
@@ -298,7 +298,7 @@ def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
 
 
 def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
-    """What kept the vendor out of the problem's finals, if anything did."""
+    """Yield why the vendor was left out of the problem's finals, if it was."""
     if tuner.vendor is None:
         return
     if problem in tuner.vendor.troubles:
@@ -341,8 +341,10 @@ def again_of(
 
 
 def past_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[str], again: Again) -> Past:
-    """What the store holds of the problem on this device. What counts as untried counts only as time that was spent,
-    and not even so where it is retried."""
+    """Return the stored trials of the problem on this device.
+
+    A trial that is to be repeated counts only by the time spent on it, and a retried one not even so.
+    """
     history = store.history(tuner.target.identity.name, problem, families, tuner.basis)
     found = history.tried()
     tried = [one for one in found if not again.includes(one.id, one.outcome, one.limits, one.total_seconds)]
@@ -367,14 +369,14 @@ def past_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[s
 
 
 def _told(trial: StoredTrial) -> Told:
-    """What a strategy is told of it: of one that may win the newest time."""
+    """Return the trial's result for a strategy. A possible winner has its newest time."""
     if trial.outcome is Outcome.OK and trial.newest_us is not None:
         return Told(trial.config, trial.newest_us, is_right=True)
     return Told(trial.config, trial.median_us, is_right=False)
 
 
 def tuning_run(tuner: Tuner, started_at: str) -> TuningRun:
-    """What stored results say of the run that they are of."""
+    """Return the record of the run that stored results refer to."""
     return TuningRun(
         identity=tuner.target.identity,
         ceilings=tuner.ceilings,

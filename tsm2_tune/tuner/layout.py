@@ -20,7 +20,7 @@ Facts = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a file has of one table, as SQLite tells it."""
+    """The schema of one table, as SQLite reports it."""
 
     columns: frozenset[Facts]  # name, type, whether NOT NULL, place in the primary key, whether it is generated
     constraints: frozenset[Facts]  # unique ones and foreign keys

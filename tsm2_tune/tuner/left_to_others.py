@@ -1,4 +1,4 @@
-"""What a run asked for, and another one had: where that one dies, or gives it back, somebody has to try it."""
+"""Configurations claimed by another run, to retry if that run dies or gives them back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ class Asked(NamedTuple):
 
 
 class LeftToOthers:
-    """Of one run on one device. It is known without the others' claims, as anybody removes those of the dead."""
+    """The configurations that one run on one device left to others.
+
+    They are kept in memory and not read from the others' claims, since any run may remove the claims of a dead one.
+    """
 
     def __init__(self, database: Database, device_name: str, owner: str) -> None:
         self._database, self._device_name, self._owner = database, device_name, owner

@@ -83,7 +83,7 @@ class LoadedKernel:
             self.operands.support.fill(placed)
 
     def placed(self) -> list[Placed]:
-        """What is filled to poison the workspace's sums; nothing where k is not split."""
+        """The buffers of partial sums to fill with NaN; none if k is not split."""
         return [one.place(Filling(one.rows, Values.POISON, 0)) for one in self.workspace]
 
     def start(self, arguments: tuple[np.generic, ...]) -> None:

@@ -62,7 +62,7 @@ class Member:
 
     @property
     def process_id(self) -> int:
-        """Of the process."""
+        """The id of the process."""
         return self._process.pid
 
     def stop(self) -> None:

@@ -326,7 +326,7 @@ def upgrade(connection: Connection, found: int) -> None:
 
 
 def statements(dialect: Dialect) -> tuple[str, ...]:
-    """What makes each table, and then its indices."""
+    """Return the statements that create all tables, then their indices."""
     return _statements(f"{dialect.name}.{dialect.driver}")
 
 

@@ -46,7 +46,7 @@ def network_of(path: Path) -> str:
 
 
 def refusal(path: Path, kind: str) -> StoreError:
-    """That nothing is written there, and what to do."""
+    """Return the error for a database on a network file system, with the remedy."""
     return StoreError(
         f"{path} is on a network file system ({kind}), where two machines that write a SQLite file destroy it: name a"
         f" file on a local disk with --db, or for several machines a PostgreSQL database, {EXAMPLE}"

@@ -1,4 +1,4 @@
-"""What a database knows of problems like one that is to be searched: their fastest kernels, on any device."""
+"""The fastest stored kernels of problems similar to one that is to be searched, on any device."""
 
 from __future__ import annotations
 

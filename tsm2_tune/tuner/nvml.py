@@ -1,4 +1,4 @@
-"""What NVML tells of a GPU, where it is installed and answers: the driver's release, and the clock."""
+"""Read a GPU's driver release and clock from NVML, if it is installed and responds."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ GUARD_ELEMENTS = 1024  # before and behind each operand: past what a thread tile
 
 
 class Values(IntEnum):
-    """What an operand is filled with; the numbers are those of the support kernels."""
+    """The values that an operand is filled with. The numbers are those of the support kernels."""
 
     POISON = 0  # NaN
     INTEGERS = 1  # -2, -1, 1, 2
@@ -193,7 +193,7 @@ class Operands:
 
     @property
     def factors(self) -> tuple[Factor, Factor]:
-        """Of A and B: the address, elements from row to row and column to column, the sign of imaginary parts."""
+        """For A and for B: address, elements from row to row and from column to column, sign of imaginary parts."""
         sign_a, sign_b = (np.int32(-1 if conjugated else 1) for conjugated in self.problem.conjugated)
         strides_b = self.a.strides[::-1] if self.problem.is_gram else self.b.strides
         return (

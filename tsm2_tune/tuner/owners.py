@@ -1,4 +1,4 @@
-"""Who owns a claim, and whether that run lives."""
+"""Owners of claims, and whether an owner's run is alive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def owner_of(process_id: int) -> str:
 
 
 def process_of(process_id: int) -> str:
-    """What the owners of all claims of a process begin with."""
+    """Return the prefix of all owners of claims in a process."""
     return f"{system()} {process_id} {_started(process_id)}"
 
 

@@ -1,4 +1,4 @@
-"""What earlier trials of a problem say to a search: what need not be tried again, and who is in the final."""
+"""Earlier trials of a problem: configurations not to try again, and contenders for the final."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Again:
 
 
 class Claimed(Enum):
-    """What became of a claim."""
+    """The result of a claim."""
 
     YES = "ours"
     ELSEWHERE = "another run has it, or has done it"
@@ -55,7 +55,7 @@ class Claimed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What earlier runs stored of one problem on this device, of kernels that are made so still."""
+    """Stored trials of one problem on this device, of kernels that this version still renders unchanged."""
 
     tried: frozenset[str]  # texts of configurations; without those that timed out under limits less than today's
     seconds: float
@@ -101,5 +101,5 @@ def is_final_due(chosen: Sequence[Contender], past: Past, also: Collection[str] 
 
 
 def _rank(contender: Contender) -> tuple[float, float, str]:
-    """What the view `best` orders the leaders by."""
+    """Return the key by which the view `best` orders the leaders."""
     return contender.median_us, contender.high_us, contender.config.text

@@ -16,7 +16,7 @@ class Phases:
         self._phase, self._since = "start", time.monotonic()
 
     def enter(self, name: str) -> None:
-        """What follows belongs to the phase called `name`."""
+        """Begin the phase called `name`."""
         now = time.monotonic()
         self._seconds[self._phase] += now - self._since
         self._phase, self._since = name, now

@@ -66,7 +66,7 @@ def is_hazard(trial: Trial) -> bool:
 
 
 def small_problems(problem: Problem, config: KernelConfig, entry: Entry, *, seed: int) -> FullVerification:
-    """What a worker is asked of a kernel that timed out: its probes alone, each within the limit of a stage."""
+    """Return a request to run only the probes of a kernel that timed out, each within the time limit of a stage."""
     probes = enumerate(edge_problems(config, problem))
     calls = tuple(Call("small problems", probe, probe_checks(probe, number)) for number, probe in probes)
     return FullVerification(problem, (Run("again", entry, problem.index_bits, calls),), seed)
@@ -144,7 +144,7 @@ class Quarantine:
 
 
 def in_force(database: Database, target: Target, limits: TimeLimits, retried: Collection[Outcome]) -> Quarantine:
-    """What is quarantined on the device under its tools, but for what is retried or has a larger limit now."""
+    """Return the device's quarantine under its tools, without kernels that are retried or have a larger limit now."""
     column = schema.quarantine.c
     found = entries(database, and_(column.device_name == target.identity.name, column.tools == target.tools))
     return Quarantine(

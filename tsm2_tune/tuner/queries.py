@@ -1,4 +1,4 @@
-"""What the store asks of the database again and again: queries that are made once."""
+"""The store's frequent queries, each built once."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ _REPEATING = _Repeating()
 
 
 def until_kept(work: Callable[[], T]) -> T:
-    """What the work gives, which is done again while its transaction is lost. Lost where the last try was so, too.
+    """Return the result of `work`, repeated while its transaction is lost. Raise Lost if the last try is lost too.
 
-    A run that a signal ends waits no longer than a moment.
+    After a signal that ends the run it waits no longer than a moment.
     """
     began, is_away = time.monotonic(), False
     try:

@@ -1,4 +1,4 @@
-"""What a worker is asked for, and how that ends."""
+"""Requests to a worker, and their results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Rematch:
 
 @dataclass(frozen=True, slots=True)
 class Rematched:
-    """What was measured, interleaved."""
+    """The interleaved measurements of a final."""
 
     measurements: tuple[tuple[Measurement, ...], ...]  # of each state: one an entry, in their order
     vendor: tuple[VendorMeasurement, ...] = ()  # each once a state

@@ -23,7 +23,7 @@ from tsm2_tune.tuner.tune import Tuner
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run has come to. Everything else is in the database."""
+    """The result of a run. All trials are in the database."""
 
     target: Target  # its device
     ended: tuple[ProblemEnded, ...]  # of each problem that it had a part in, in the order in which these ended
@@ -33,7 +33,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is asked of a run: all that it needs, also in a process of its own or on another machine."""
+    """The complete request for a run, which may execute in another process or on another machine."""
 
     device: Target | str | None  # a text is looked up where the run is; None is GPU 0 there, or the host
     problems: tuple[Problem, ...]

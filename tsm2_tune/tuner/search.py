@@ -1,4 +1,4 @@
-"""What a run takes on of one problem: what its strategy gives, each new and claimed; and why there is no more."""
+"""The candidates that a run tries of one problem, each new and claimed, and why the search ended."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ class Server:
 
     @property
     def _writer(self) -> str:
-        """Whose receipt it is: one thread has one transaction at a time."""
+        """The owner of this thread's receipts: a thread has one transaction at a time."""
         return f"{self._name} {threading.get_ident()}"
 
     def _was_stored(self, token: str, about: tuple[str, ...]) -> bool:
@@ -202,7 +202,7 @@ class Server:
             ) from error
 
     def _refused(self, error: DBAPIError) -> StoreError:
-        """What the refusal means."""
+        """Return the error, with its remedy, for one of the server's or the driver's."""
         state = getattr(error.orig, "sqlstate", None) or ""
         lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
         said = in_a_line(lines[0])[:DETAIL_CHARACTERS]

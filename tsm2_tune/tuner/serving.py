@@ -51,7 +51,7 @@ def serve(connection: Connection, spec: str, support_path: str) -> None:
 
 
 def _failure(error: Exception, spec: str, support_path: str) -> tuple[str, object]:
-    """What the parent is told of an error; of one since somebody removed the tuner's own kernels, that."""
+    """Return the message to the parent about an error. If the tuner's own kernels were removed, it says that."""
     if isinstance(error, LaunchFailed | OSError) and not os.path.exists(support_path):
         return "lost", f"{support_path} was removed before it was loaded"
     if isinstance(error, LaunchFailed):
@@ -68,7 +68,7 @@ class _Bench:
         self._supports: dict[str, Support] = {}
 
     def answer(self, request: object) -> object:
-        """What the request asks for. DeviceError where the device has no room for it just now."""
+        """Return the result of the request. Raise DeviceError if the device has too little free memory now."""
         try:
             return self._answered(request)
         except MemoryError as error:
@@ -127,7 +127,7 @@ class _Bench:
                 loaded.free()
 
     def _first_look(self, request: Attempt, loaded: LoadedKernel) -> Measurement | None:
-        """What the first launches take, on operands as the problem has them; None where nobody asks."""
+        """Time the first launches on the problem's operands. Return None if the request has no limit for them."""
         if request.within_us is None:
             return None
         self._stage("a first look")
@@ -192,7 +192,7 @@ class _Bench:
                 kernel.free()
 
     def _vendor_beside(self, request: Rematch, operands: Operands) -> AbstractContextManager[Beside]:
-        """Who of the vendor's is measured with the entries."""
+        """Open the vendor's routines to be timed with the entries; none if the request leaves the vendor out."""
         if not request.vendor:
             return nullcontext(Beside(()))
         self._stage("the vendor's routines")

@@ -21,7 +21,7 @@ def c_texts(folder: Traversable) -> dict[str, bytes]:
 
 
 def as_c(sources: Iterable[Path]) -> list[str]:
-    """What names these sources to a compiler of C or C++: g++ takes -x for the first file behind it alone."""
+    """Return the arguments that make a compiler read these sources as C. g++ needs -x before each of them."""
     return [*(word for source in sources for word in ("-x", "c", str(source))), "-x", "none"]
 
 
@@ -32,9 +32,10 @@ def shared_object(
     *,
     limit_seconds: float = LIMIT_SECONDS,
 ) -> bytes:
-    """What the command, of a folder that has these files and of the file to make, makes of them.
+    """Return the shared object that the command builds from these files.
 
-    ToolMissing where the compiler does not make it, InputError where there is no place to work.
+    `command` gets the folder with the files and the path of the output. Raise ToolMissing if the compiler fails, and
+    InputError if there is no folder to work in.
     """
     parent = cache.working_parent()
     try:

@@ -32,7 +32,7 @@ class Spaces(Sequence[SearchSpace]):
 
     @property
     def asked(self) -> tuple[object, ...]:
-        """What tells these spaces from others of the same problems."""
+        """A key of these spaces among others of the same problems."""
         return self.families, sorted(self.guidelines.items())
 
     @overload
@@ -78,7 +78,7 @@ def _nothing_left(problem: Problem, limits: DeviceLimits, guidelines: Thresholds
 
 
 def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> list[str]:
-    """That the transposed product can be tuned, where it can: an exported module serves this one by its kernels."""
+    """Suggest the transposed product if that can be tuned: an exported module serves this one by its kernels."""
     if problem.is_gram:
         return []
     other = transposed(problem)

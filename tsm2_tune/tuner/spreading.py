@@ -19,7 +19,7 @@ NOT_OF_A_SEARCH = ("seed", "sharing")  # options by which two searches of a prob
 
 
 def search_key(basis: str, options: Options, *others: object) -> str:
-    """What tells searches of a problem apart: who has ended one has ended those that have the same."""
+    """Return the key of a search of a problem. A run that ends a search ends all searches with the same key."""
     values = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in NOT_OF_A_SEARCH}
     spelt = [(name, sorted(value) if isinstance(value, frozenset) else value) for name, value in values.items()]
     return hashlib.sha256(repr((basis, spelt, others)).encode()).hexdigest()

@@ -76,7 +76,7 @@ class Store:
         return self._database
 
     def claims(self, device_name: str) -> Claims:
-        """What a run on the device takes on of the work that other runs may do."""
+        """Return the claims of a run on the device."""
         return Claims(self._database, device_name)
 
     def add_trial(self, run: TuningRun, trial: Trial, again: Again | None = None) -> int:
@@ -159,11 +159,12 @@ class Store:
         return frozenset(map(brief.problem_of, self._database.rows(queries.SEARCHED, values)))
 
     def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> tuple[str, str | None] | None:
-        """What the full verification tried of the winner's kernel, also where it won another problem, and of which
-        machine code.
+        """Return the verdict of the full verification of the winner's kernel, and the digest of the verified machine
+        code.
 
-        Of the same configuration: others start the kernel otherwise. `bases` are those of every state of the L2: to
-        be right the state does not matter. Without them it is the winner's own.
+        Any problem's verdict counts if its configuration is the same, since another one launches the kernel
+        differently. `bases` are those of every state of the L2, which does not affect correctness; the default is the
+        winner's own.
         """
         values: dict[str, Any] = {name: getattr(row, name) for name in ("source_digest", "config", "trial_id")}
         values |= {"device_name": row.device, "bases": list(bases)}
@@ -187,7 +188,7 @@ class Store:
         self._compared.add((device_name, problem, basis))
 
     def history(self, device_name: str, problem: Problem, families: Collection[str], basis: str) -> History:
-        """What is known of the problem's trials on the device that are of these families and this basis."""
+        """Return the problem's trials on the device for these families and this basis."""
         return History(self._database, device_name, problem, tuple(families), basis)
 
     @repeated
@@ -374,7 +375,7 @@ def _refuse_unverified(path: Path | Address, winners: Sequence[BestRow]) -> None
 
 
 def preferred(found: Sequence[BestRow]) -> list[BestRow]:
-    """Of each device and problem the winner in the first of PREFERRED that it has one in."""
+    """Return one winner for each device and problem: that of the first state of the L2 in PREFERRED that has one."""
     by_place: dict[tuple[str, Problem], BestRow] = {}
     for row in sorted(found, key=lambda row: PREFERRED.index(Cache(row.cache))):
         by_place.setdefault((row.device, row.problem), row)

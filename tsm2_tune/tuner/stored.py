@@ -1,4 +1,4 @@
-"""What the database gives back: typed records, made from rows that are checked as data from outside."""
+"""Typed records read from the database. Rows are checked as data from outside."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class BestRow:
 
     @property
     def problem(self) -> Problem:
-        """What it won."""
+        """The problem that it won."""
         return Problem(self.m, self.n, self.k, self.dtype, self.op)
 
     @property
@@ -134,7 +134,7 @@ class TrialRecord:
 
 @contextmanager
 def reading(number: int, kind: str = "trial") -> Iterator[None]:
-    """Whatever in this trial's or run's rows is not as it was stored becomes a StoreError that names it."""
+    """Convert errors in the rows of this trial or run to a StoreError that names it."""
     try:
         yield
     except (InputError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -326,7 +326,7 @@ def _problem(row: Row) -> Problem:
 
 
 def verdict_of(values: Mapping[str, Any]) -> Verdict | None:
-    """What verification said, by the values of a row that has it; ValueError where that contradicts itself."""
+    """Return the verdict in a row's values. Raise ValueError if it contradicts itself."""
     correct, worst_ratio, detail = found = [values[f"verdict_{one}"] for one in ("correct", "worst_ratio", "detail")]
     if found == [None] * 3:
         return None
@@ -338,7 +338,7 @@ def verdict_of(values: Mapping[str, Any]) -> Verdict | None:
 
 
 def loaded_resources(values: Mapping[str, Any]) -> LoadedResources | None:
-    """What the driver loaded, by the values of a row of `trial`; ValueError where a part of it is missing."""
+    """Return the loaded kernel's resources in a row of `trial`. Raise ValueError if one of them is missing."""
     found = {name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
     missing = [name for name, value in found.items() if value is None]
     if missing and len(missing) < len(found):

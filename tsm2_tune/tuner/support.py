@@ -69,7 +69,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the device found of a call."""
+    """The device's report on a call."""
 
     changes: list[list[int]]  # of each watched buffer: how many numbers changed, and which first
     counters: int  # how many are not 0
@@ -139,7 +139,7 @@ class Support:
             self._start(self._find_counters, counters.count, arguments)
 
     def reports(self, places: int) -> list[Report]:
-        """What was found of the first so many calls, when all of that has ended."""
+        """Wait for the device and return the reports on the first `places` calls."""
         self._device.synchronise()
         self._device.download(self._changes, self._found)
         self._device.download(self._kept, self._worst[:places])

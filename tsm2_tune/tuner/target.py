@@ -40,7 +40,7 @@ class Target:
         return Cache.CLEAN if self.is_host else asked
 
     def basis(self, cache: Cache) -> str:
-        """What times of kernels in this state of the L2 rest on besides."""
+        """Return the basis of trials in this state of the L2."""
         return basis(self.identity.toolkit, self.identity.flags, cache, self.toolchain.extra_digest)
 
     @property
@@ -138,7 +138,7 @@ def stored_target(known: Sequence[str], spec: str | None, path: str) -> tuple[st
 
 
 def spec_of(name: str) -> str | None:
-    """What names the device here under whose name results are stored so; None where it is not here."""
+    """Return the ordinal of the device here that has this stored name, or "cpu"; None if it is not here."""
     from tsm2_tune.tuner.cuda import cuda_device_count
 
     specs = (*map(str, range(cuda_device_count())), HOST)

@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
 
 class Cache(StrEnum):
-    """What the L2 holds when a timed kernel starts."""
+    """The state of the L2 when a timed kernel starts."""
 
     CLEAN = "clean"  # what ran last read more than the L2 holds: neither the operands nor anything to write back
     DIRTY = "dirty"  # what ran last wrote more than that: lines to write back, as in most programs
@@ -67,7 +67,7 @@ class CompileFailure:
 @dataclass(frozen=True, slots=True)
 @plain
 class LoadedResources:
-    """What a loaded kernel really uses, as the driver reports it."""
+    """The resources of a loaded kernel, as the driver reports them."""
 
     registers: int
     local_bytes: int  # per thread: spills and arrays that are indexed at run time

@@ -89,7 +89,7 @@ class Tuner:
 
     @property
     def basis(self) -> str:
-        """What the times of trials rest on besides their kernels."""
+        """The basis of this run's trials."""
         return self.target.basis(self.cache)
 
     @property
@@ -303,7 +303,7 @@ class Tuner:
 
     @property
     def _watching(self) -> Toolchain | CompileFailure | None:
-        """What compiles a kernel so that races are told; None where the host's compiler lacks something for it."""
+        """Return the toolchain that compiles a kernel with race detection; None if the host's compiler lacks it."""
         watching = self.target.watching
         if watching is None:
             return None

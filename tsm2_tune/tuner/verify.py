@@ -137,7 +137,7 @@ def padding(operand: Operand, problem: Problem, check: Check) -> int:
 
 
 def inspect(operands: Operands, check: Check, loaded: LoadedKernel | None = None) -> Verdict:
-    """What a call left behind: guard zones, padding, inputs, a kernel's workspace, and every element of C."""
+    """Check the results of a call: guard zones, padding, inputs, the kernel's workspace, and every element of C."""
     operands.support.begin_reports()
     call = _look(operands, check, loaded, 0)
     return _judged(call, *operands.support.reports(1))

@@ -18,7 +18,7 @@ Begun = tuple[Candidate, KernelSource, Compiled]
 
 
 class Line(Protocol):
-    """What knows which candidates are to wait until no other is left."""
+    """Decides which candidates wait until no other remains."""
 
     def is_behind(self, candidate: Candidate) -> bool: ...
 
@@ -45,7 +45,7 @@ class Pending:
 
     @property
     def compiling(self) -> Iterator[Compiled]:
-        """What compilers were started for, and is not taken."""
+        """The kernels whose compilation has begun and that were not taken yet."""
         return (one for _, _, one in chain(self._begun, self._waiting))
 
     def step(self) -> bool:
@@ -79,7 +79,7 @@ class Pending:
         return None
 
     def _taken(self, place: int) -> Begun | None:
-        """What was begun at this place; None where that is to wait."""
+        """Take the candidate at this place; return None and let it wait if it is behind."""
         taken = self._begun[place]
         del self._begun[place]
         if not self._line.is_behind(taken[0]):

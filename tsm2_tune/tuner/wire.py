@@ -71,7 +71,7 @@ Message = Began | Heard | Ended
 
 
 class Malformed(Exception):
-    """What arrived is no such record."""
+    """A received message is no valid record."""
 
 
 def written(record: object) -> str:

@@ -113,7 +113,7 @@ class Worker:
             self._asked_ahead = request
 
     def rematch(self, request: Rematch) -> Rematched | AttemptResult:
-        """What was measured; an AttemptResult says why nothing was."""
+        """Return the measurements, or an AttemptResult that says why there are none."""
         measured = (len(request.entries) + len(FILES) * request.vendor) * len(request.caches)
         answer = self._ask(request, limit_seconds=self.limit_seconds * measured)
         assert isinstance(answer, Rematched | AttemptResult)
@@ -243,7 +243,7 @@ class Worker:
         return self._connection
 
     def _first_message(self) -> tuple[str, Any] | None:
-        """What a process says of its device, first of all; None where it died of it, or must be started again."""
+        """Return the process's first message, about its device; None if the process died or must be started again."""
         if self._connection is None:
             self._start()
         assert self._connection is not None

@@ -1,1 +1,1 @@
-"""What tuning needs: whether it is here, what that means for results, and what to do where it is not."""
+"""Probes of what tuning needs: whether it is here, how that affects results, and the remedy."""

@@ -75,6 +75,6 @@ def _gpus(library: ctypes.CDLL) -> list[dict[str, Any]]:
 
 
 def _hidden() -> str:
-    """What the environment leaves of the devices."""
+    """Return a note on CUDA_VISIBLE_DEVICES if it is set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return "" if visible is None else f" (CUDA_VISIBLE_DEVICES is {in_a_line(visible)!r})"

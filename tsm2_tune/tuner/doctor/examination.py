@@ -61,7 +61,7 @@ _running: set[subprocess.Popen[bytes]] = set()
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was found for one device."""
+    """The findings for one device."""
 
     spec: str
     findings: tuple[Finding, ...]
@@ -108,7 +108,7 @@ def _weighed(finding: Finding, probe: Probe, spec: str) -> Finding:
 
 
 def _examined(name: str, question: Question) -> list[Finding]:
-    """What the probe finds; where it fails, that is the finding."""
+    """Return the probe's findings; a failure of the probe is a finding too."""
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             printed, why = _run(name, question, folder)
@@ -123,7 +123,7 @@ def _examined(name: str, question: Question) -> list[Finding]:
 
 
 def _run(name: str, question: Question, folder: str) -> tuple[str, str]:
-    """What the probe's process prints, and how it failed if it did. It never waits longer than the limits."""
+    """Return the output of the probe's process, and how it failed if it did. Wait no longer than the limits."""
     environment = {**os.environ, "TMPDIR": folder}
     process = subprocess.Popen(
         [*isolated_python(PROGRAM), name, json.dumps(asdict(question))],

@@ -1,4 +1,4 @@
-"""What a probe is asked, and what it finds."""
+"""The question that a probe gets, and its findings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class State(StrEnum):
-    """What a finding means for tuning."""
+    """The effect of a finding on tuning."""
 
     OK = "ok"
     NOTE = "note"  # tuning runs, but something is missing, or its times may suffer
@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a probe is asked about."""
+    """The device and database that probes examine."""
 
     spec: str  # of the device: a CUDA ordinal, or "cpu"
     database: str

@@ -1,4 +1,4 @@
-"""What nvidia-smi tells of a GPU: clocks, modes, and other processes."""
+"""Probe a GPU with nvidia-smi: clocks, modes and other processes."""
 
 from __future__ import annotations
 

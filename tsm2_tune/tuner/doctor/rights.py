@@ -1,4 +1,4 @@
-"""What a user may do in a database of a PostgreSQL server. The server is asked; nothing is written."""
+"""Probe a user's rights in a database of a PostgreSQL server. Nothing is written."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _finding(address: Address, connection: Connection, found: int) -> Finding:
 
 
 def _lacking(connection: Connection, where: str, user: str) -> tuple[str, list[str]]:
-    """What the user may not do, "" for nothing, and the statements that grant it."""
+    """Return the missing rights as a text ("" for none) and the statements that grant them."""
     missing = {*connection.execute(NOT_WRITTEN, {"tables": WRITTEN}).scalars()}
     if connection.execute(VIEW, {"view": schema.best.name}).first():
         missing.add("SELECT")

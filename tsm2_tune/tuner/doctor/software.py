@@ -34,7 +34,7 @@ EXTRAS = {
 
 
 def python(question: Question) -> list[Finding]:
-    """Of this process."""
+    """Report the versions of Python and packages in this process."""
     found = f"{platform.python_version()}, tsm2-tune {tsm2_tune.__version__}, numpy {version('numpy')}"
     return [ok("Python", f"{found}, {platform.system()} {platform.machine()}")]
 

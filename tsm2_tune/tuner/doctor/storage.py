@@ -107,7 +107,7 @@ def database(question: Question) -> list[Finding]:
 
 
 def _of_space(name: str, found: str, free_bytes: int | None) -> Finding:
-    """What is found, with the free space of its disk where that is known."""
+    """Return a finding about a folder, with the free space of its disk if that is known."""
     if free_bytes is None:
         return ok(name, found)
     found += f", {_mib(free_bytes)} free"
@@ -128,7 +128,7 @@ def _write(folder: Path) -> None:
 
 
 def _unwritable(folder: Path, error: OSError | sqlite3.Error) -> tuple[str, str]:
-    """What the error means that writing there ended with, and what to do."""
+    """Return why writing to the folder failed, and the remedy."""
     if isinstance(error, FileNotFoundError) and folder.is_dir():  # of the kernel's own, such as /proc
         return f"no file can be made in {folder}", ELSEWHERE
     if isinstance(error, FileNotFoundError):

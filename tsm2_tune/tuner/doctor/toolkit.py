@@ -82,14 +82,14 @@ def _compiled(question: Question, used: nvcc.Nvcc) -> Finding:
 
 
 def _other_than(used: nvcc.Nvcc) -> str:
-    """What to do about an nvcc that does not work."""
+    """Return the remedy for an nvcc that does not work."""
     if used.named_by:
         return f"mend that toolkit, set {used.named_by} to another, or unset it"
     return "mend that toolkit, or set CUDA_HOME to another"
 
 
 def _trouble(toolchain: Toolchain, *, has_architecture: bool, limit_seconds: float) -> str:
-    """What nvcc says against a line; "" where it compiles that."""
+    """Return how nvcc fails to compile one line of code; "" if it succeeds."""
     flags = [flag for flag in toolchain.flags if has_architecture or not flag.startswith("-arch")]
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder, "line.cu"), Path(folder, "line.cubin")

@@ -1,4 +1,4 @@
-"""What a launch says when it comes back: the records of block.h and launch.h, and a fault as one sentence."""
+"""The result of a launch on the host: the records of block.h and launch.h, and a fault as one sentence."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def fault_message(launch: Launch, buffers: Sequence[Stretch]) -> str:
 
 
 def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
-    """What the thread did that the CPU refused."""
+    """Return what the thread did that raised the signal."""
     fault = launch.fault
     if fault.signal == signal.SIGFPE:
         return "divided an integer by zero"

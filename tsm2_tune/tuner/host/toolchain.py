@@ -191,7 +191,7 @@ def _takes(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
 
 
 def cpu_facts() -> dict[str, str]:
-    """What Linux says of the first CPU, by its names: "model name", "flags" and more; empty elsewhere."""
+    """Return Linux's facts of the first CPU by name, such as "model name" and "flags". Empty elsewhere."""
     try:
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     except OSError:

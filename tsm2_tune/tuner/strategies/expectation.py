@@ -19,15 +19,16 @@ HOPE = 1.0  # logarithm of how many times as fast a candidate may be of which no
 
 
 class Expectation:
-    """Of each candidate: the model's time, times what trials took over the model's time, the nearest counting most.
+    """Predicts each candidate's time: the model's time, corrected by the ratios of measured to predicted times of
+    trials.
 
-    The logarithm of that ratio is a mean over the trials of the family, each with the weight exp(-(d / NEAR)^2 / 2)
-    at the distance d, and over the family's own mean with the weight PRIOR. Of a candidate that little was tried near
-    more is hoped for: that it is exp(HOPE * sqrt(PRIOR / (PRIOR + weights))) times as fast.
+    The logarithm of the correction is a weighted mean over the trials of the family: a trial at the distance d has
+    the weight exp(-(d / NEAR)^2 / 2), and the family's own mean has the weight PRIOR. A candidate with few trials
+    near it gets a bonus: it is taken for exp(HOPE * sqrt(PRIOR / (PRIOR + weights))) times as fast.
     """
 
     def __init__(self, first: Sequence[Candidate], others: Sequence[Candidate]) -> None:
-        """Of the first ones trials say something, too, but only the others are left to be given."""
+        """Start with these candidates. Trials of `first` count too, but only `others` are returned."""
         self.candidates = candidates = [*first, *others]
         self._place = {one.config: place for place, one in enumerate(candidates)}
         self._is_left = np.arange(len(candidates)) >= len(first)
@@ -53,7 +54,7 @@ class Expectation:
         self._means[told.config.family] = (trials + 1, total + ratio)
 
     def fastest(self) -> Candidate | None:
-        """Who is expected to be the fastest of those that are left, which it is not now; None where none is."""
+        """Return the remaining candidate with the least predicted time, and remove it; None if none remains."""
         if not self._is_left.any():
             return None
         trials, total = map(sum, zip(*self._means.values(), strict=True))

@@ -12,7 +12,7 @@ PER_GAIN, MOST = 5.0, 500  # trials that are looked back at: 100 for 5 %, 250 fo
 
 
 class Gain:
-    """What going on is expected to gain: as much as the last PER_GAIN / least trials did, at most MOST."""
+    """Predicts the gain of further trials: that of the last PER_GAIN / least trials, but of at most MOST."""
 
     def __init__(self, least: float) -> None:
         self._least = least  # the gain below which a search is to end: of the time of the best

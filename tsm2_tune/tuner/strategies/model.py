@@ -79,7 +79,7 @@ class Model(Strategy):
         return found or (self._waiting.popleft() if self._waiting else None)
 
     def _late(self) -> Candidate | None:
-        """What is made of a leading candidate, and was not given yet."""
+        """Return a variant of a leading candidate that was not returned yet."""
         leading = self._in_order[:LEADING]
         if self._like is None or leading == self._used:
             return None

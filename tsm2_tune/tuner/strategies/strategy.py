@@ -1,4 +1,4 @@
-"""What a search strategy is: it is asked which candidate to try next, and told how each trial ended."""
+"""The interface of a search strategy: ask it for the next candidate, tell it the result of each trial."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Told:
 
 
 def told_of(trial: Trial) -> Told:
-    """What a strategy is told of a trial."""
+    """Return a trial's result for a strategy."""
     us = None if trial.measurement is None else trial.measurement.median_us
     return Told(trial.config, us, trial.outcome is Outcome.OK and us is not None)
 

@@ -56,10 +56,10 @@ CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
 
 
 def check(place: Path | Address) -> tuple[Finding, ...]:
-    """What is found in a database: of a file in a copy, so that other runs go on; of a server in its rows alone, as
-    the server itself keeps the rest. Nothing is changed. Last, what there is.
+    """Return the findings about a database. Nothing is changed. The last finding counts its contents.
 
-    StoreError where there is no database of ours that this version knows.
+    A file is checked in a copy, so that runs on it go on. Of a server only the rows are checked, since it keeps its
+    files itself. Raise StoreError if there is no database of ours that this version knows.
     """
     if isinstance(place, Address):
         with Database.open(place, create=False) as database:
@@ -87,12 +87,12 @@ def _findings(database: Database) -> list[Finding]:
 
 
 def _refusal(name: str, path: object, error: StoreError) -> Finding:
-    """What is refused of the file, whose name is known."""
+    """Return the error as a finding. Its text does not repeat the file's name."""
     return problem(name, str(error).removeprefix(f"{path} "))
 
 
 def _in_file(database: Database, version: int) -> Iterator[Finding]:
-    """What SQLite says of the file, and what its layout is."""
+    """Yield findings of SQLite's integrity check and of the layout."""
     path = str(database.path)
     try:
         with database.transaction() as connection:
@@ -130,7 +130,7 @@ def _found(database: Database) -> list[Finding]:
 
 
 def _in_rows(database: Database) -> Iterator[Finding]:
-    """What contradicts itself, or is needed by nothing; last, what there is."""
+    """Yield contradictions between rows, then unused rows, then the counts of what there is."""
     faulty = list[StoreError]()
     with database.transaction() as connection:
         try:
@@ -195,7 +195,7 @@ def _contradictions(connection: Connection) -> Iterator[Finding]:
 
 
 def _in_part(device: str, asked: Problem, part: Part) -> Iterator[Finding]:
-    """What is there twice."""
+    """Yield duplicates."""
     where = f"of {asked.text} on {device}"
     known = Counter(map(_told_apart, part.rounds))
     for one in part.rounds:
@@ -204,7 +204,7 @@ def _in_part(device: str, asked: Problem, part: Part) -> Iterator[Finding]:
 
 
 def _told_apart(one: Round) -> object:
-    """What two finals do not have in common: a time is of too few digits, many samples are not."""
+    """Return the key of a final. It includes the samples: medians have too few digits to differ."""
     timed = ((key, *timed.key, timed.samples_us) for key, timed in one.timed.items())
     return one.run, frozenset(timed)
 

@@ -21,7 +21,7 @@ HEADER_BYTES = 100  # of SQLite's, which counts changes
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """What was done."""
+    """The result of a migration."""
 
     before: int  # the schema
     now: int
@@ -62,8 +62,9 @@ def _migrated(place: Path | Address, *, keep: bool) -> Migrated:
 
 @contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Of those that keep a copy of this database: two would write the same one. Of a file that cannot be opened
-    others say so.
+    """Lock the file, since two migrations that keep a copy would write the same one.
+
+    A file that cannot be opened is not locked here: the migration itself reports it.
     """
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

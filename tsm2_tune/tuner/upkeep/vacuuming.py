@@ -26,7 +26,7 @@ ROOM_OF_SERVERS = "PostgreSQL gives the room of removed rows back by itself"
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """What came of it."""
+    """The result of vacuuming."""
 
     removed: Mapping[str, int]  # rows of each table, if any
     before_bytes: int = 0  # of the file; 0 of a server

@@ -37,7 +37,7 @@ class Libraries:
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """What takes part in a final for one of the libraries."""
+    """A vendor routine that takes part in a final, for one of the libraries."""
 
     library: str
     version: int
@@ -50,7 +50,7 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Who stands beside the finalists, or why nobody does."""
+    """The vendor's routines in a final, or why there are none."""
 
     entrants: tuple[Entrant, ...]
     trouble: str = ""
@@ -86,9 +86,9 @@ class Vendor:
         self._stack.close()
 
     def entrants(self, operands: Operands, *, seed: int, cache: Cache) -> tuple[Entrant, ...]:
-        """Of each library the routine, fastest in this state, that is right on the operands as the timing has them.
+        """Return each library's fastest routine in this state of the L2 that is right on the timing's operands.
 
-        CublasError where neither has one.
+        Raise CublasError if neither library has one.
         """
         prepare(operands, checks_of(operands.problem)[-1], seed=seed)
         found: list[Entrant] = []

@@ -30,7 +30,7 @@ GEMM_DEFAULT = -1  # CUBLAS_GEMM_DEFAULT
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """What cuBLAS is told about an element type."""
+    """An element type in cuBLAS's terms."""
 
     call: str  # its own GEMM; "" where only cublasGemmEx has it
     data_type: int
@@ -108,7 +108,10 @@ def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
 
 
 def product_of(problem: Problem) -> tuple[Element, tuple[int, int]]:
-    """What a GEMM of the problem is told besides shapes and places. CublasError where BLAS has no such product."""
+    """Return the element type and the operations of the problem's GEMM.
+
+    Raise CublasError if BLAS has no such product.
+    """
     if problem.dtype_name not in ELEMENTS:
         raise CublasError(f"BLAS has no product of {problem.dtype_name}")
     element = ELEMENTS[problem.dtype_name]

@@ -32,7 +32,10 @@ class Cublas:
         self.launch(operands)()
 
     def launch(self, operands: Operands) -> Callable[[], None]:
-        """What starts C = A B on the operands as they lie now. CublasError where BLAS has no such product."""
+        """Return a function that starts C = A B on the operands in place.
+
+        Raise CublasError if BLAS has no such product.
+        """
         gemm = gemm_of(operands)
         element = gemm.element
         alpha, beta = gemm.scalar(1.0), gemm.scalar(0.0)
@@ -54,7 +57,10 @@ class Cublas:
         return self.started(gemv.call, *matrix, b, gemv.apart_b, beta, c, gemv.apart_c)
 
     def started(self, name: str, *arguments: Any) -> Callable[[], None]:
-        """What starts this call of the library on the handle. CublasError, when started, where that declines."""
+        """Return a function that makes this library call on the handle.
+
+        It raises CublasError if the library declines.
+        """
         call = getattr(self._library, name)
 
         def start() -> None:

@@ -109,7 +109,10 @@ class Plan:
         return tuple(result for result in usable if result.workspace_bytes <= self._workspace.size_bytes)
 
     def launch(self, result: HeuristicResult) -> Callable[[], None]:
-        """What starts the product with this algorithm. CublasError, when started, where that declines."""
+        """Return a function that starts the product with this algorithm.
+
+        It raises CublasError if the library declines.
+        """
         gemm = self._gemm
         c = ctypes.c_void_p(gemm.c)
         arguments = (

@@ -75,5 +75,5 @@ def _wheels() -> list[str]:
 
 
 def version_text(version: int) -> str:
-    """What cublasGetVersion answers, as it is written: 130100 is 13.1.0."""
+    """Return cublasGetVersion's number as a text: 130100 is 13.1.0."""
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}"

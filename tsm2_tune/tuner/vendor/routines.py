@@ -1,4 +1,4 @@
-"""What the vendor has for a product: its routines, the fastest first, and whether they are right."""
+"""The vendor's routines for a product, fastest first, and whether each is right."""
 
 from __future__ import annotations
 

@@ -117,7 +117,10 @@ def _of_round(connection: Connection, winner: BestRow, round_: int, cache: Cache
 
 
 def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
-    """What is in a row of `vendor_measurement`, with its samples in order; ValueError where it is not of these."""
+    """Return the record of a row of `vendor_measurement` and its samples in order.
+
+    Raise ValueError for an invalid one.
+    """
     values = checked(row, VENDOR.columns)
     verdict = stored.verdict_of(values)
     assert verdict is not None  # its columns are never NULL
@@ -151,7 +154,7 @@ NEWEST_RIGHT = (
 
 
 def median_us(row: Row) -> float:
-    """Of a row of NEWEST_RIGHT."""
+    """Return the median in a row of NEWEST_RIGHT."""
     with stored.reading(row["id"], KIND):
         return float(checked(row, (VENDOR.c.median_us,))["median_us"])
 

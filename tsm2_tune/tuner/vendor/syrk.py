@@ -65,7 +65,10 @@ def syrk_of(operands: Operands) -> Syrk:
 
 
 def launch(cublas: Cublas, operands: Operands) -> Callable[[], None]:
-    """What starts C = X^T X, or X^H X, of which the lower half is written. CublasError where cuBLAS has none."""
+    """Return a function that starts C = X^T X or X^H X, of which the lower half is written.
+
+    Raise CublasError if cuBLAS has none.
+    """
     syrk = syrk_of(operands)
     alpha, beta = syrk.scalar(1.0), syrk.scalar(0.0)
     x, c = ctypes.c_void_p(syrk.x), ctypes.c_void_p(syrk.c)

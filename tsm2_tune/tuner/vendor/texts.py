@@ -1,4 +1,4 @@
-"""What a table says beside a winner: of the vendor, and of other states of the L2."""
+"""Cells of a table about the vendor, and about other states of the L2, beside a winner."""
 
 from __future__ import annotations
 

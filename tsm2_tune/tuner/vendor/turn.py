@@ -14,7 +14,10 @@ from tsm2_tune.tuner.vendor.libraries import CublasError
 
 @dataclass(slots=True)
 class VendorTurn:
-    """Of one run: `ask` says once whether the libraries serve the device, `driver` is its driver's version."""
+    """The vendor in one run.
+
+    `ask` returns once whether the libraries serve the device; `driver` is its driver's version.
+    """
 
     ask: Callable[[], Libraries]
     driver: str
