@@ -14,7 +14,7 @@ from tsm2_tune.generator.problem import Problem
 
 
 class Design(Protocol):
-    """What a kernel family knows of a configuration. Families are such; rules and models know no more of them."""
+    """A kernel family as rules and models see it."""
 
     @property
     def on_tensor_cores(self) -> bool: ...

@@ -180,7 +180,7 @@ class OtherConfig(KernelConfig):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one block needs, as far as it can be known before compiling."""
+    """The resources of one block, estimated before compiling."""
 
     threads: int  # per block
     registers: int  # per thread, by the family's formula

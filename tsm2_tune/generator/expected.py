@@ -66,7 +66,7 @@ def padded_flops(candidate: Candidate) -> Any:
 
 
 def moved_us(candidate: Candidate, ceilings: Ceilings) -> Any:
-    """What the design's bytes take at the device's rates, all multiprocessors busy."""
+    """Return the time of the design's memory traffic at the device's rates, with all multiprocessors busy."""
     traffic = candidate.family.traffic(candidate.config, candidate.problem)
     return ceilings.bytes_us(traffic.read_bytes, traffic.written_bytes)
 
@@ -80,10 +80,11 @@ def on_their_way(candidate: Candidate, blocks: Any) -> Any:
 
 
 def waves_us(candidate: Candidate, ceilings: Ceilings) -> Any:
-    """What the tiles take: blocks run in waves of multiprocessors x resident blocks, as long as the busiest one has.
+    """Return the time of the tiles. Blocks run in waves of multiprocessors x resident blocks; the busiest one
+    decides.
 
-    That one has its share of the memory's bandwidth or, where fewer bytes are on their way than Little's law asks
-    for, these over the latency; and its share of the arithmetic rate.
+    It gets its share of the memory bandwidth or, if fewer bytes are in flight than Little's law requires, those bytes
+    over the latency; and its share of the arithmetic rate.
     """
     problem, limits, occupancy = candidate.problem, candidate.limits, candidate.occupancy
     blocks = candidate.launch.blocks(problem.m, problem.n)
@@ -107,10 +108,11 @@ def waves_us(candidate: Candidate, ceilings: Ceilings) -> Any:
 
 
 def sums_us(candidate: Candidate) -> float:
-    """What the last blocks take to add up the splits' sums: a tile's by one block, or in two rounds of groups.
+    """Return the time in which the last blocks add up the sums of the splits: one block a tile, or two rounds of
+    groups.
 
-    Of persistent blocks each adds up a slice; where each has whole tiles too, others still compute meanwhile. Tables
-    have no splits.
+    Each persistent block adds up a slice; if each has whole tiles too, other blocks still compute in the meantime.
+    Tables have no splits.
     """
     problem, launch = candidate.problem, candidate.launch
     if not launch.has_workspace:

@@ -69,7 +69,7 @@ def first_choices(
 
 
 def packaged(problem: Problem, limits: DeviceLimits, *, without: Problem | None = None) -> tuple[Measured, ...]:
-    """What the package brings of the problem's element type, but for one product."""
+    """Return the package's measurements for the problem's element type, without those of one problem."""
     dtype_name = problem.dtype_name
     if not has_f64_tensor_cores(limits, problem):
         dtype_name = WITHOUT_TENSOR_CORES.get(dtype_name, dtype_name)

@@ -1,4 +1,4 @@
-"""What kernel families were called by older versions, whose databases and result files are read."""
+"""Names of kernel families in older versions, whose databases and result files can be read."""
 
 FORMER_NAMES = {
     "tsmr": "stream_a_fma",

@@ -52,7 +52,7 @@ class Grid(Generic[C]):
 
     @cached_property
     def every(self) -> Bools:
-        """Of each combination, in an axis of this array for each axis: whether it is one of the grid's."""
+        """Return whether each combination of options is in the grid, as an array with one dimension an axis."""
         every = np.ones([len(options) for options in self._options], bool)
         for names, condition in self._where.items():
             every &= self.answers(names.split(), condition, every)
@@ -68,7 +68,7 @@ class Grid(Generic[C]):
 
     @cached_property
     def _sets(self) -> list[tuple[attrgetter[Any], frozenset[Any]]]:
-        """Of each axis: what reads its values off a configuration, and all that these may be."""
+        """Return, for each axis, the getter of its values in a configuration, and the values allowed."""
         return [
             (attrgetter(*names), frozenset(options if len(names) > 1 else chain.from_iterable(options)))
             for names, options in zip(self._names, self._options, strict=True)
@@ -79,9 +79,9 @@ class Grid(Generic[C]):
         return self._at(np.argwhere(those))
 
     def answers(self, of: Collection[str], ask: Callable[[C], bool], those: Bools) -> Bools:
-        """What `ask`, which looks at the tunables `of` alone, says where `those` is true; false elsewhere.
+        """Return the results of `ask` where `those` is true, and false elsewhere. `ask` reads only the tunables `of`.
 
-        The array has sides of 1 along axes that have none of these tunables.
+        The array has size 1 along axes without any of these tunables.
         """
         looked_at = [tuple(index for index, name in enumerate(names) if name in of) for names in self._names]
         others = tuple(axis for axis, indices in enumerate(looked_at) if not indices)
@@ -96,7 +96,7 @@ class Grid(Generic[C]):
         return answers
 
     def _numbers(self, axis: int, indices: tuple[int, ...]) -> Ints:
-        """Of each option of the axis: a number for its values at these indices, below the number of options."""
+        """Return a number for each option of the axis, equal for equal values at these indices."""
         if (axis, indices) not in self._numbered:
             known: dict[Option, int] = {}
             values = (tuple(option[index] for index in indices) for option in self._options[axis])

@@ -1,4 +1,4 @@
-"""What a device allows: the driver's numbers under the driver's names."""
+"""The limits of a device, under the driver's names."""
 
 from __future__ import annotations
 
@@ -44,5 +44,8 @@ class DeviceLimits:
                 raise ValueError(f"limits of {self.name}: {name} = {getattr(self, name)} is not positive")
 
     def __hash__(self) -> int:
-        """Of what tells most devices apart: caches ask for it hundreds of thousands of times in a search."""
+        """Hash only fields that differ between most devices.
+
+        Caches hash a device hundreds of thousands of times a search.
+        """
         return hash((self.name, self.sms))

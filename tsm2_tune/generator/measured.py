@@ -53,7 +53,7 @@ class Measured:
 
     @cached_property
     def families(self) -> frozenset[str]:
-        """Of the choices, by name."""
+        """The names of the choices' families."""
         return frozenset(one.config.family for one in self.choices)
 
     @property

@@ -38,7 +38,7 @@ Bound = Literal["memory", "compute"]
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """What the model says of a problem on a device, and the parameters that Algorithm 5 chooses."""
+    """The model's numbers for a problem on a device, and the parameters that Algorithm 5 chooses."""
 
     t2_threshold: float  # as published
     t2_threshold_fma: float  # with an FMA counted as two operations on both sides

@@ -210,7 +210,7 @@ def precise_problems(config: KernelConfig, problem: Problem, *, most_products: f
 
 
 def within(config: KernelConfig, problems: Iterable[Problem], *, most_products: float) -> tuple[Problem, ...]:
-    """Of the problems so many as multiply at most so much together, in whole tiles: the smallest, in their order."""
+    """Return the smallest problems, in this order, that together multiply at most `most_products` in whole tiles."""
     problems = tuple(problems)
     costs = {one: products_of(config, one) for one in problems}
     kept, left = set[Problem](), most_products
@@ -261,11 +261,11 @@ def _step(period: int, stride: float) -> int:
 
 
 def _extent(number: int, period: int, turns: int) -> int:
-    """Of so many whole periods and a remainder; 1 at the least."""
+    """Return an extent of so many whole periods and a remainder, at least 1."""
     return number % period + turns * period or period
 
 
 def _products(shape: tuple[int, int, int], periods: Periods) -> float:
-    """That a kernel computes which only has whole tiles."""
+    """Return the number of products that a kernel with only whole tiles computes."""
     m, n, k = shape
     return float(-(-m // periods.m) * periods.m) * (-(-n // periods.n) * periods.n) * (-(-k // periods.k) * periods.k)

@@ -1,4 +1,4 @@
-"""What is asked for: one product of given shape and element type."""
+"""A problem: one product of given shape, element type and layout."""
 
 from __future__ import annotations
 
@@ -321,9 +321,9 @@ class Problem:
 
     @property
     def stored(self) -> dict[str, tuple[int, int]]:
-        """Of A, B and C: (contiguous elements, lines of them), the shape of the column-major matrix in memory.
+        """The shapes in memory of A, B and C, as column-major matrices: (contiguous elements, number of lines).
 
-        Without B where that is A's own matrix.
+        B is missing if it is A's own matrix.
         """
         m, n, k = self.m, self.n, self.k
         along_a, along_b, along_c = self.contiguous

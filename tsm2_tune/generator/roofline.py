@@ -51,7 +51,7 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """What a problem asks of a device, and the least time that this takes."""
+    """The bytes and operations of a problem, and the least time that a device needs for them."""
 
     read_bytes: int  # at beta = 0: each of A and B once
     written_bytes: int  # C once
@@ -102,7 +102,7 @@ def roofline(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Roof
 
 @dataclass(frozen=True, slots=True)
 class Modelled:
-    """What the models say of a problem on a device."""
+    """The models' numbers for a problem on a device."""
 
     problem: Problem
     roofline: Roofline
@@ -118,7 +118,7 @@ def modelled(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Mode
 
 
 def data_sheet(limits: DeviceLimits) -> Ceilings:
-    """What the limits alone say: multiprocessors x operations a clock x clock, and the memory's bandwidth both ways.
+    """Return the ceilings by limits alone: multiprocessors x operations a clock x clock, and the memory's bandwidth.
 
     The clock is the highest. The data sheets of H100 and H200 state 16 bits and TF32 at 1830 MHz, 8 % less.
     """

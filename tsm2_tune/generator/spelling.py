@@ -51,7 +51,7 @@ def unknown_word(config_type: type[Any], text: str) -> str:
 
 
 def words_of(config_type: type[Any]) -> tuple[str, ...]:
-    """What a spelling calls the tunables."""
+    """Return the words that name tunables in a configuration's text."""
     return tuple(_by_word(config_type))
 
 

@@ -106,7 +106,7 @@ class Chosen(Lazy):
 
 
 def parts_of(candidates: Sequence[Candidate]) -> Iterator[tuple[int, Sequence[Candidate]]]:
-    """What they are joined of, in their order, each with the place of its first: tables' rows, and others."""
+    """Yield the parts that the candidates are joined from, in order, each with its first index."""
     if not isinstance(candidates, Joined):
         yield 0, candidates
         return

@@ -1,4 +1,4 @@
-"""What the families have in common whose blocks each compute a tile of a small C, k divided among them."""
+"""The common part of families whose blocks each compute a tile of a small C, with k divided among the blocks."""
 
 from __future__ import annotations
 
@@ -84,6 +84,6 @@ def tile_traffic(problem: Problem, *, block_m: int, block_n: int) -> Traffic:
 
 
 def mirrored(problem: Problem) -> str:
-    """What is at (j, i) of a Gram matrix, in CUDA, where `value` is at (i, j)."""
+    """Return the CUDA expression of the element (j, i) of a Gram matrix, if `value` is the element (i, j)."""
     first, second = problem.conjugated
     return "conjugate(value)" if first != second else "value"

@@ -43,7 +43,7 @@ class Declared:
 
     @property
     def word(self) -> str:
-        """What a spelling calls it, alone or with its neighbours."""
+        """The word for the tunable, alone or with its neighbours, in a configuration's text."""
         return self.tunable.word or self.name
 
     @property
@@ -58,7 +58,7 @@ class Declared:
 
     @property
     def comment(self) -> str:
-        """What a kernel's text says of it."""
+        """The comment about the tunable in a kernel's text."""
         return f"{self.tunable.symbol}: {self.tunable.about}" if self.tunable.symbol else self.tunable.about
 
 

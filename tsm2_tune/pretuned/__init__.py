@@ -1,4 +1,4 @@
-"""What was measured on real cards, as texts of trials that the package brings."""
+"""Measurements on real cards, which the package brings as texts of trials."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What an exported module does when it is called: ordinary modules, which `tsm2_tune.tuner.export` copies verbatim
-into one file. The tuner uses `launch` of them too.
+"""The runtime of an exported module. `tsm2_tune.tuner.export` copies these modules verbatim into one file.
 
-They import the standard library, NumPy and one another alone. No two of them define the same name, since in that file
-all have one namespace.
+The tuner uses `launch` too. They import the standard library, NumPy and one another alone. No two of them define the
+same name, since the file has one namespace.
 """

@@ -299,14 +299,14 @@ def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None
 
 
 def measured_of(winner: Winner, card: Card) -> list[Measured]:
-    """What was measured of its kernel: first where it won, then elsewhere."""
+    """Return the measurements of the winner's kernel: first where it won, then elsewhere."""
     own = (winner.m, winner.n, winner.k, winner.launch.rows_per_block, winner.launch.splits, winner.median_us)
     everywhere = (own, *winner.elsewhere)
     return [Measured(work_of(winner, (m, n, k), card), rows, splits, us) for m, n, k, rows, splits, us in everywhere]
 
 
 def vendor_of(winner: Winner) -> list[tuple[Shape, float]]:
-    """What the vendor's routine took, where its answer was right: beside the winner, and around there."""
+    """Return the times of the vendor's routine, if right, at the winner's shape and around it."""
     around = [((m, n, k), us) for m, n, k, us in winner.vendor_elsewhere]
     if winner.vendor_us is None or not winner.vendor_right:
         return around

@@ -34,7 +34,7 @@ launchers: dict[type, Any] = {}  # by the type of a, beside `starters`
 
 
 def launcher_place() -> str:
-    """What a launcher is built for, such as linux-x86_64."""
+    """Return the platform that a launcher is built for, such as linux-x86_64."""
     return f"{sys.platform}-{os.uname().machine}" if hasattr(os, "uname") else sys.platform
 
 

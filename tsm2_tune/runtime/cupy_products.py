@@ -14,7 +14,7 @@ TYPES_OF_KERNELS = "fdFDe"  # of CuPy's elements, NumPy's letters
 
 
 def cupy_namespace() -> SimpleNamespace:
-    """What has CuPy's names. RuntimeError where CuPy is not installed."""
+    """Return a namespace with CuPy's names. Raise RuntimeError if CuPy is not installed."""
     try:
         import cupy
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What was found by timing, for products of a kind: those that differ in addresses and factors alone."""
+"""Choices found by timing. Products that differ in addresses and factors alone share one."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ def has_factors(product: Product, alpha: Any, beta: Any) -> bool:
 def by_timing(
     product: Product, expected: Match | Vendor, kernel: Match, fallback: str, alpha: Any, beta: Any, stream: Any
 ) -> Match | Vendor:
-    """What takes least, by timing at the first product of a kind: the vendor's, or one of the ways that are expected
-    to take about as long as the kernel's. What is expected to, where the vendor's is that and cannot be timed, or
-    where nothing can: without room, or where `out` is to be kept and of a library that is not known to copy it.
+    """Return the fastest way, timed at the first product of a kind: the vendor's, or a launch predicted to be about
+    as fast.
+
+    Return the predicted way if it is the vendor's and cannot be timed. Return it also if nothing can be timed:
+    without memory, or if `out` has to be kept and its library is not known to copy it.
     """
     keeps = beta is not None and beta != factors_of(product, None, None)[1]
     multiply = vendors_of(product, alpha, beta) if fallback == "vendor" else None

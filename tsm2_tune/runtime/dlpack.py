@@ -65,9 +65,9 @@ def speaks_dlpack(array: Any) -> bool:
 
 
 def dlpack_interface(array: Any) -> dict[str, Any] | None:
-    """What its `__cuda_array_interface__` would say; None where it is in no memory of a CUDA device.
+    """Return what `__cuda_array_interface__` would describe; None if the array is in no memory of a CUDA device.
 
-    The legacy stream waits for what the array is made by. ValueError for what is no such description.
+    The legacy stream waits for the work that makes the array. Raise ValueError for an invalid description.
     """
     if array.__dlpack_device__()[0] not in CUDA_DEVICES:
         return None

@@ -1,16 +1,16 @@
-"""What a kernel is expected to take on a shape that was not tuned, and how it is best started there.
+"""Predict a kernel's time and its best launch for a shape that was not tuned.
 
-A time has three parts: a start, which every launch has; the sums of the splits, where there are any; and the body,
-which grows with the shape. The body is the bytes at the memory's rate and the operations at the arithmetic's, each
-longer where blocks leave multiprocessors idle, and what tiles take one after the other, put together as the edges of
-a box whose diagonal it is: none hides all of the others. By how much measured times of a kernel differ from that, it
-is expected to differ elsewhere, most as at the nearest of the shapes where it was measured.
+A time has three parts: a start, which every launch has; the sums of the splits, if there are any; and the body, which
+grows with the shape. The body combines three times, each as an edge of a box whose diagonal it is, since none hides
+all of the others. They are the bytes at the memory's rate, the operations at the arithmetic rate, both longer if
+blocks leave multiprocessors idle, and the serial part of the tiles. Measured times of a kernel differ from that by a
+ratio. Elsewhere the ratio is predicted to be about that at the nearest measured shape.
 
-All kernels that a product may get are looked at at once: numbers of kernels are columns of arrays, and the ways in
-which each may be started, or the shapes where each was measured, are their rows' elements.
+All kernels for a product are evaluated at once. Numbers of kernels are columns of arrays. The possible launches of
+each kernel, or the shapes where it was measured, are the elements of their rows.
 
-The constants were fitted to 1,033 measured winners on an H200; `python -m benchmarks.expected` says how well: from
-one shape that a kernel won, what it takes on the nearest other one that it won.
+The constants were fitted to 1,033 measured winners on an H200. `python -m benchmarks.expected` prints the error of
+the prediction from one shape that a kernel won to the nearest other one that it won.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Division:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a kernel took for a product, started so."""
+    """The measured time of a kernel for a product with this launch."""
 
     work: Work
     rows_per_block: int
@@ -122,8 +122,9 @@ class Kernels:
         )
 
     def unmeasured_us(self, measured: Sequence[Sequence[Measured]]) -> Floats:
-        """What each is expected to take where it was measured, by the card's rates alone: a row of each kernel, with
-        no meaning behind its own shapes.
+        """Return the predicted times at the measured shapes by the card's rates alone: one row a kernel.
+
+        A row is padded behind the kernel's own shapes.
         """
         longest = max(map(len, measured))
         filled = [[*of, *[of[0]] * (longest - len(of))] for of in measured]
@@ -185,8 +186,9 @@ class Kernels:
         return launch if splits == launch.splits else launch.with_splits(splits)
 
     def least(self, work: Work) -> tuple[Floats, Floats]:
-        """Of each kernel, started as is best, the expected time, which counts as longer where k is beyond what it is
-        for, and its blocks: columns.
+        """Return the predicted time of each kernel with its best launch, and its blocks, as columns.
+
+        If k is beyond what a kernel is for, its time counts as longer.
         """
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)

@@ -55,7 +55,7 @@ def by_vendor(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any) -> An
 
 
 def torch_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
-    """What decides the launch for these tensors of one type and device; `asked` is the rest of the call."""
+    """Return the key of the launch for these tensors of one type and device; `asked` is the rest of the call."""
     shape, strides = (None, None) if out is None else (out.shape, out.stride())
     bits = tuple(x.is_conj() for x in (a, b)) if a.dtype.is_complex else None
     same = a.data_ptr() == b.data_ptr()
@@ -145,9 +145,9 @@ def torch_starter(torch: Any) -> Starter:
 
 
 def cupy_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
-    """What decides the launch for these arrays of one type and device; `asked` is the rest of the call.
+    """Return the key of the launch for these arrays of one type and device; `asked` is the rest of the call.
 
-    Of a row-major array without padding the shape says the strides.
+    The shape of a row-major array without padding determines its strides.
     """
     lie_a, lie_b = a._c_contiguous or a.strides, b._c_contiguous or b.strides
     shape, lies = (None, None) if out is None else (out.shape, out._c_contiguous or out.strides)

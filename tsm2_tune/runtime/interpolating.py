@@ -37,7 +37,7 @@ class Interpolated:
         measured_us: Sequence[Sequence[float]],
         expected_us: Sequence[Sequence[float]],
     ) -> None:
-        """Of each kernel the works where it was measured, and the measured and the expected time there."""
+        """Start with each kernel's works at its measured shapes, and the measured and predicted times there."""
         self._logs = [
             _padded([[math.log(getattr(work, extent)) for work in of] for of in works]) for extent in ("m", "n", "k")
         ]
@@ -50,8 +50,10 @@ class Interpolated:
         self._of_body = body_us / (body_us + MOSTLY_START_US)
 
     def points(self, kernel: int) -> list[tuple[float, ...]]:
-        """Of each shape where it was measured: logarithms of m, n and k, whether lines are odd, the expected time,
-        and the logarithm of the ratio.
+        """Return a tuple for each measured shape of the kernel.
+
+        It has the logarithms of m, n and k, whether lines are odd, the predicted time, and the logarithm of the
+        ratio.
         """
         columns = (*self._logs, self._odd, self._expected_us, self._ratios)
         count = int(self._known[kernel].sum())
@@ -74,7 +76,7 @@ class Interpolated:
 
 
 class Routines:
-    """What the vendor's routines take, from where they were measured."""
+    """Predicts the times of the vendor's routines from their measured ones."""
 
     def __init__(self, works: Sequence[Work], measured_us: Sequence[float]) -> None:
         expected_us = list(map(self._plain_us, works))

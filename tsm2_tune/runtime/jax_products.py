@@ -24,7 +24,7 @@ HANDLERS = "_tsm2_handlers"  # of JAX's module: one for each exported file, for 
 
 
 def jax_namespace() -> SimpleNamespace:
-    """What has JAX's names. RuntimeError where JAX is not installed."""
+    """Return a namespace with JAX's names. Raise RuntimeError if JAX is not installed."""
     try:
         import jax
     except ImportError as error:

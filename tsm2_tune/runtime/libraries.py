@@ -107,7 +107,7 @@ def is_conjugate(array: Any) -> bool:
 
 
 def device_interface(name: str, array: Any) -> Any:
-    """What the array says of its device memory; None where it has none. TypeError where it will not say it."""
+    """Return the array's description of its device memory; None if it has none. Raise TypeError if it refuses."""
     try:
         if is_torchs(array):
             typestr = _typestr(array.dtype)
@@ -131,7 +131,7 @@ def _typestr(dtype: Any) -> str | None:
 
 
 def _tensor_interface(tensor: Any, typestr: str) -> dict[str, Any]:
-    """What `__cuda_array_interface__` would say, in less time, and of what may require a gradient too."""
+    """Return what `__cuda_array_interface__` would, in less time, and also for tensors that require a gradient."""
     size = tensor.element_size()
     return {
         "shape": tuple(tensor.shape),
@@ -272,7 +272,7 @@ def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, con
 
 
 class _Asked(threading.local):
-    """What this thread asks PyTorch for."""
+    """Whether this thread is asking PyTorch for its own product."""
 
     is_own = False  # its own product, whatever overrides that
 

@@ -109,7 +109,7 @@ class Matrix:
 
 
 def _wrong_with(interface: Any) -> str:
-    """What the description of a device array lacks, or has that none has; empty where it is one."""
+    """Return what is wrong with the description of a device array; "" if it is valid."""
     if not (isinstance(interface, dict) and interface.keys() >= {"typestr", "shape", "data"}):
         return "expected typestr, shape and data"
     shape, data, strides, stream = (interface.get(field) for field in ("shape", "data", "strides", "stream"))
@@ -255,7 +255,7 @@ class Product:
 
     @property
     def sum_dtype(self) -> np.dtype[Any]:
-        """Of alpha, beta and the sums of products."""
+        """The type of alpha, beta and the sums of products."""
         return SUMS.get(self.a.element, self.dtype)
 
     @property
@@ -269,7 +269,7 @@ class Product:
 
     @property
     def out_shape(self) -> tuple[int, ...]:
-        """Of an `out` that is to be made: a vector where a or b is one."""
+        """The shape of a new `out`: a vector if a or b is one."""
         m, n, _ = self.shape
         return (m,) if self.b.is_vector else (n,) if self.a.is_vector else (m, n)
 

@@ -56,8 +56,9 @@ def vendors_of(product: Product, alpha: Any, beta: Any) -> Callable[[], Any] | N
 def fastest_way(
     product: Product, found: Match, alpha: Any, beta: Any, stream: Any, multiply: Callable[[], Any] | None
 ) -> Match | Vendor:
-    """What takes least, by timing: of the ways that are expected to be about as fast as the one found, and the
-    vendor's, which takes at least what the host needs to start it.
+    """Return the fastest way by timing: a launch predicted to be about as fast as `found`, or the vendor's.
+
+    The vendor's time is at least what the host needs to start it.
     """
     assert product.out is not None
     handle = stream_of(product, stream)

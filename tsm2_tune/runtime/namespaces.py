@@ -30,5 +30,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is public, and the namespaces of libraries that the program has imported."""
+    """Return the public names, and the namespaces of libraries that the program has imported."""
     return sorted([*globals().get("__all__", ()), *(name for name in NAMESPACES if sys.modules.get(name))])

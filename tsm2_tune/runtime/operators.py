@@ -72,7 +72,7 @@ _libraries_of_operators: list[Any] = []  # which end with what they define
 
 
 def _recorded_mm(torch: Any, own: Any) -> Any:
-    """What PyTorch calls where gradients may be wanted."""
+    """Return the function that PyTorch calls if gradients may be needed."""
 
     class Mm(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod

@@ -38,7 +38,10 @@ def uninstall() -> None:
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """What `install` does, within `with`: for the whole process, too, and until the last one of several ends."""
+    """Run `install` for the body of `with`.
+
+    It holds for the whole process, until the last of several contexts closes.
+    """
     _overrides.change(scopes=1)
     try:
         yield
@@ -68,11 +71,11 @@ class Override:
         self.place = repr(self.on_top())
 
     def on_top(self) -> Any:
-        """What PyTorch calls for the operator. Its repr says where that was registered."""
+        """Return the kernel that PyTorch calls for the operator. Its repr says where it was registered."""
         return imported_torch().library.get_kernel(f"aten::{self.name}", KEY_OF_GPUS)
 
     def compute(self, keys: Any, *operands: Any, **named: Any) -> Any:
-        """What PyTorch calls, with the dispatch keys that are left."""
+        """Compute the operator for PyTorch, with the remaining dispatch keys."""
         if self.is_at_work and not asked_of_torch.is_own:
             found = self.taken(*operands, **named)
             if found is not None:

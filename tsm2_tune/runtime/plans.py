@@ -185,7 +185,7 @@ class Plan:
             raise RuntimeError(f"cuLaunchKernelEx failed: {error_name(status)}")
 
     def _status(self, slot: Slot, stream: int, array: Any) -> int:
-        """Of the launch in the current context."""
+        """Launch in the current context, and return the status."""
         if self.needed_bytes is None:
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
         with lock:
@@ -266,7 +266,7 @@ class BoundVendor(OfArrays):
 
 
 def workspace_bytes(match: Match, shape: tuple[int, int], sum_dtype: np.dtype[Any]) -> tuple[int, int] | None:
-    """What a product of an m x n result needs for partials and for counters; None where its kernel splits no k."""
+    """Return the bytes of partial sums and of counters for an m x n result; None if the kernel does not split k."""
     launch = match.launch
     if not launch.has_workspace:
         return None

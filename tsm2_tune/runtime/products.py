@@ -1,4 +1,4 @@
-"""What a program calls: gemm, choice, plan and load."""
+"""The public functions: gemm, choice, plan and load."""
 
 from __future__ import annotations
 

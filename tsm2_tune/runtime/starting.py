@@ -1,4 +1,4 @@
-"""What every product needs before its launch: its factors, its stream, its plan, and arrays that are not in use."""
+"""Prepare a product's launch: factors, stream, plan, and arrays that no other stream uses."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def imported_torch() -> Any:
 
 
 def torch_taker(torch: Any) -> Taker:
-    """What computes products of PyTorch's operators on a GPU, where gemm would by a kernel."""
+    """Return the function that computes products of PyTorch's operators on a GPU whenever gemm would use a kernel."""
     kinds, stream_at, empty, float32 = torch_kinds(torch), torch_stream(torch), torch.empty, torch.float32
     precision = torch_precision(torch)
 

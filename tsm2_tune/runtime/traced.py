@@ -54,8 +54,9 @@ class Traced:
         return Product(matrices[0], matrices[1], matrices[2])
 
     def choice(self, device: str | None) -> Match | None:
-        """What computes it on the GPU of this name, None on the host; None where the vendor had better, or no kernel
-        is for it.
+        """Return the kernel for the GPU of this name, or for the host if None.
+
+        Return None if the vendor is faster or none fits.
         """
         if 0 in self.shape:
             return None
@@ -66,7 +67,7 @@ class Traced:
         return None if device is not None and found.loses else found
 
     def room_bytes(self, match: Match) -> int:
-        """Of the workspace that each start needs."""
+        """Return the bytes of workspace that each start needs."""
         partials, counters = self._room(match)
         return partials + counters
 
@@ -79,7 +80,7 @@ class Traced:
         return -(-needed[0] // ROOM_ALIGNMENT) * ROOM_ALIGNMENT, needed[1]
 
     def text(self, match: Match) -> str:
-        """What `started` starts the product by."""
+        """Return the text from which `started` starts the product."""
         place = next(at for at, winner in enumerate(WINNERS) if winner is match.winner)
         launch = (place, match.launch.rows_per_block, match.launch.splits)
         about = (self.shape, self.element, self.transposed, self.is_same, self.on_host)

@@ -73,12 +73,12 @@ class Winner:
 
     @property
     def vector_bytes(self) -> int:
-        """Of the widest vectors in which it reads lines."""
+        """The bytes of the widest vectors in which the kernel reads lines."""
         return VECTOR_BYTES if self.division is None else self.division.vector_bytes
 
     @property
     def kind_of_work(self) -> tuple[object, ...]:
-        """What its work for given matrices depends on, beside these."""
+        """The facts, besides the matrices, on which the kernel's work depends."""
         of_c = self.division is not None and self.division.vectors_of_c
         return self.orders, self.is_gram, self.vector_bytes, of_c
 
@@ -121,7 +121,7 @@ class Match:
 
     @property
     def basis(self) -> str:
-        """What the choice and its expected times rest on."""
+        """The reason for the choice, and where its predicted times come from."""
         w = self.winner
         if self.is_timed:
             vendors = "" if self.vendor_us is None else f", the vendor {self.vendor_us:.1f} us"
@@ -167,7 +167,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Vendor:
-    """That a product is left to the arrays' own library, and why."""
+    """The decision to leave a product to the arrays' own library, with the reason."""
 
     reason: str
 

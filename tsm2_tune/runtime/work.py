@@ -1,4 +1,4 @@
-"""What a product takes at the least on a card: its bytes at the memory's rate, its operations at the arithmetic's."""
+"""The least work of a product on a card: its bytes at the memory's rate, its operations at the arithmetic rate."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _of_graphs: dict[tuple[int, int, int], Workspace] = {}  # by context, stream and
 
 
 def legacy_key(context: int) -> tuple[int, int, int]:
-    """Of the workspace of the legacy stream in the context of this number."""
+    """Return the key of the legacy stream's workspace in the context of this number."""
     return context, LEGACY_STREAM, 0
 
 

@@ -1,4 +1,7 @@
-"""What the stand-in wrote down of a program's products: a file of each process, which stays however that ended."""
+"""The stand-in's journal of a program's products.
+
+Each process writes a file, which survives however the process ends.
+"""
 
 from __future__ import annotations
 
@@ -120,12 +123,12 @@ class Seen:
 
     @property
     def total_us(self) -> float:
-        """What all of them take at their average."""
+        """The total time of all calls."""
         return self.calls * self.us
 
     @property
     def problem(self) -> Problem | None:
-        """What is to be tuned for it: of a tall C, as kernels are for such; None where none can be."""
+        """The problem to tune for it, with a tall C, as kernels are for those; None if it cannot be tuned."""
         ops = self.op.lower() if self.dtype.startswith("c") else self.op.lower().replace("c", "t")
         is_gram = self.is_gram and ops != "nc"  # whose first factor alone would be conjugated: no op has that
         try:
@@ -161,7 +164,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the processes of a program wrote down."""
+    """The journal of all processes of a program."""
 
     seen: tuple[Seen, ...] = ()  # most time first
     uncounted: tuple[int, ...] = (0,) * len(UNCOUNTED)  # products that are none of those
@@ -175,7 +178,7 @@ class Written:
 
     @property
     def besides(self) -> tuple[str, ...]:
-        """What is to be said besides the products that were seen, in sentences."""
+        """Return sentences on products that are not listed, and on files that could not be read."""
         counts = zip(self.uncounted, UNCOUNTED, strict=True)
         return (*self.missing, *(f"{count_of(count, 'product')} {told}" for count, told in counts if count))
 
@@ -190,7 +193,7 @@ def count_of(count: int, what: str) -> str:
 
 
 def written_in(folder: Path) -> Written:
-    """What the processes of a program wrote into the folder, which the program may have emptied, or filled."""
+    """Read the journal's folder, which the program may have emptied or filled."""
     found: dict[tuple[object, ...], Seen] = {}
     uncounted, foreign = [0] * len(UNCOUNTED), 0
     try:

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the stand-in is to do."""
+    """The settings of the stand-in for a program."""
 
     standin: Path
     pack: Path | None = None  # none: all products are left to cuBLAS
@@ -43,7 +43,7 @@ class Standing:
     compared: int = 0  # products of each shape whose results are compared with cuBLAS's
 
     def environment(self, journal: Path | None) -> dict[str, str]:
-        """Of the program: this process's, and what the stand-in reads."""
+        """Return the program's environment: this process's, with the stand-in's variables."""
         told: Mapping[str, str | None] = {
             "LD_PRELOAD": ":".join(filter(None, (str(self.standin), os.environ.get("LD_PRELOAD")))),
             "TSM2_LIBRARY": None if self.pack is None else str(self.pack.absolute()),
@@ -129,8 +129,10 @@ def _is_in_foreground() -> bool:
 
 
 def _started(program: Sequence[str], start: Callable[[str, Sequence[str]], T]) -> T:
-    """What starts the program, by its path and its words; a script that names no interpreter is the shell's, as
-    execvp has it. InputError where it cannot be started."""
+    """Start the program. The shell runs a script without an interpreter line, as with execvp.
+
+    Raise InputError if it cannot be started.
+    """
     path = path_of_program(program[0])
     try:
         try:

@@ -1,5 +1,7 @@
-"""What every kernel family provides. A kernel is a file or a folder beside this one, which lists its families: one
-for each way to multiply, each with a template.
+"""The interface of every kernel family.
+
+A kernel is a file or a folder beside this one. It lists its families, one for each way to multiply, each with a
+template.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Family(ABC, Generic[C]):
 
     @abstractmethod
     def resources(self, config: C, problem: Problem) -> Resources:
-        """What a block of this configuration needs, estimated before compiling."""
+        """Return the resources of a block of this configuration, estimated before compiling."""
 
     @abstractmethod
     def launch(self, config: C, problem: Problem) -> Launch:
@@ -99,7 +101,7 @@ class Family(ABC, Generic[C]):
         )
 
     def later(self, config: C) -> tuple[C, ...]:
-        """What a search tries beside the configuration of the space where that is among the fastest."""
+        """Return variants to try if the configuration is among the fastest."""
         return config.later
 
     @cached_property
@@ -110,8 +112,9 @@ class Family(ABC, Generic[C]):
     def kept_in_tables(
         self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
     ) -> tuple[Sequence[Candidate], Counter[str]] | None:
-        """What every rule keeps of a space that is too large for an object each, and how many each rule drops that is
-        the first to do so. None: the space is small.
+        """Return the candidates that every rule keeps, as tables, and how many each rule is the first to drop.
+
+        This is for spaces too large for one object a configuration. Return None if the space is small.
         """
         return None
 
@@ -120,7 +123,7 @@ class Family(ABC, Generic[C]):
         return Guidelines()
 
     def occupancy(self, resources: Resources, limits: DeviceLimits) -> Occupancy:
-        """What a multiprocessor holds, by resources that are estimated."""
+        """Return the occupancy of a multiprocessor by estimated resources."""
         return occupancy(
             limits, threads=resources.threads, registers=resources.registers, smem_bytes=resources.smem_bytes
         )

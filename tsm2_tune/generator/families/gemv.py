@@ -285,11 +285,13 @@ class Gemv(Family[GemvConfig]):
         return problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: GemvConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """What has branches of its own, whole and in part: tiles of rows, shares of k, vectors, several columns.
+        """Return shapes that reach every branch: tiles of rows, shares of k, vectors, several columns, whole and
+        partial.
 
-        In the first a tile is not whole; in the second the last tile overlaps the one before, the last share is not
-        full, and a turn follows another; in the third all shares but the first are empty, and A's address is aligned
-        in some call where its leading dimension is not; in the last no line is of whole vectors.
+        In the first a tile is partial. In the second the last tile overlaps the one before, the last share is
+        partial, and the loop has more than one iteration. In the third all shares but the first are empty, and A's
+        address is aligned in some call although its leading dimension is not. In the last no line consists of whole
+        vectors.
         """
         high, once, vector = block_m(config), step(config, problem), config.vector
         along_k = _a_along_k(problem)

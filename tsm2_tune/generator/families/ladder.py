@@ -70,7 +70,7 @@ class LadderConfig(KernelConfig):
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """The threads of a block."""
         return self.block_m * self.block_n // (self.coarse_rows * self.coarse_columns)
 
 
@@ -196,7 +196,10 @@ class Ladder(Family[LadderConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[LadderConfig, ...]:
-        """Of each step what won on an H200, and the article's: with large tiles first if there is one for each SM."""
+        """Return each step's winners on an H200 and the article's factors.
+
+        Large tiles are first if there is one per SM.
+        """
         many = problem.m * problem.n >= LARGEST_TILE * limits.sms
         return tuple(
             LadderConfig(step.name, *factors)

@@ -66,7 +66,7 @@ class StagedWgmmaConfig(KernelConfig):
 
 
 def place_bytes(config: StagedWgmmaConfig, problem: Problem) -> int:
-    """Of the ring: both operands' chunks, in whole periods of the order in which pieces lie."""
+    """Return the bytes of a place of the ring: both operands' chunks, in whole periods of the swizzle."""
     chunk_bytes = (config.block_m + config.block_n) * config.block_k * problem.dtype.element_bytes
     return -(-chunk_bytes // PERIOD_BYTES) * PERIOD_BYTES
 

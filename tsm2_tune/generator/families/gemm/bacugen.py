@@ -149,7 +149,7 @@ def _grids(threads: Ints, lines: Ints, k_blk: Ints, *, along_k: bool) -> _Grids:
 
 @cache
 def _divisors() -> Ints:
-    """Of 32, 64 ... 1024, by the number of warps: the divisors in ascending order, and ones after them."""
+    """Return the divisors of 32, 64 ... 1024, by the number of warps, in ascending order and padded by ones."""
     found = [
         [dim for dim in range(1, MOST_THREADS + 1) if warps * WARP_THREADS % dim == 0] if warps else [1]
         for warps in range(MOST_THREADS // WARP_THREADS + 1)

@@ -159,16 +159,17 @@ class Gemm(Family[GemmConfig]):
         rules: Sequence[Rule],
         dropped: Counter[str],
     ) -> list[Candidate]:
-        """What is kept, a table for each way to read."""
+        """Return the kept candidates, a table for each way to read."""
         return [
             self._kept(Candidate(self, self.table(*one), problem, limits, guidelines), rules, dropped)
             for one in product(VECTORS, READS, LOADS, BUFFERS)
         ]
 
     def _kept(self, candidate: Candidate, rules: Sequence[Rule], dropped: Counter[str]) -> Candidate:
-        """What the rules keep of a table of blocks, with reading grids; what each drops is added to `dropped`.
+        """Return the candidates that the rules keep of a table of blocks, with reading grids. Add what each drops to
+        `dropped`.
 
-        A block stands for every way of reading its stripes, until only the rules for these are left.
+        A block stands for every way to read its stripes until only the rules for those remain.
         """
         every, config = blocks(), candidate.config
         assert isinstance(config, GemmConfig)
@@ -209,7 +210,7 @@ class Gemm(Family[GemmConfig]):
         return replace(found, min_line_bytes=longest)
 
     def _line_bytes(self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines) -> Ints:
-        """Of each variant that is kept: what the shorter one of its reading grids reads side by side."""
+        """Return, for each kept variant, the contiguous bytes that the narrower of its reading grids reads."""
         rules = (*self.rules, *HARDWARE_RULES, *GUIDELINE_RULES)
         tables = self._tables(problem, limits, guidelines, rules, Counter())
         configs = (table.config for table in tables)
@@ -286,7 +287,7 @@ class Gemm(Family[GemmConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GemmConfig, ...]:
-        """What won on an H200, first."""
+        """Return the winners on an H200."""
         if limits.compute_capability[0] == FERMI:
             return ()
         winners = self.winners[problem.dtype_name]

@@ -1,4 +1,4 @@
-"""What the universal stencil of `gemm` and `minplus` can be: its tunables, its rules, and how it reads."""
+"""The universal stencil of `gemm` and `minplus`: its tunables, its rules, and how it reads."""
 
 from __future__ import annotations
 

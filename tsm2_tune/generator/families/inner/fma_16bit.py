@@ -61,7 +61,7 @@ class InnerFma16BitConfig(InnerConfig):
 
 
 def vector_bytes(piece: int, lines: int, along_k: bool, element_bytes: int) -> int:
-    """Of one load of a piece: of a line, or of all lines where these are side by side."""
+    """Return the bytes of one load of a piece: of a line, or of all lines if these are contiguous."""
     return gcd(VECTOR_BYTES, piece * element_bytes * (1 if along_k else lines))
 
 
@@ -122,7 +122,7 @@ class InnerFma16Bit(Streamed[InnerFma16BitConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[InnerFma16BitConfig, ...]:
-        """What won on an H200 for as many columns, and operands lying so."""
+        """Return the winners on an H200 for this number of columns and layout."""
         largest = max(problem.m, problem.n)
         if largest > TILE[-1]:
             return ()

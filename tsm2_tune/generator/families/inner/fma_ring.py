@@ -149,7 +149,7 @@ def wavefronts(places: Sequence[int], element_bytes: int) -> int:
 
 
 def clocks(config: InnerFmaRingConfig, problem: Problem) -> float:
-    """What shared memory and the issue of instructions take together for one product of every line."""
+    """Return the clocks of shared memory and of instruction issue for one product of every line."""
     members, teams, products = team(config), lanes_of_k(config), block_k(config, problem)
     apart = products // teams if config.together else 1
     of_lanes = [min(lane // members, teams - 1) * apart for lane in range(WARP_THREADS)]

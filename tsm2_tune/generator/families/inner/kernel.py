@@ -1,7 +1,7 @@
-"""What all ways to multiply share: a block computes a tile of C, or all of it, for its part of k.
+"""The common part of all ways to multiply: a block computes a tile of C, or all of it, for its part of k.
 
-The threads of a tile are a team. Each team of a block sums over its own part of k, and the sums of all teams are
-added up in a fixed order: over the warp, over the block, over groups of blocks, over all blocks.
+The threads of a tile are a team. Each team of a block sums over its own part of k. The sums of all teams are added up
+in a fixed order: over the warp, over the block, over groups of blocks, over all blocks.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def products_at_once(config: ResidentBDmmaConfig, problem: Problem) -> int:
 
 
 def least_columns(problem: Problem) -> int:
-    """Of a warp: the four lanes of a row of C have a vector each."""
+    """Return the least columns of a warp: each of the four lanes of a row of C has a vector."""
     return max(4 * width(problem), COLUMNS[0])
 
 
@@ -252,7 +252,7 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBDmmaConfig, ...]:
-        """What won on an H200, a block on each multiprocessor; none where other families did as well or better."""
+        """Return the winners on an H200, with a block on each multiprocessor; none if other families are as fast."""
         if not has_f64_tensor_cores(limits, problem):
             return ()
         if problem.m <= SMALL_ROWS * limits.sms:

@@ -105,9 +105,9 @@ def _longest(config: ResidentBFmaRingConfig, problem: Problem, n: int) -> int:
 
 
 def _clocks(config: ResidentBFmaRingConfig, problem: Problem, sms: int) -> float:
-    """Of a multiprocessor with one wave of blocks: what its warp schedulers issue beside what the memory moves.
+    """Return the clocks of a multiprocessor with one wave of blocks: instruction issue beside memory traffic.
 
-    A warp multiplies a strip of a tile with a group of columns, then the next one that no other warp has.
+    A warp multiplies a strip of a tile with a group of columns, then takes the next pair that no other warp has.
     """
     parts, doubles = problem.dtype.parts, problem.dtype.component.element_bytes // 4
     warps, groups = config.threads // WARP_THREADS, -(-problem.n // config.columns)

@@ -1,4 +1,4 @@
-"""What the kernels share that keep a small B on the multiprocessor while rows of A pass."""
+"""The common part of kernels that keep a small B on the multiprocessor while rows of A pass."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the kernels share whose lanes lie along the rows of a row-major A.
+"""The common part of kernels whose lanes lie along the rows of a row-major A.
 
-Neighbouring lanes load neighbouring vectors of a row, so that a warp's loads are whole pieces of memory. Each lane
-multiplies its part of the row, and the lanes of a row add up their sums by shuffles.
+Neighbouring lanes load neighbouring vectors of a row, so that a warp's loads are coalesced. Each lane multiplies its
+part of the row, and the lanes of a row add up their sums by shuffles.
 """
 
 from __future__ import annotations

@@ -257,10 +257,11 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         return replace(super().division(config, problem, resident), vector_bytes=config.vector_bytes)
 
     def probe_shapes(self, config: RowLanesRegisterBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """What has branches of its own, whole and in part: tiles of rows, groups of columns, rows of vectors.
+        """Return shapes that reach every branch: tiles of rows, groups of columns, rows of vectors, whole and
+        partial.
 
-        In the first two rows are whole vectors, in part of the lanes and in all; in the third C's packs are whole as
-        well, and blocks go on to further tiles; in the fourth, rows are longer than all lanes have at once. Where
+        In the first two, rows are whole vectors, in some of the lanes and in all. In the third, C's packs are whole
+        as well, and blocks go on to further tiles. In the fourth, rows are longer than all lanes load at once. If
         vectors hold several rows, packs of C do as well in the last.
         """
         high, columns = block_rows(config), config.teams * config.columns

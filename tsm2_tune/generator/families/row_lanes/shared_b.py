@@ -196,7 +196,7 @@ def _registers_in_bound(candidate: Candidate) -> bool:
 
 
 def _wastes(variant: RowLanesSharedBConfig, problem: Problem) -> dict[int, float]:
-    """Of k, by which shares of whole loads exceed it: for each split whose shares keep their rows of B."""
+    """Return, for each split, the excess of its shares of whole loads over k, if a share's rows of B fit."""
     once, depth = prefetch(variant, problem), staged_rows(variant, problem)
     shares = {splits: -(-problem.k // (splits * once)) * once for splits in SPLITS}
     return {
@@ -300,11 +300,12 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
         return replace(found, block_m=strip_rows(config), longest=staged_rows(config, problem), flows=True)
 
     def probe_shapes(self, config: RowLanesSharedBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """What has branches of its own, whole and in part: strips, blocks, groups of columns, shares and chunks of k.
+        """Return shapes that reach every branch: strips, blocks, groups of columns, shares and chunks of k, whole and
+        partial.
 
-        In the first a strip is not whole; in the second the last strip overlaps the one before; in the third the
-        shares are empty but for the first; in the fourth, B does not stay in shared memory; in the last, rows are not
-        of whole vectors.
+        In the first, a strip is partial. In the second, the last strip overlaps the one before. In the third, all
+        shares but the first are empty. In the fourth, B does not stay in shared memory. In the last, rows are not
+        whole vectors.
         """
         high, once = strip_rows(config), prefetch(config, problem)
         width = PACK_BYTES // problem.dtype.element_bytes
@@ -346,7 +347,7 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
     def _divided(
         self, variant: RowLanesSharedBConfig, problem: Problem, limits: DeviceLimits
     ) -> tuple[float, RowLanesSharedBConfig] | None:
-        """What it wastes of k, and the variant in one wave of blocks, as full as it gets; nothing where none is."""
+        """Return the wasted share of k, and the variant that fills one wave of blocks best; None if there is none."""
         wastes = _wastes(variant, problem)
         usual = USUAL_SHARE if variant.min_blocks > 1 else problem.k  # of which one block has room for B
         splits = min(wastes, key=lambda k: (max(wastes[k], WASTE), abs(log(problem.k / (k * usual)))), default=0)

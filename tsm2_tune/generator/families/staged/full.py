@@ -69,7 +69,7 @@ def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tup
 
 
 class FullKernel(StagedKernel[C]):
-    """What all ways to multiply have in common."""
+    """The common part of all ways to multiply."""
 
     about = "both operands staged, as much work for each block"
     persistent = True

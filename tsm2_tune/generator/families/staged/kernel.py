@@ -1,4 +1,4 @@
-"""What the full and the symmetric schedule have in common: the ring in shared memory, and what a block needs."""
+"""The common part of the full and the symmetric schedule: the ring in shared memory, and a block's resources."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ C = TypeVar("C", bound=FullConfig | SymmetricConfig)
 
 
 class StagedKernel(Family[C]):
-    """What both schedules have in common."""
+    """The common part of both schedules."""
 
     about: ClassVar[str]  # in the text's head
     persistent: ClassVar[bool]  # whether `splits` blocks share all tiles

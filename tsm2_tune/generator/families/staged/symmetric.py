@@ -39,7 +39,7 @@ C = TypeVar("C", bound=SymmetricConfig)
 
 
 class SymmetricKernel(StagedKernel[C]):
-    """What both ways to multiply have in common."""
+    """The common part of both ways to multiply."""
 
     about = "a matrix transposed times itself, each product once"
     persistent = False

@@ -71,7 +71,7 @@ W = TypeVar("W", bound=WarpTileConfig)
 
 
 class WarpTileKernel(FullKernel[W]):
-    """What all ways to multiply on tensor cores have in common."""
+    """The common part of all ways to multiply on tensor cores."""
 
     on_tensor_cores = True
     strip_rows: ClassVar[int] = STRIP_ROWS

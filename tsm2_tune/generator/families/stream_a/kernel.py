@@ -1,8 +1,8 @@
-"""What the ways to multiply of stream_a have in common: the space, rules, launch, traffic and probes.
+"""The common part of stream_a's ways to multiply: the space, rules, launch, traffic and probes.
 
-The published kernels lack three things that this one has. `prefetch` columns of A are on their way or arrived, and
-each group of them is loaded again as soon as it is used, so that loads are always on their way. Loads are 16 bytes
-wide. And k is split over blocks, since m rows alone do not fill a large GPU.
+This kernel has three things that the published ones lack. `prefetch` columns of A are in flight or have arrived, and
+each group of them is loaded again as soon as it is used, so that loads are always in flight. Loads are 16 bytes wide.
+And k is split over blocks, since m rows alone do not fill a large GPU.
 """
 
 from __future__ import annotations

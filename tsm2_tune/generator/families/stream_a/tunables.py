@@ -20,7 +20,7 @@ Stages = Annotated[int, Tunable("groups in which these are used and loaded anew"
 
 @dataclass(frozen=True, slots=True)
 class StreamAFmaConfig(KernelConfig):
-    """Of fused multiply-adds, which a thread computes alone."""
+    """Fused multiply-adds: a thread computes alone."""
 
     family: ClassVar[str] = "stream_a_fma"
 
@@ -40,7 +40,7 @@ class StreamAFmaConfig(KernelConfig):
 
 @dataclass(frozen=True, slots=True)
 class StreamADmmaConfig(KernelConfig):
-    """Of the f64 tensor cores."""
+    """The f64 tensor cores."""
 
     family: ClassVar[str] = "stream_a_dmma"
 
@@ -57,7 +57,7 @@ class StreamADmmaConfig(KernelConfig):
 
 @dataclass(frozen=True, slots=True)
 class StreamAComplexDmmaConfig(StreamADmmaConfig):
-    """Of complex numbers on the f64 tensor cores."""
+    """Complex numbers on the f64 tensor cores."""
 
     family: ClassVar[str] = "stream_a_complex_dmma"
 
@@ -66,7 +66,7 @@ class StreamAComplexDmmaConfig(StreamADmmaConfig):
 
 @dataclass(frozen=True, slots=True)
 class Mma16Config(KernelConfig):
-    """Of the tensor cores for 16-bit floats and TF32."""
+    """The tensor cores for 16-bit floats and TF32."""
 
     threads: Threads
     lane_rows: Annotated[int, Tunable("rows of C of which a lane has sums, an eighth of a warp's", letter="m")]
@@ -80,7 +80,7 @@ class Mma16Config(KernelConfig):
 
 @dataclass(frozen=True, slots=True)
 class StreamAMma16Config(Mma16Config):
-    """Of 16-bit floats, A in registers."""
+    """16-bit floats, with A in registers."""
 
     family: ClassVar[str] = "stream_a_mma16"
 
@@ -89,14 +89,14 @@ class StreamAMma16Config(Mma16Config):
 
 @dataclass(frozen=True, slots=True)
 class StreamATf32Config(StreamAMma16Config):
-    """Of f32 through TF32, A in registers."""
+    """f32 through TF32, with A in registers."""
 
     family: ClassVar[str] = "stream_a_tf32"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamAMma16RingConfig(Mma16Config):
-    """Of 16-bit floats, A through a ring in shared memory: `prefetch` and `stages` are the ring's."""
+    """16-bit floats, with A in a ring in shared memory: `prefetch` and `stages` are the ring's."""
 
     family: ClassVar[str] = "stream_a_mma16_ring"
 
@@ -107,7 +107,7 @@ class StreamAMma16RingConfig(Mma16Config):
 
 @dataclass(frozen=True, slots=True)
 class StreamATf32RingConfig(StreamAMma16RingConfig):
-    """Of f32 through TF32, A through a ring in shared memory."""
+    """f32 through TF32, with A in a ring in shared memory."""
 
     family: ClassVar[str] = "stream_a_tf32_ring"
 
