@@ -33,7 +33,7 @@ tune: $(VENV)/runtime
 	else \
 	  set -- $(HOST_PROBLEMS); \
 	fi; \
-	set -- $(BIN)/tsm2-tune "$$@" --db $(DB); echo "$$@"; exec "$$@"
+	set -- $(BIN)/tsm2-tune "$$@" --db $(DB) --wait; echo "$$@"; exec "$$@"
 
 test: $(VENV)/installed
 	$(PYTEST) -m "not slow and not gpu" --third-of-planted $(SEED)

@@ -129,7 +129,7 @@ def test_bad_input_gets_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("before", [("source", V0, "--dtype"), ("space", "--shapes"), ("best", "--db")])
+@pytest.mark.parametrize("before", [("source",), ("source", V0, "--dtype"), ("space", "--shapes"), ("best", "--db")])
 def test_of_a_long_argument_its_ends_are_quoted(before: tuple[str, ...]) -> None:
     result = run(*before, f"first{'x' * 5000}last")
     assert result.exit_code == 2

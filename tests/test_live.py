@@ -255,5 +255,21 @@ def test_a_busy_machine_is_told_before_the_search(load: float, warns: bool, monk
 
 def test_wide_intervals_are_told_after_the_table() -> None:
     rows: list[Any] = [SimpleNamespace(median_us=100.0, low_us=low, high_us=102.0) for low in (90.0, 96.0)]
-    assert progress.noise_text(rows).startswith("note: 1 of 2 times are noisy (+- over 5 %)")
-    assert progress.noise_text(rows[1:]) == ""
+    assert progress.noise_text(rows, "h.db").startswith("note: 1 of 2 times are noisy (+- over 5 %)")
+    assert "`tsm2-tune confirm --db h.db`" in progress.noise_text(rows, "h.db")
+    assert progress.noise_text(rows[1:], "h.db") == ""
+
+
+@pytest.mark.parametrize("is_on_path", [True, False])
+@pytest.mark.parametrize(("database", "place"), [("results.db", ""), ("a b.db", " --db 'a b.db'")])
+def test_a_run_ends_in_the_next_two_commands_as_they_are_typed(
+    database: str, place: str, is_on_path: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tsm2-tune").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path) if is_on_path else "/nowhere")
+    monkeypatch.setattr(sys, "argv", [".venv/bin/tsm2-tune"])
+    typed = "tsm2-tune" if is_on_path else ".venv/bin/tsm2-tune"
+    assert list(progress.next_steps(database)) == [
+        f"next: {typed} best{place}",
+        f"      {typed} export{place} -o best_kernels.py",
+    ]

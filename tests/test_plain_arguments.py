@@ -145,7 +145,7 @@ def test_what_is_no_whole_number_is_refused_in_a_sentence(value: Any) -> None:
 @pytest.mark.parametrize("value", [np.array(3.0), np.array([3.0]), "3", True, 3 + 0j, 10**400, float("nan"), b"3"])
 def test_what_is_no_number_of_seconds_is_refused_in_a_sentence(value: Any) -> None:
     for name in ("budget", "compile_limit", "run_limit"):
-        with pytest.raises(InputError, match=rf"^{name} = .*: expected (a number|seconds, above 0 and at most)"):
+        with pytest.raises(InputError, match=rf"^{name} = .*: expected seconds, above 0 and at most"):
             tsm2_tune.tune("8x2x8", device="cpu", **{name: value})
 
 

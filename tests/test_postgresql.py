@@ -173,7 +173,7 @@ def test_what_is_not_ours_is_refused(address: str, statements: list[str], expect
 
 
 def test_an_empty_database_has_no_results_to_read(address: str) -> None:
-    assert refusal(address).endswith("holds no results yet: tune first, or name another with --db")
+    assert "holds no results yet: tune first (tsm2-tune --shapes" in refusal(address)
     assert asked(address, "SELECT * FROM pg_tables WHERE schemaname = 'public'") == []
 
 
@@ -231,7 +231,7 @@ def test_addresses_that_lead_nowhere(name: str, expected: str) -> None:
 
 def test_without_the_driver_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ToolMissing, match=r"needs the package psycopg: install it with `pip install 'tsm2-tune\["):
+    with pytest.raises(ToolMissing, match=r"needs the package psycopg: .*pip install 'psycopg\[binary\]'"):
         tsm2_tune.best("postgresql://u:p@h/d")
 
 

@@ -321,7 +321,7 @@ def test_what_was_recorded_is_shown_where_it_cannot_be_written(fakes: Path, tmp_
         (f"{BY_LIBRARY} --report nosuchprogram", "cannot run nosuchprogram: no such program is in PATH"),
         (f"{BY_LIBRARY} /etc/passwd", "cannot run /etc/passwd: "),
         ("run --library /nowhere/libtsm2.so -- true", "no library /nowhere/libtsm2.so: tsm2-tune export"),
-        ("run --db /nowhere/results.db -- true", "no database /nowhere/results.db: tune first, name another with"),
+        ("run --db /nowhere/results.db -- true", "no database /nowhere/results.db: tune first (tsm2-tune --shapes"),
         ("run", "no program to run: name one behind --, such as tsm2-tune run -- python simulation.py"),
         ("record --output - --", "no program to run: name one behind --, such as tsm2-tune record -- python"),
         ("run --pretuned -- nosuchprogram", "cannot run nosuchprogram: no such program is in PATH"),

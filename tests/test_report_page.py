@@ -21,6 +21,7 @@ from tests.fabricated import GPU, tuning_run
 from tests.reported import DETAIL, DEVICE, LIBRARY, OTHER, Page, data_of, page_of, read, tried
 from tests.tampered import case
 from tests.tampering import good_database
+from tsm2_tune.errors import pip_install
 from tsm2_tune.html.page import page
 from tsm2_tune.html.reading import Contents
 from tsm2_tune.tuner.store import Store
@@ -166,8 +167,8 @@ def test_without_the_package_one_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     result = run("report", "--db", str(tried(path)), "--output", str(tmp_path / "report.html"))
     assert result.exit_code == 2
-    assert result.output == (
-        "Error: a report needs the package vl-convert-python: install it with `pip install 'tsm2-tune[report]'`\n"
+    assert (
+        result.output == f"Error: a report needs the package vl-convert-python: {pip_install('vl-convert-python')}\n"
     )
     assert not (tmp_path / "report.html").exists()
 

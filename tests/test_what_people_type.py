@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.command import run
 from tests.fabricated import trial, tuning_run
 from tsm2_tune.cli import EXAMPLES, main
 from tsm2_tune.command_options import Seconds
+from tsm2_tune.errors import pip_install
 from tsm2_tune.tuner import cuda
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.usage import Option
@@ -92,11 +94,59 @@ def test_the_ending_of_a_file_says_the_format(database: str, tmp_path: Path) -> 
         (("export", "x.py"), "name it with --output, as --output x.py"),
         (("export", "x.db"), "name it with --db, as --db x.db"),
         (("show", "1", "x.db"), "name it with --db, as --db x.db"),
+        (("export", "8x8x8"), "name it with --shapes, as --shapes 8x8x8"),
+        (("best", "8x8x8:f32:tn,1e7xkx8/16"), "name it with --shapes, as --shapes 8x8x8:f32:tn,1e7xkx8/16"),
+        (("source", "1", "2"), "argument (2); --help says more"),
+        (("tune", "bogus"), "argument (bogus); --help says more"),
     ],
 )
 def test_a_stray_word_gets_its_option(arguments: tuple[str, ...], hint: str) -> None:
     refused = run(*arguments, *(("-o", "-") if arguments[0] == "export" else ()))
     assert (refused.exit_code, hint in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words", [("64x4x64", "8x8x8"), ("64x4x64,8x8x8",), ("64x4x64", "--shapes", "8x8x8"), ("@shapes.txt",)]
+)
+def test_shapes_may_be_arguments(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shapes.txt").write_text("64x4x64\n8x8x8\n")
+    found = json.loads(run("space", "--device", "h100", *words, "--json").output)
+    assert [one["problem"] for one in found] == ["64x4x64:f32", "8x8x8:f32"]
+
+
+def test_a_shape_alone_is_tuned() -> None:
+    refused = run("8x8x8", "--device", "tpu")
+    assert (refused.exit_code, "unknown device 'tpu'" in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ((), "no database results.db: tune first (tsm2-tune --shapes 20480x16x20480), or name another with --db,"),
+        (("x.db",), "tune first (tsm2-tune --shapes 20480x16x20480 --db x.db), or name another with --db, such as"),
+        (("H100",), "no database H100: did you mean pretuned:h100, the kernels that the package brings?"),
+    ],
+)
+def test_without_a_database_two_ways_are_named(
+    typed: tuple[str, ...], hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in (("best",), ("db", "check"), ("report",)):
+        refused = run(*command, *typed)
+        assert (refused.exit_code, hint in refused.output) == (2, True)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_missing_package_is_installed_by_the_pip_of_this_python(
+    is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip = tmp_path / "pip"
+    pip.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    python = str(tmp_path / "python") if is_own else sys.executable
+    monkeypatch.setattr(sys, "executable", python)
+    assert pip_install("a[b]") == f"{'pip' if is_own else f'{python} -m pip'} install 'a[b]'"
 
 
 def test_a_model_without_a_gpu_asks_for_a_card(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import tsm2_tune
-from tsm2_tune.usage import Group, option
+from tsm2_tune.usage import Group, is_shape, option
 
 # name -> its module, in which a function has that name, or that with _ behind; and the first line of its help.
 COMMANDS = {
@@ -40,7 +40,7 @@ COMMANDS = {
     "forget": ("trials", "Remove trials, so that they are tried anew"),
     "quarantine": ("quarantining", "List or forgive kernels that hung or faulted"),
 }
-DEFAULT = "tune"  # the command of a line that begins with an option
+DEFAULT = "tune"  # the command of a line that begins with an option or a shape
 EXAMPLES = """\
 tsm2-tune tunes, verifies and exports CUDA kernels for tall-and-skinny matrix products.
 
@@ -79,7 +79,7 @@ class Main(Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = [name for one in self.get_params(ctx) for name in one.opts]
-        if args and args[0].startswith("-") and args[0] not in own:
+        if args and (is_shape(args[0]) or (args[0].startswith("-") and args[0] not in own)):
             args = [DEFAULT, *args]
         return super().parse_args(ctx, args)
 

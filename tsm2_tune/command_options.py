@@ -37,7 +37,7 @@ from tsm2_tune.options import (
 )
 from tsm2_tune.tuner.addresses import shown_name
 from tsm2_tune.tuner.trial import Cache, Outcome
-from tsm2_tune.usage import option
+from tsm2_tune.usage import is_shape, option, stray
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -125,11 +125,24 @@ layout_option = option(
 
 
 def shapes_options(required: bool) -> Callable[[F], F]:
-    """--shapes, --dtype, --math, --op and --layout, together."""
+    """--shapes, which may also be arguments, --dtype, --math, --op and --layout, together."""
 
-    def decorate(function: F) -> F:
+    def decorate(command: F) -> F:
         """The command with these options."""
-        function = layout_option(function)
+
+        @wraps(command)
+        def with_shapes(*arguments: Any, shapes: str | None, items: tuple[str, ...], **named: Any) -> Any:
+            ctx = click.get_current_context()
+            for word in items:
+                if not is_shape(word):
+                    raise stray(ctx, word)
+            every = items if shapes is None else (*items, shapes)
+            named["shapes"] = ",".join(every) if every else None
+            if required and not every:
+                raise click.UsageError("Missing option '--shapes': name some, such as --shapes 20480x16x20480", ctx)
+            return command(*arguments, **named)
+
+        function: F = layout_option(with_shapes)  # type: ignore[assignment]
         function = option(
             "--op",
             "ops",
@@ -149,7 +162,8 @@ def shapes_options(required: bool) -> Callable[[F], F]:
             shell_complete=completion.dtypes,
             help=f"Element types, separated by commas: {', '.join(ELEMENT_TYPES)}, or NumPy's names.",
         )(function)
-        return option("--shapes", required=required, metavar="MxNxK,...", help=SPELLING)(function)
+        function = click.argument("items", metavar="[MxNxK]...", nargs=-1)(function)
+        return option("--shapes", metavar="MxNxK,...", help=SPELLING)(function)
 
     return decorate
 
@@ -192,6 +206,8 @@ def named_database(function: F) -> F:
 
     @wraps(function)
     def with_database(*arguments: Any, database: str, place: str | None, **named: Any) -> Any:
+        if place is not None and is_shape(place):
+            raise stray(click.get_current_context(), place)
         if place is not None and is_given(click.get_current_context(), "database"):
             raise click.UsageError(
                 f"the database is named twice, {shown_name(place)} and --db {shown_name(database)}"

@@ -5,6 +5,10 @@ Every message is one sentence that names the thing, the value, the bound and the
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -12,9 +16,11 @@ SHOWN = 60  # characters of a value in a message
 
 
 def shown(value: object) -> str:
-    """Return the value's repr, cut to SHOWN characters."""
+    """Return the value's repr: the ends of a long text, the first characters of another long value."""
+    if isinstance(value, str) and len(value) > 2 * SHOWN:
+        return repr(f"{value[:SHOWN]}...{value[-SHOWN:]}")
     try:
-        text = repr(value[:SHOWN] if isinstance(value, str | bytes) else value)
+        text = repr(value[:SHOWN] if isinstance(value, bytes) else value)
     except ValueError:  # Python refuses to print an int of thousands of digits
         return "a number of thousands of digits"
     return text if len(text) <= 2 * SHOWN else f"{text[:SHOWN]}..."
@@ -23,6 +29,13 @@ def shown(value: object) -> str:
 def nearest_name(name: object, known: Iterable[str]) -> str:
     """Return the known name that a misspelt one resembles most, or "" if none is near."""
     return next(iter(get_close_matches(str(name).lower(), list(known), 1)), "")
+
+
+def pip_install(*packages: str) -> str:
+    """Return the command that installs packages for the Python that runs: the pip on PATH may be another one's."""
+    pip = shutil.which("pip") or ""
+    is_own = bool(sys.executable) and os.path.dirname(pip) == os.path.dirname(sys.executable)
+    return f"{'pip' if is_own else f'{sys.executable} -m pip'} install {shlex.join(packages)}"
 
 
 class TuneError(Exception):

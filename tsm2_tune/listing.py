@@ -20,7 +20,7 @@ from tsm2_tune.command_options import (
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.trials import TrialNumber
-from tsm2_tune.tuner.addresses import shown_name
+from tsm2_tune.tuner.addresses import shown_name, tune_first
 from tsm2_tune.usage import Command, option, tell
 from tsm2_tune.winners import SORTS
 
@@ -56,7 +56,7 @@ def best(
         every = tsm2_tune.best(database, device=selection.device)
         _refuse_nothing("winner", [(row.problem, row.cache) for row in every], selection, database)
         if not every and not as_json:
-            tell(f"{shown_name(database)} has no winner yet: tune first")
+            tell(f"{shown_name(database)} has no winner yet: {tune_first(database)}")
     if sort is not None:
         rows = tuple(sorted(rows, key=SORTS[sort]))
     if as_json:

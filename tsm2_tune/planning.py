@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 NOT_OF_AN_AUDIT = {
     "shapes": "--shapes",
+    "items": "shapes",
     "dtypes": "--dtype",
     "ops": "--op",
     "layout": "--layout",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -22,7 +22,7 @@ from tsm2_tune.tuner.events import Event, Noted, OfRun, PairsStarted, RunEnded, 
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.tune import Options
-from tsm2_tune.usage import tell
+from tsm2_tune.usage import program, tell
 from tsm2_tune.winners import spread_percent
 
 MOST_CHANGED = 5  # problems named whose winner changed
@@ -101,10 +101,13 @@ class Progress:
         if result.changed:
             print_line(self._console, changed_text(result.changed))
         winners_table(result.winners, self._console)
-        if noise := noise_text(result.winners):
+        if noise := noise_text(result.winners, self._database):
             print_line(self._console, noise)
         if result.winners:
-            print_line(self._console, _next_step(self._database, is_host=result.target.is_host))
+            if result.target.is_host:
+                print_line(self._console, "times are of emulated kernels, not of a GPU's")
+            for line in next_steps(self._database):
+                print_line(self._console, line)
 
 
 def of_state(target: Target, options: Options, *, is_asked: bool) -> str:
@@ -140,20 +143,25 @@ def load_text() -> str:
     return f"note: the load is {load:.1f} on {here} cores: times will be noisy" if load > here else ""
 
 
-def noise_text(winners: Sequence[BestRow]) -> str:
+def noise_text(winners: Sequence[BestRow], database: str) -> str:
     """Return a warning if medians have wide 95 % intervals, else ""."""
     noisy = sum(spread_percent(row) > MOST_SPREAD_PERCENT for row in winners)
     if not noisy:
         return ""
     return (
         f"note: {noisy} of {len(winners)} times are noisy (+- over {MOST_SPREAD_PERCENT:g} %):"
-        " `tsm2-tune confirm` repeats them on an idle machine"
+        f" `{_typed('confirm', database)}` repeats them on an idle machine"
     )
 
 
-def _next_step(database: str, *, is_host: bool) -> str:
-    """Return the command that exports the winners. For a host, add that its times are those of emulation."""
-    of_database = "" if database == DEFAULT_DATABASE else f" --db {shlex.quote(database)}"
-    command = f"tsm2-tune export{of_database} --format module --output best_kernels.py"
-    times = "times are of emulated kernels, not of a GPU's; " if is_host else ""
-    return f"{times}next: `{command}` writes the winners as a module to import"
+def next_steps(database: str) -> Iterator[str]:
+    """Yield the commands that show and write the winners, a line each."""
+    for says, command in (("next:", "best"), ("     ", "export -o best_kernels.py")):
+        yield f"{says} {_typed(command, database)}"
+
+
+def _typed(command: str, database: str) -> str:
+    """Return the command as it is typed here, on this database."""
+    name, *rest = command.split(" ", 1)
+    place = [] if database == DEFAULT_DATABASE else [f"--db {shlex.quote(database)}"]
+    return " ".join([program(), name, *place, *rest])

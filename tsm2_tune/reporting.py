@@ -36,7 +36,7 @@ def report(
     tsm2-tune report h200.db --compare h100.db -o cards.html
 
     The page is one file, which needs no network: gains over cuBLAS, winners, a roofline, the course of each search,
-    times over two tunables, and trials. It needs the extra `report`: pip install 'tsm2-tune[report]'.
+    times over two tunables, and trials. It needs the package vl-convert-python.
     """
     into_file = output != "-"
     with display.waiting(f"reading {shown_name(database)}"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,17 +16,20 @@ import click
 
 from tsm2_tune.errors import ToolMissing, TuneError
 from tsm2_tune.printable import printable
-from tsm2_tune.tuner.addresses import is_address, shown_name
+from tsm2_tune.tuner.addresses import is_address, is_bundled, shown_name
 from tsm2_tune.tuner.stopping import stoppable
 from tsm2_tune.tuner.trial import in_a_line
 
 F = TypeVar("F", bound=Callable[..., Any])
+NAME = "tsm2-tune"  # of the command
 SEVERAL = ",..."  # the end of the metavar of an option that takes a list with commas
 OF_A_SIGNAL = 128  # plus the signal's number is the exit status, as in shells
 STOPPED = 130  # the exit status after Ctrl-C, as in shells
 MOST_CHARACTERS = 2000  # of a sentence
 _SECRET = re.compile(r"(://[^\s:/@]*):[^\s@]*@")  # in a database's address, given in a wrong place
 _LONG_WORD = re.compile(r"(\S{150})\S{100,}(\S{50})")  # longer than configurations and usual paths
+_ITEM = r"DIM(xDIM){1,3}(:\w+){0,2}".replace("DIM", r"([\d.e+:/*]+|[mnk])")  # of --shapes
+_SHAPES = re.compile(rf"@.+|{_ITEM}(,{_ITEM})*", re.ASCII | re.IGNORECASE)
 _LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # in a user's names and click's messages
 
 
@@ -60,6 +64,23 @@ def option(*names: str, **facts: Any) -> Callable[[F], F]:
     return click.option(*names, cls=Option, **facts)
 
 
+def is_shape(word: str) -> bool:
+    """Return whether the word looks like a value of --shapes."""
+    return _SHAPES.fullmatch(word) is not None
+
+
+def stray(ctx: click.Context, word: str) -> click.UsageError:
+    """Return the error for a word that the command does not take, with the option that it may be meant for."""
+    if word in getattr(ctx.find_root().command, "commands", ()):
+        meant = f": put the options behind the command {word!r}"
+    else:
+        is_database = Path(word).suffix == ".db" or is_address(word) or is_bundled(word)
+        option = "--shapes" if is_shape(word) else "--db" if is_database else "--output"
+        takes = any(option in one.opts for one in ctx.command.params)
+        meant = f": name it with {option}, as {option} {word}" if takes else ""
+    return click.UsageError(f"Got unexpected extra argument ({word}){meant}", ctx)
+
+
 class Command(click.Command):
     """A command that turns every error a user can cause into one sentence and exit status 2."""
 
@@ -67,18 +88,8 @@ class Command(click.Command):
         takes_more, ctx.allow_extra_args = ctx.allow_extra_args, True
         rest = super().parse_args(ctx, args)
         if rest and not takes_more and not ctx.resilient_parsing:
-            raise click.UsageError(f"Got unexpected extra argument ({rest[0]}){self._meant(ctx, rest[0])}", ctx)
+            raise stray(ctx, rest[0])
         return rest
-
-    def _meant(self, ctx: click.Context, word: str) -> str:
-        """Return the end of a sentence that suggests what the word may mean."""
-        if word in getattr(ctx.find_root().command, "commands", ()):
-            return f": put the options behind the command {word!r}"
-        names = {name for one in self.params for name in one.opts}
-        is_database = Path(word).suffix == ".db" or is_address(word)
-        likely = ("--db", "--output") if is_database else ("--output", "--db")
-        found = next((name for name in likely if name in names), None)
-        return f": name it with {found}, as {found} {word}" if found else ""
 
     def make_context(self, *arguments: Any, **named: Any) -> click.Context:
         with _one_sentence():  # --help and --version print already here
@@ -151,6 +162,13 @@ def ended_by_signals(ctx: click.Context, database: str, *, stderr: bool = False)
         with suppress(OSError):  # the terminal may be closed
             print_line(console(stderr=stderr), text)
         ctx.exit(OF_A_SIGNAL + getattr(stop, "number", signal.SIGINT))
+
+
+def program() -> str:
+    """Return the command's name as it is typed here: with its folder where PATH does not have it."""
+    typed = sys.argv[0]
+    is_off_path = os.path.basename(typed) == NAME and shutil.which(NAME) is None
+    return typed if is_off_path else NAME
 
 
 def tell(sentence: str) -> None:

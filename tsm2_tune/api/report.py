@@ -9,11 +9,12 @@ from os import PathLike
 from pathlib import Path
 
 from tsm2_tune.api.results import Exported
-from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.errors import InputError, ToolMissing, pip_install
 from tsm2_tune.generator.plain import plain_text
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.options import DEFAULT_DATABASE, ElementTypes, Products, Texts, file_name
 from tsm2_tune.selection import Selection, selected
+from tsm2_tune.tuner.addresses import tune_first
 from tsm2_tune.tuner.brief import TrialLine
 from tsm2_tune.tuner.export import refuse_database, refuse_unwritable, write
 from tsm2_tune.tuner.store import Store
@@ -76,7 +77,7 @@ def _bundle() -> Callable[[str], str]:
         from vl_convert import javascript_bundle
     except ImportError:
         raise ToolMissing(
-            "a report needs the package vl-convert-python: install it with `pip install 'tsm2-tune[report]'`"
+            f"a report needs the package vl-convert-python: {pip_install('vl-convert-python')}"
         ) from None
     bundle: Callable[[str], str] = javascript_bundle
     return bundle
@@ -108,5 +109,5 @@ def _page(
 def _nothing(selection: Selection, store: Store, every: Sequence[TrialLine]) -> str:
     """A sentence on that nothing stored is of the selection."""
     if not every:
-        return f"{store.path} has no trial yet: tune first"
+        return f"{store.path} has no trial yet: {tune_first(str(store.path))}"
     return selection.none_of("trial", [(Problem.parse(line.problem), line.cache) for line in every], store.path)

@@ -162,11 +162,11 @@ def options_of(
     """
     check_named("strategy", strategy, STRATEGIES)
     strategy_named(strategy)
-    seconds = None if budget is None else real("budget", budget) or None
     return Options(
         seed=whole("seed", seed, 0, MOST_SEED),
         max_trials=None if max_trials is None else whole("max_trials", max_trials, 1),
-        budget_seconds=None if seconds is None else _seconds("budget", seconds, MOST_BUDGET_SECONDS),
+        budget_seconds=_seconds("budget", 0.0 if budget is None else budget, MOST_BUDGET_SECONDS, may_be_zero=True)
+        or None,
         compile_limit_seconds=_seconds("compile_limit", compile_limit, MOST_LIMIT_SECONDS),
         run_limit_seconds=_seconds("run_limit", run_limit, MOST_LIMIT_SECONDS),
         retried=outcomes_of(retry, FAILURES),
@@ -207,9 +207,10 @@ def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> 
     return TuningResult(targets, merged.ended, tuple(chain.from_iterable(won)), merged.interrupted, left)
 
 
-def _seconds(name: str, value: float, most: float) -> float:
-    """Return the time in seconds. InputError for what is none, and outside these bounds."""
-    seconds = real(name, value)
-    if not 0 < seconds <= most:
-        raise InputError(f"{name} = {shown(value)}: expected seconds, above 0 and at most {most:g}")
+def _seconds(name: str, value: float, most: float, *, may_be_zero: bool = False) -> float:
+    """Return the time in seconds. Raise InputError for what is none, and outside these bounds."""
+    expected = f"seconds, above 0 and at most {most:g}"
+    seconds = real(name, value, expected)
+    if not (0 < seconds <= most or (may_be_zero and seconds == 0)):
+        raise InputError(f"{name} = {shown(value)}: expected {expected}")
     return seconds

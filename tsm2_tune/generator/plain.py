@@ -32,14 +32,14 @@ def whole(what: str, value: Any, least: int | None = None, most: int | None = No
     return number
 
 
-def real(what: str, value: Any) -> float:
-    """Return the real number as a float. Raise InputError for another value."""
+def real(what: str, value: Any, expected: str = "a number") -> float:
+    """Return the real number as a float. Raise InputError, which says what is `expected`, for another value."""
     try:
         if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError
         return float(value)
     except (TypeError, OverflowError):
-        raise InputError(f"{what} = {shown(value)}: expected a number") from None
+        raise InputError(f"{what} = {shown(value)}: expected {expected}") from None
 
 
 def plain_text(what: str, value: Any) -> str:

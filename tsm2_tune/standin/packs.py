@@ -12,7 +12,7 @@ from tsm2_tune.pretuned import PREFIX, Pretuned, for_card
 from tsm2_tune.standin.build import LEFT, digest, gpu_here, kept
 from tsm2_tune.tuner import cache
 from tsm2_tune.tuner import export as exports
-from tsm2_tune.tuner.addresses import is_address
+from tsm2_tune.tuner.addresses import is_address, tune_first
 from tsm2_tune.tuner.host.toolchain import compiler_command
 from tsm2_tune.tuner.importing.files import opened
 from tsm2_tune.tuner.processes import workplace
@@ -30,10 +30,7 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
     is of a GPU, ToolMissing without compiler.
     """
     if database and not is_address(database) and not os.path.exists(database):
-        raise InputError(
-            f"no database {database}: tune first, name another with --db, or take the kernels that the package brings"
-            " with --pretuned"
-        )
+        raise InputError(f"no database {database}: {tune_first(database)}, or take these with --pretuned")
     if gpu_here(tell) is None:
         return None
     with Store.open(database, create=False) as store:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -74,6 +75,20 @@ def is_address(name: str | PathLike[str]) -> bool:
     """Return whether it names no file: an address, also a mistyped one, or a connection string."""
     text = os.fspath(name)
     return any(is_one(text) for is_one in (_SCHEME.match, _MISTYPED.match, _KEYWORDS.search))
+
+
+def tune_first(name: str | PathLike[str]) -> str:
+    """Return the end of a sentence on a database without results: how to get some."""
+    from tsm2_tune.pretuned import pretuned  # a command line is parsed without it
+
+    text = os.fspath(name)
+    if text.lower() in [one.name for one in pretuned()]:
+        return f"did you mean {PREFIX}{text.lower()}, the kernels that the package brings?"
+    place = "" if text == "results.db" else f" --db {shlex.quote(shown_name(text))}"
+    return (
+        f"tune first (tsm2-tune --shapes 20480x16x20480{place}), or name another with --db, such as {PREFIX}h100,"
+        " the kernels that the package brings"
+    )
 
 
 def is_bundled(name: str | PathLike[str]) -> bool:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tsm2_tune import __version__
-from tsm2_tune.errors import DeviceError, InputError, ToolMissing, TuneError, WorkerError
+from tsm2_tune.errors import DeviceError, InputError, ToolMissing, TuneError, WorkerError, pip_install
 from tsm2_tune.tuner.addresses import EXAMPLE, is_address, without_password
 from tsm2_tune.tuner.claims import bury
 from tsm2_tune.tuner.events import Event, Noted, RunStarted
@@ -297,5 +297,5 @@ def _distributed() -> Any:
     try:
         import distributed
     except ModuleNotFoundError:
-        raise ToolMissing("--cluster needs Dask: pip install 'tsm2-tune[dask]'") from None
+        raise ToolMissing(f"--cluster needs Dask: {pip_install('distributed')}") from None
     return distributed

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tsm2_tune.errors import DeviceError, ToolMissing
+from tsm2_tune.errors import DeviceError, ToolMissing, pip_install
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import DTYPES, Dtype
 from tsm2_tune.generator.roofline import Ceilings, gflops_by_dtype
@@ -42,7 +42,9 @@ def driver() -> Any:
     try:
         import pycuda.driver as drv
     except ModuleNotFoundError:
-        raise ToolMissing("PyCUDA is not installed: pip install 'tsm2-tune[cuda]', or use --device cpu") from None
+        raise ToolMissing(
+            f"PyCUDA is not installed: {pip_install('pycuda', 'nvidia-ml-py')}, or use --device cpu"
+        ) from None
     except ImportError as error:
         raise DeviceError(f"no CUDA driver ({error}): use --device cpu, or --help to see what needs no GPU") from None
     try:

@@ -27,7 +27,7 @@ from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import layout, migrations
-from tsm2_tune.tuner.addresses import Address, is_bundled, place_of
+from tsm2_tune.tuner.addresses import Address, is_bundled, place_of, tune_first
 from tsm2_tune.tuner.mounts import UNCHANGED, Unchanged, free_bytes_of, network_of, refusal
 from tsm2_tune.tuner.openable import refuse_unopenable
 from tsm2_tune.tuner.repeating import repeated
@@ -176,7 +176,7 @@ class Database:
         if found:
             layout.refuse_others(connection, str(self.path), found)
         elif not create:
-            raise StoreError(f"{self.path} holds no results yet: tune first, or name another file with --db")
+            raise StoreError(f"{self.path} holds no results yet: {tune_first(str(self.path))}")
         return found
 
     def become_read_only(self, name: Path) -> None:

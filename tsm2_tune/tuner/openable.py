@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner.addresses import tune_first
 
 COMPANIONS = ("-journal", "-wal", "-shm")  # what SQLite looks for beside a file
 NAME_FOLLOWS = bytes.fromhex("d9d505f920a163d7")  # the end of a journal that names another one
@@ -19,7 +20,7 @@ def refuse_unopenable(path: Path, *, create: bool) -> None:
     if os.path.isdir(path):  # unlike Path's, these do not raise below a folder that cannot be read
         raise StoreError(f"{path} is a folder: name a file with --db")
     if not create and not os.path.exists(path):
-        raise StoreError(f"no database {path}: tune first, or name another file with --db")
+        raise StoreError(f"no database {path}: {tune_first(path)}")
     if os.path.exists(path) and not os.path.isfile(path):  # SQLite would wait for who writes into a FIFO
         raise StoreError(f"{path} is no regular file: name another with --db")
     _refuse_companions(path)

@@ -19,9 +19,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, MultipleResultsFound, NoResultFound
 
-from tsm2_tune.errors import StoreError, ToolMissing
+from tsm2_tune.errors import StoreError, ToolMissing, pip_install
 from tsm2_tune.tuner import migrations, server_layout
-from tsm2_tune.tuner.addresses import EXAMPLE, Address
+from tsm2_tune.tuner.addresses import EXAMPLE, Address, tune_first
 from tsm2_tune.tuner.repeating import Lost, until_kept
 from tsm2_tune.tuner.schema import APPLICATION_ID
 from tsm2_tune.tuner.server_layout import RECEIPT
@@ -117,7 +117,7 @@ class Server:
         with self.transaction() as connection:
             found = server_layout.found_version(connection, self._place)
         if found == 0 and not create:
-            raise StoreError(f"{self._place} holds no results yet: tune first, or name another with --db")
+            raise StoreError(f"{self._place} holds no results yet: {tune_first(self._place)}")
         if not create and found == migrations.version():
             return
         with self.transaction(writes=True) as connection:
@@ -271,9 +271,7 @@ def _engine(address: Address) -> Engine:
     try:
         import psycopg  # noqa: F401
     except ImportError:
-        raise ToolMissing(
-            f"{address} needs the package psycopg: install it with `pip install 'tsm2-tune[postgresql]'`"
-        ) from None
+        raise ToolMissing(f"{address} needs the package psycopg: {pip_install('psycopg[binary]')}") from None
     url = url_of(address)
     connection = {name: value for name, value in CONNECTION.items() if name not in url.query}
     try:

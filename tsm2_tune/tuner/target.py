@@ -9,6 +9,7 @@ from tsm2_tune.errors import DeviceError, InputError
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.plain import plain
 from tsm2_tune.generator.profiles import DRIVER_NAMES, PROFILES, profile_named
+from tsm2_tune.tuner.addresses import tune_first
 from tsm2_tune.tuner.basis import basis, tools
 from tsm2_tune.tuner.cache import refuse_noexec
 from tsm2_tune.tuner.compiler import Toolchain
@@ -132,7 +133,7 @@ def stored_target(known: Sequence[str], spec: str | None, path: str) -> tuple[st
     if name not in known:
         stored = ", ".join(map(repr, known))
         raise InputError(
-            f"no trial of the device {name!r} in {path}: " + (f"it has {stored}" if stored else "tune first")
+            f"no trial of the device {name!r} in {path}: " + (f"it has {stored}" if stored else tune_first(path))
         )
     return name, limits
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tsm2_tune
-from tsm2_tune.errors import TuneError
+from tsm2_tune.errors import TuneError, pip_install
 from tsm2_tune.tuner.cache import refuse_noexec, working_parent
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.host.toolchain import compiler_command, host_toolchain
@@ -49,7 +49,7 @@ def extras(question: Question) -> list[Finding]:
     text = ", ".join([*here, *([f"no {', '.join(missing)}"] if missing else [])])
     if question.gpu is not None and not found["pynvml"]:
         means = "trials do not record the GPU's clock"
-        return [note("packages", text, means=means, remedy="pip install 'tsm2-tune[cuda]'")]
+        return [note("packages", text, means=means, remedy=pip_install("nvidia-ml-py"))]
     return [ok("packages", text, **found)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tsm2_tune.errors import ToolMissing
+from tsm2_tune.errors import ToolMissing, pip_install
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.tuner.strategies.grid import Grid
@@ -39,9 +39,7 @@ def require_optuna() -> None:
     try:
         import optuna
     except ImportError:
-        raise ToolMissing(
-            "Optuna is not installed: pip install 'tsm2-tune[optuna]', or name another --strategy"
-        ) from None
+        raise ToolMissing(f"Optuna is not installed: {pip_install('optuna')}, or name another --strategy") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 

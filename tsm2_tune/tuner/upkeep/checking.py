@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, and_, distinct, exists, func, 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import forgetting, layout, migrations, quarantine, schema, stamps, stored
-from tsm2_tune.tuner.addresses import Address
+from tsm2_tune.tuner.addresses import Address, tune_first
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database, code_of
 from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
@@ -78,7 +78,7 @@ def _findings(database: Database) -> list[Finding]:
     with database.transaction() as connection:
         version = migrations.found_version(connection, path)
     if version == 0:
-        raise StoreError(f"{path} holds no results yet: tune first, or name another file with --db")
+        raise StoreError(f"{path} holds no results yet: {tune_first(path)}")
     found = list(_in_file(database, version))
     if any(one.state is State.PROBLEM for one in found):
         return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner import database as databases
 from tsm2_tune.tuner import migrations
-from tsm2_tune.tuner.addresses import Address
+from tsm2_tune.tuner.addresses import Address, tune_first
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.server import schema_at
 
@@ -49,7 +49,7 @@ def migrate(place: Path | Address, *, keep: bool) -> Migrated:
 def _migrated(place: Path | Address, *, keep: bool) -> Migrated:
     before, now = _schema_of(place), migrations.version()
     if before == 0:
-        raise StoreError(f"{place} holds no results yet: tune first, or name another with --db")
+        raise StoreError(f"{place} holds no results yet: {tune_first(str(place))}")
     if before == now:
         return Migrated(before, now, (), None)
     kept = _kept(place, before) if keep and isinstance(place, Path) else None
