@@ -63,7 +63,7 @@ def test_a_choice_says_what_it_rests_on(module: ModuleType) -> None:
         f"{near.winner.config} with {near.launch.splits} splits: measured at 20480x8x{near.winner.k};"
         f" with the L2 clean {near.expected_us:.1f} us predicted, from {near.winner.median_us:.1f} us there"
         " and times at 1 other shape,"
-        f" the vendor {near.vendor_us:.1f} us"
+        f" cuBLAS's gemm {near.vendor_us:.1f} us"
     )
     assert not near.loses
 

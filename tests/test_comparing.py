@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,9 @@ import tsm2_tune
 from tests.command import run
 from tests.exchanged import tuned_database
 from tests.fabricated import plain_sql
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.export.fitting import distance
+from tsm2_tune.tuner.store import Store
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 
@@ -27,6 +33,49 @@ def test_predict_tells_measured_and_predicted_gains() -> None:
     assert between["x_vendor"] == between["vendor_us"] / between["kernel_us"]
     assert f"{between['kernel_us']:.1f} us predicted" in between["reason"]
     assert "as the transposed product 30000x12x5000" in wide["reason"]
+
+
+@pytest.mark.parametrize("shape", ["5000000x8x8", "8x5000000x8"])
+def test_predict_and_best_compare_with_the_same_routine(shape: str) -> None:
+    op = {"5000000x8x8": "nn", "8x5000000x8": "ttt"}[shape]  # of the kernel, which may compute the transposed product
+    (row,) = tsm2_tune.best("pretuned:h100", products="5000000x8x8", dtype="f32", op=op)
+    assert row.cublas_us is not None
+    assert row.vendor_us is not None
+    assert row.vendor_us < 0.95 * row.cublas_us  # cuBLASLt's is faster there
+    (found,) = predicted("h100", shape)
+    assert (found["vendor_us"], found["x_vendor"]) == (row.vendor_us, row.x_cublas)
+    assert f"cublasSgemm {row.cublas_us:.1f} us" in found["reason"]  # by which the module decides
+
+
+def predicted(card: str, shapes: str) -> list[dict[str, Any]]:
+    said = run("predict", "--device", card, "--shapes", shapes, "--json")
+    assert (said.exit_code, said.stderr) == (0, "")
+    return list(json.loads(said.stdout)["problems"])
+
+
+@pytest.mark.parametrize("shape", ["30000x12x5000", "12x30000x5000"])
+def test_predict_names_the_nearest_shape_at_which_the_kernel_was_measured(shape: str) -> None:
+    (found,) = predicted("h100", shape)
+    op = "ttt" if "transposed" in found["reason"] else "nn"
+    with Store.open("pretuned:h100", create=False) as store:
+        trials = store.current("NVIDIA H100 80GB HBM3", alike=Problem(8, 8, 8, "f32", op))
+    digests = {one.source_digest for one in trials if one.config.text == found["chosen"]}
+    same = [one.problem for one in trials if {one.source_digest} == digests and one.cache == found["cache"]]
+    asked = Problem.parse(f"{shape}:f32")
+    whole = [one for one in same if {one.m % 4, one.n % 4, one.k % 4} == {0}]  # others have lines of another kind
+    kept = [Problem(one.n, one.m, one.k, "f32") if op == "ttt" else one for one in whole]
+    assert found["distance"] == pytest.approx(min(distance(one, asked) for one in kept))
+    assert found["measured_at"] in {f"{one.m}x{one.n}x{one.k}" for one in kept}
+
+
+def test_predict_reads_what_it_has_found_before() -> None:
+    predicted("h100", "30000x12x5000")
+    script = (
+        "import sys; from tsm2_tune.predicting import predict;"
+        "predict(['--device', 'h100', '--shapes', '30000x12x5000'], standalone_mode=False);"
+        "sys.exit(bool({'sqlalchemy', 'jinja2'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
 def test_predict_says_what_an_exported_module_says(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +20,7 @@ from tsm2_tune.winners import layout_text, product_text, spread_percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tsm2_tune.pretuned import Pretuned
     from tsm2_tune.tuner.export.compared import Compared
     from tsm2_tune.tuner.target import Target
 
@@ -58,17 +60,16 @@ def compare(
     from tsm2_tune.options import problems_of
 
     problems = problems_of(shapes, dtypes, ops, layout, math)
-    from tsm2_tune.tuner.export.chosen import choices
+    from tsm2_tune.tuner.chosen import choices
     from tsm2_tune.tuner.export.compared import compared
-    from tsm2_tune.tuner.store import Store
     from tsm2_tune.tuner.target import default_spec, find_target
 
     target = find_target(spec if spec is not None else default_spec())
-    place = database if database is not None else _pack_of(target)
+    source = database if database is not None else _text_of(target)
+    place = source if isinstance(source, str) else PREFIX + source.name
     state = target.cache(cache)
     with ended_by_signals(ctx, place, stderr=as_json), display.waiting("comparing"):
-        with Store.open(place, create=False) as store:
-            chosen = choices(store, _device_of(target, store.devices()), problems, tell)
+        _, chosen = choices(source, problems, partial(_device_of, target), tell)
         found = list(compared(target, chosen, state, wait=tell if wait else None))
     facts = [_facts(one) for one in found]
     if as_json:
@@ -80,14 +81,14 @@ def compare(
         ctx.exit(1)
 
 
-def _pack_of(target: Target) -> str:
-    """Return the name of the pretuned kernels for the device. Raise InputError if there are none."""
+def _text_of(target: Target) -> Pretuned:
+    """Return the pretuned kernels for the device. Raise InputError if there are none."""
     from tsm2_tune.pretuned import for_card
 
     found = None if target.is_host else for_card(target.identity.name, target.identity.compute_capability)
     if found is None:
         raise InputError(f"no kernels are pretuned for {target.identity.name}: name a database of it with --db")
-    return PREFIX + found.name
+    return found
 
 
 def _device_of(target: Target, stored: Sequence[str]) -> str:

@@ -11,13 +11,13 @@ import click
 from tsm2_tune import display
 from tsm2_tune.command_options import json_option, shapes_options
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.addresses import PREFIX
 from tsm2_tune.usage import Command, option, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tsm2_tune.tuner.export.chosen import Choice
+    from tsm2_tune.pretuned import Pretuned
+    from tsm2_tune.tuner.chosen import Choice
 
 kernels_option = option(
     "--db",
@@ -44,36 +44,41 @@ def predict(
     tsm2-tune predict --device h100 --shapes 30000x12x5000
     tsm2-tune predict --db results.db --shapes 30000x12x5000,16x16x1000000 --dtype f64 --json
 
-    An exported module of these kernels is made and asked what it would do. For each problem: the time of the kernel
-    that it chooses, that of cuBLAS and the ratio of both, whether that was measured at the shape or is predicted,
-    and the shape that the kernel was measured at, with its distance: 0.7 is twice as long in one of m, n and k.
+    For each problem: the time of the kernel that an exported module would choose, that of the faster one of cuBLAS
+    and cuBLASLt, as in `tsm2-tune best`, and the ratio of both. A time is measured at the shape, or predicted. Then
+    come the nearest shape at which the kernel was measured and how far away that is: 0.7 is twice as long in one of
+    m, n and k. Below stands what the module decides by: it leaves a problem to cuBLAS's gemm if that is faster.
     """
     from tsm2_tune.options import problems_of
 
     problems = problems_of(shapes, dtypes, ops, layout, math)
-    from tsm2_tune.tuner.export.chosen import choices
-    from tsm2_tune.tuner.store import Store
-    from tsm2_tune.tuner.target import stored_target
+    from tsm2_tune.tuner.chosen import choices
 
-    place = database if database is not None else _pack_of(spec)
-    with Store.open(place, create=False) as store, display.waiting(f"asking the kernels of {place}"):
-        device = stored_target(store.devices(), None if database is None else spec, place)[0]
-        found = choices(store, device, problems, tell)
+    source = database if database is not None else _text_of(spec)
+    with display.waiting("asking the kernels"):
+        device, found = choices(source, problems, lambda known: _device_of(known, spec, database), tell)
     if as_json:
         click.echo(json.dumps({"device": device, "problems": [_facts(one) for one in found]}, indent=2))
     else:
         _print(device, found)
 
 
-def _pack_of(spec: str | None) -> str:
-    """Return the name of the kernels that the package brings for the card. Raise InputError if there are none."""
+def _text_of(spec: str | None) -> Pretuned:
+    """Return the kernels that the package brings for the card. Raise InputError if there are none."""
     from tsm2_tune.pretuned import pretuned
 
-    names = [one.name for one in pretuned()]
-    if spec is None or spec.lower() not in names:
+    texts = {one.name: one for one in pretuned()}
+    if spec is None or spec.lower() not in texts:
         asked = "no card is named" if spec is None else f"the package brings no kernels for {spec!r}"
-        raise InputError(f"{asked}: name one of {', '.join(names)} with --device, or a database with --db")
-    return PREFIX + spec.lower()
+        raise InputError(f"{asked}: name one of {', '.join(texts)} with --device, or a database with --db")
+    return texts[spec.lower()]
+
+
+def _device_of(known: Sequence[str], spec: str | None, database: str | None) -> str:
+    """Return the device of the database that is named."""
+    from tsm2_tune.tuner.target import stored_target
+
+    return stored_target(known, spec, database or "")[0]
 
 
 def _facts(one: Choice) -> dict[str, Any]:
@@ -81,11 +86,11 @@ def _facts(one: Choice) -> dict[str, Any]:
     return {
         "problem": one.asked.text,
         "kernel_us": match.expected_us,
-        "vendor_us": match.vendor_us,
+        "vendor_us": one.vendor_us,
         "x_vendor": one.ratio,
         "is_measured": match.distance == 0,
-        "measured_at": "x".join(map(str, (match.winner.m, match.winner.n, match.winner.k))),
-        "distance": match.distance,
+        "measured_at": "x".join(map(str, one.measured_at)),
+        "distance": one.distance,
         "cache": match.winner.cache,
         "chosen": "vendor" if one.is_vendors else match.winner.config,
         "reason": one.reason,
@@ -110,7 +115,7 @@ def _print(device: str, found: Sequence[Choice]) -> None:
         for row in rows
     ]
     heads = ["problem", "us", "cuBLAS us", "x", "time", "measured at", "distance"]
-    styles = ["yellow" if one.is_vendors else "" for one in found]
+    styles = ["yellow" if one.is_vendors or (one.ratio or 1.0) < 1 else "" for one in found]
     display.print_table(console, heads, cells, right=(1, 2, 3, 6), dropped=(5,), styles=styles)
     display.print_line(console, closing_text([one.ratio for one in found]))
     for row in rows:

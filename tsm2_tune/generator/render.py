@@ -63,29 +63,29 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
         "about": family.summary,
         **{name: value for name, value in config.tunables.items() if name not in config.launch_tunables()},
         **family.context(config, problem),
+        "several_splits": config.has_splits,
+        "config": config.kernel_text,
+        "kernel": config.family,
+        "op": problem.op,
+        "dtype": problem.dtype,
+        "conjugated_a": problem.conjugated[0],
+        "conjugated_b": problem.conjugated[1],
     }
-    text = filled(
-        family.template,
-        {
-            **values,
-            "constants": Constants.of(type(config), values),
-            "several_splits": config.has_splits,
-            "config": config.kernel_text,
-            "kernel": config.family,
-            "op": problem.op,
-            "dtype": problem.dtype,
-            "conjugated_a": problem.conjugated[0],
-            "conjugated_b": problem.conjugated[1],
-        },
-        OF_KERNELS,
-    )
     return KernelSource(
         kernel=config.family,
-        text=with_headers(text),
+        text=_kernel_text(config.family, **values),
         defines=index_defines(problem.index_bits),
         launch=family.launch(config, problem),
         dtype_name=problem.dtype_name,
     )
+
+
+@lru_cache(maxsize=TEXTS_AT_HAND, typed=True)
+def _kernel_text(family_name: str, /, **values: Any) -> str:
+    """Fill the template of a family: once for all shapes and launches, of which no value depends."""
+    family = family_named(family_name)
+    constants = Constants.of(family.config_type, values)
+    return with_headers(filled(family.template, {**values, "constants": constants}, OF_KERNELS))
 
 
 def support_source(dtype_names: Collection[str] = tuple(DTYPES)) -> str:

@@ -141,7 +141,8 @@ class Match:
             others = f" and times at {count} other shape{'s' if count > 1 else ''}" if count else ""
             times.append(f"from {w.median_us:.1f} us there{others}")
         if self.vendor_us is not None:
-            times.append(f"{w.vendor_routine if self.distance == 0 else 'the vendor'} {self.vendor_us:.1f} us")
+            routine = w.vendor_routine if self.distance == 0 else "cuBLAS's gemm"
+            times.append(f"{routine} {self.vendor_us:.1f} us")
         return f"{shape}; {', '.join(times)}"
 
     @property

@@ -13,8 +13,8 @@ from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.tuner import cache, job, suggested
+from tsm2_tune.tuner.chosen import Choice
 from tsm2_tune.tuner.events import FinalFailure
-from tsm2_tune.tuner.export.chosen import Choice
 from tsm2_tune.tuner.export.fitting import launches
 from tsm2_tune.tuner.locks import device_lock
 from tsm2_tune.tuner.measure import Effort

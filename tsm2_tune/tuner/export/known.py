@@ -57,7 +57,7 @@ def known_of(store: Store, winners: Mapping[int, TrialRecord], *, vendor: bool =
         device, card = run.identity.name, _card(run)
         if card is not None and of_runs.get(device, "") <= run.started_at:
             cards[device], of_runs[device] = card, run.started_at
-    between = _vendor(store, winners) if vendor else {}
+    between = vendor_between(store, winners, of_gemm=True) if vendor else {}
     return Known(divisions, cards, dict(_elsewhere(store, winners)), between)
 
 
@@ -107,8 +107,11 @@ def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str], dic
     return found
 
 
-def _vendor(store: Store, winners: Mapping[int, TrialRecord]) -> dict[int, VendorElsewhere]:
-    """Return the right times of cuBLAS's own routine between tuned shapes, each under the nearest winner."""
+def vendor_between(store: Store, winners: Mapping[int, TrialRecord], *, of_gemm: bool) -> dict[int, VendorElsewhere]:
+    """Return the times between tuned shapes of cuBLAS's gemm, or of the faster one of cuBLAS and cuBLASLt, if right.
+
+    Each is beside the nearest winner, by the number of its trial.
+    """
     found: dict[int, list[tuple[int, int, int, float]]] = {}
     for (device, *_), alike in _alike(winners).items():
         for cache in sorted({trial.cache for trial in alike.values()}):
@@ -116,9 +119,10 @@ def _vendor(store: Store, winners: Mapping[int, TrialRecord]) -> dict[int, Vendo
             kind = next(iter(places.values()))
             for row in store.best(device=device, cache=cache, alike=kind, between=True):
                 p = row.problem
-                if row.cublas_us is not None and row.cublas_right:
+                us, is_right = (row.cublas_us, row.cublas_right) if of_gemm else (row.vendor_us, row.vendor_right)
+                if us is not None and is_right:
                     nearest = min(places, key=lambda one, p=p, at=places: (distance(p, at[one]), one))  # type: ignore[misc]
-                    found.setdefault(nearest, []).append((p.m, p.n, p.k, row.cublas_us))
+                    found.setdefault(nearest, []).append((p.m, p.n, p.k, us))
     return {trial_id: tuple(sorted(times)) for trial_id, times in found.items()}
 
 
