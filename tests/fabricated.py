@@ -316,6 +316,7 @@ ADDED = (  # by each migration: table, and column where it added no whole table
         ("trial", "first_basis"),
     ),
     (("trial", "verified_code"),),
+    (("trial", "space_configurations"),),
 )
 
 

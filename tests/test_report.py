@@ -12,7 +12,7 @@ import pytest
 from tests.fabricated import GPU, PROBLEM, tuning_run
 from tests.reported import DETAIL, OTHER, Page, data_of, page_of, read, tried
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.html import bounds, charts, comparing, convergence, gains, heat_maps, roofline, trials
+from tsm2_tune.html import bounds, charts, comparing, completeness, convergence, gains, heat_maps, roofline, trials
 from tsm2_tune.html.page import page
 from tsm2_tune.html.reading import Contents, TrialRow
 from tsm2_tune.html.tables import Table, columnar, fixed, rounded
@@ -160,8 +160,9 @@ def test_the_roofline_bends_where_memory_and_arithmetic_take_as_long(own: Conten
 
 
 def test_a_search_has_steps_where_its_best_changes(own: Contents) -> None:
-    found, note = convergence.searches(own.trials)
-    assert note == ""
+    groups, untold = convergence.by_search(own.trials)
+    found, note = convergence.searches(groups)
+    assert untold == note == ""
     steps = [(step.trials, step.seconds, step.best_us) for step in found[0].steps]
     assert steps == [
         (1, 3.0, 496.0), (2, 6.0, 492.0), (3, 9.0, 476.0), (4, 12.0, 472.0), (5, 15.0, 456.0), (6, 18.0, 452.0),
@@ -174,18 +175,45 @@ def test_trials_that_a_search_did_not_ask_for_are_none_of_its_own(own: Contents)
     """Where one says of which strategy it is, all of its search do; what says nothing was tried beside."""
 
     def counted(rows: Sequence[TrialRow]) -> list[int]:
-        return sorted(one.trials for one in convergence.searches(rows)[0])
+        return sorted(one.trials for one in convergence.searches(convergence.by_search(rows)[0])[0])
 
     one, *others = own.trials
     assert counted(own.trials) == [2, 8]
     assert counted([replace(one, strategy="model"), *others]) == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((10, 40, None), (3, 40)),  # of several spaces the largest
+        ((3, 3, 3), (3, 3)),
+        ((2, 2, 2), None),  # no space has all that was tried
+        ((None, None, None), None),
+    ],
+)
+def test_searches_say_how_much_of_their_space_they_tried(
+    own: Contents, sizes: Sequence[int | None], expected: tuple[int, int] | None
+) -> None:
+    trials = [replace(one, space_configurations=size) for one, size in zip(own.trials, sizes, strict=False)]
+    found = completeness.coverages([trials])
+    assert [(one.tried, one.configurations) for one in found] == ([expected] if expected else [])
+
+
+def test_the_page_shows_the_completeness_of_searches(own: Contents) -> None:
+    sizes = {PROBLEM: 1840, OTHER: 2}
+    known = [replace(one, space_configurations=sizes[one.problem]) for one in own.trials]
+    text = page_of(replace(own, trials=tuple(known))).root.whole_text()
+    assert "Configurations tried: 10 of 1,842 (0.5 %) in 2 searches, of which 1 tried all. The others ended" in text
+    assert "Completeness of each search" in text
+    assert "1,840" in text
+    assert "Completeness" not in page_of(own).root.whole_text()  # of an older schema
+
+
 def test_imported_and_superseded_trials_are_of_no_search(own: Contents) -> None:
     imported = [replace(one, total_seconds=0.0) for one in own.trials]
-    found, note = convergence.searches(imported)
+    found, note = convergence.by_search(imported)
     assert (found, note.startswith("2 problems were imported")) == ([], True)
-    assert convergence.searches([replace(one, is_superseded=True) for one in own.trials]) == ([], "")
+    assert convergence.by_search([replace(one, is_superseded=True) for one in own.trials]) == ([], "")
     assert roofline.points([replace(one, is_superseded=True) for one in own.trials], ())[0] == []
 
 

@@ -48,7 +48,7 @@ def test_the_summary_comes_first(own: Contents) -> None:
     found = page_of(own)
     titles = [one.whole_text() for one in found.root.all("h2")]
     assert titles == [
-        "What was gained", "Best by shape", "Roofline", "Convergence of the searches", "Time over two tunables",
+        "What was gained", "Best by shape", "Roofline", "Searches", "Time over two tunables",
         "Each trial",
     ]  # fmt: skip
     (summary,) = (one for one in found.root.all("section") if one.attributes["id"] == "summary")

@@ -24,28 +24,27 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The trials of one problem on one device, in one state of the L2 and with one compiler, in their order."""
+    """How the best time of a search fell."""
 
-    problem: str
-    device: str
-    cache: str
+    name: str
     steps: tuple[Step, ...]  # where the best time changes, and the end
     trials: int
     seconds: float
-
-    @property
-    def name(self) -> str:
-        return f"{self.problem} on {self.device}, L2 {self.cache}"
 
     @property
     def best_us(self) -> float:
         return self.steps[-1].best_us
 
 
-def searches(trials: Sequence[TrialRow]) -> tuple[list[Search], str]:
-    """Those that found something, with most trials first; and what is left out.
+def name_of(trial: TrialRow) -> str:
+    """Return the name of the trial's search."""
+    return f"{trial.problem.text} on {trial.device}, L2 {trial.cache}"
 
-    Trials that were imported from a text have no seconds: they are of no search.
+
+def by_search(trials: Sequence[TrialRow]) -> tuple[list[list[TrialRow]], str]:
+    """Return the trials of each search, and a sentence on trials of none: those imported from a text have no seconds.
+
+    A search has the trials of one problem on one device, in one state of the L2 and with one compiler.
     """
     with_strategy = {(one.device, one.problem, one.cache) for one in trials if one.strategy}
     own = [
@@ -57,14 +56,17 @@ def searches(trials: Sequence[TrialRow]) -> tuple[list[Search], str]:
     ]
     groups = grouped(own, lambda one: (one.device, one.problem, one.cache, one.basis))
     timed = [group for group in groups if sum(one.total_seconds for one in group) > 0]
-    found = [search for group in timed for search in _search(group)]
+    untimed = len(groups) - len(timed)
+    note = f"{untimed:,} problems were imported from a text, which tells no order and no seconds." if untimed else ""
+    return timed, note
+
+
+def searches(groups: Sequence[Sequence[TrialRow]]) -> tuple[list[Search], str]:
+    """Return the searches of these trials that found something, with most trials first, and what is left out."""
+    found = [search for group in groups for search in _search(group)]
     found.sort(key=lambda one: -one.trials)
     note = left_out("searches", min(len(found), MOST_SEARCHES), len(found), "those with most trials")
-    if len(timed) < len(groups):
-        note += (
-            f" {len(groups) - len(timed):,} problems were imported from a text, which tells no order and no seconds."
-        )
-    return found[:MOST_SEARCHES], note.strip()
+    return found[:MOST_SEARCHES], note
 
 
 def _search(group: Sequence[TrialRow]) -> Iterator[Search]:
@@ -76,8 +78,7 @@ def _search(group: Sequence[TrialRow]) -> Iterator[Search]:
             steps.append(Step(number, seconds, one.median_us))
     if steps:
         steps.append(Step(len(group), seconds, steps[-1].best_us))
-        first = group[0]
-        yield Search(first.problem.text, first.device, first.cache, tuple(steps), len(group), seconds)
+        yield Search(name_of(group[0]), tuple(steps), len(group), seconds)
 
 
 def lines(found: Sequence[Search]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from tsm2_tune.html import charts, comparing, convergence, gains, heat_maps, roofline, trials
+from tsm2_tune.html import charts, comparing, completeness, convergence, gains, heat_maps, roofline, trials
 from tsm2_tune.html.bounds import grouped
 from tsm2_tune.html.reading import Contents
 from tsm2_tune.html.tables import Table, columnar
@@ -157,9 +157,13 @@ def _roofline(own: Contents) -> Section | None:
 
 
 def _convergence(own: Contents) -> Section | None:
-    found, note = convergence.searches(own.trials)
+    groups, untold = convergence.by_search(own.trials)
+    covered = completeness.coverages(groups)
+    tables = tuple(one for one in (completeness.table(covered),) if one.rows)
+    said_of_all = _said(untold, completeness.sentence(covered, len(groups)))
+    found, note = convergence.searches(groups)
     if not found:
-        return Section("convergence", "Convergence of the searches", (note,)) if note else None
+        return Section("convergence", "Searches", said_of_all, tables=tables) if said_of_all else None
     names = tuple(one.name for one in found)
     data = {"lines": columnar(convergence.lines(found), ("search", "trial", "seconds", "us", "over"))}
     label = f"The best time so far of {len(found)} searches over the number of trials, or over seconds"
@@ -169,7 +173,8 @@ def _convergence(own: Contents) -> Section | None:
     said += " search is drawn bold."
     chart = Chart("convergence", label, charts.convergence(names), data)
     folded = (convergence.table(found),)
-    return Section("convergence", "Convergence of the searches", _said(said, note), chart, folded=folded)
+    sentences = (*said_of_all, *_said(said, note))
+    return Section("convergence", "Searches", sentences, chart, tables=tables, folded=folded)
 
 
 def _heat_maps(own: Contents) -> Section | None:

@@ -163,9 +163,10 @@ class Turn:
     def tried(
         self, search: Search, again: Again, *, strategy: str | None = None
     ) -> Iterator[TrialStored | TrialInterrupted]:
-        """Try the candidates of the search; what ended is stored while the next kernel runs, with the strategy's
-        name.
+        """Try the candidates of the search, and store ended trials while the next kernel runs, with the strategy's
+        name and how many configurations the space has.
         """
+        configurations = len(self.space.kept) if strategy else None
         ended: list[Trial] = []  # and not stored yet
         told: list[TrialStored] = []  # what is stored, to be
         stored_at = time.monotonic()
@@ -183,7 +184,14 @@ class Turn:
                 if trial.outcome is Outcome.INTERRUPTED:
                     yield TrialInterrupted(trial)
                     continue
-                ended.append(replace(trial, is_between=self.is_between, strategy=strategy))
+                ended.append(
+                    replace(
+                        trial,
+                        is_between=self.is_between,
+                        strategy=strategy,
+                        space_configurations=configurations,
+                    )
+                )
                 store(LATEST_SECONDS)
                 while told:
                     yield told.pop(0)

@@ -254,6 +254,11 @@ def _to_23(connection: Connection) -> None:
     _add_columns(connection, [(schema.trial, "verified_code")])
 
 
+def _to_24(connection: Connection) -> None:
+    """A trial says how many configurations the space of its search had; before, nobody stored it."""
+    _add_columns(connection, [(schema.trial, "space_configurations")])
+
+
 def _add_columns(connection: Connection, columns: Iterable[tuple[Table, str]]) -> None:
     """Add these columns, but for those that are there, as in a table made just now."""
     there = inspect(connection)
@@ -288,6 +293,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _to_21,
     _to_22,
     _to_23,
+    _to_24,
 )
 FIRST_ON_SERVERS = 20  # migrations from it on are of servers too
 

@@ -105,5 +105,6 @@ def trial_values(trial: Trial) -> dict[str, Any]:
         "is_between": int(trial.is_between),
         "superseded": 0,
         "strategy": trial.strategy,
+        "space_configurations": trial.space_configurations,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }

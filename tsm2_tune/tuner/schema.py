@@ -137,6 +137,8 @@ trial = Table(
     Column("first_basis", Text),  # a superseded trial's basis when it was tried; NULL of one that counts
     # Digests of the machine code that full_verdict is of, by each width of index; NULL where nobody stored it.
     Column("verified_code", Text),
+    # Configurations in the space of the search that tried it; NULL if none did, or if nobody stored it.
+    Column("space_configurations", Integer),
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )

@@ -301,6 +301,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         cache=Cache(values["cache"]),
         is_between=bool(values["is_between"]),
         strategy=values["strategy"],
+        space_configurations=values["space_configurations"],
     )
 
 

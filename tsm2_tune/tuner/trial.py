@@ -140,6 +140,7 @@ class Trial:
     cache: Cache = Cache.CLEAN  # what its measurement is of, or was to be
     is_between: bool = False  # of no search: tried to know what its kernel takes at a shape between tuned ones
     strategy: str | None = None  # of the search that tried it; None where none did, or where nobody stored it
+    space_configurations: int | None = None  # in the space of that search; None as for the strategy
     hung: bool = False  # it timed out, and did not end on small problems either; not stored
 
 

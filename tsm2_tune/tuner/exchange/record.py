@@ -36,9 +36,8 @@ from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.vendor import storing
 
 NAME, VERSION = "tsm2_tune", 2
-LATER = frozenset(
-    {"slowed", "first_basis"}
-)  # members that older versions did not write; left out where they are null
+# Members that older versions did not write; left out if they are null.
+LATER = frozenset({"slowed", "first_basis", "space_configurations"})
 RATIO = "verdict_worst_ratio"  # infinite where a value is NaN; JSON has no infinity, and null stands for it
 
 
