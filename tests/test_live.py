@@ -57,7 +57,7 @@ def test_the_lines_of_progress_are_whole(width: int) -> None:
             shown.show(TrialStored(trial(123456.7), trial_id))
     last = printed(console).rpartition("0/12")[2].split()  # Live draws it again and again
     assert last[:1] == ["problems"]
-    assert {PROBLEM.text, "131/12800", "left", "123456.7", "13.6", "GB/s,", "0", "%", "floor"} <= set(last)
+    assert {PROBLEM.text, "131/12800", "left,", "finals", "123456.7", "13.6", "GB/s,", "0", "%", "floor"} <= set(last)
 
 
 def test_the_best_is_told_beside_the_vendor_where_a_final_has_measured_it() -> None:
@@ -81,7 +81,9 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
         shown.show(ProblemEnded(PROBLEM, 3, 3, 0, 125, 0, 0, None, Why.BUDGET))
     counted, ended = printed(console).splitlines()
     of_best = r"best 400\.0 us, .* of the floor"
-    assert re.fullmatch(rf"1/12 {PROBLEM.text}: 3 of 128 trials, \d+ (s|min) of search left; {of_best}", counted)
+    assert re.fullmatch(
+        rf"1/12 {PROBLEM.text}: 3 of 128 trials, \d+ (s|min) of search left, then finals; {of_best}", counted
+    )
     assert ended == (
         f"1/12 {PROBLEM.text}: no configuration gave a right result (3 new trials; --budget spent, 125 more possible)"
     )
@@ -158,19 +160,33 @@ def test_a_long_trial_is_not_silent(monkeypatch: pytest.MonkeyPatch, terminal: b
     phases = Phases()
     with live.Display(console, Options(), 2, phases) as shown:
         time.sleep(0.3)
-        assert "waiting" not in printed(console), "there is no problem yet"
+        assert printed(console).count(" s)") == 0, "there is no problem yet"
         shown.show(started(128))
         phases.enter("compilers")
-        wait_until(lambda: printed(console).count("waiting for ") >= 2)
+        wait_until(lambda: printed(console).count(": compiling (") >= 2)
         phases.enter("timing")
         shown.show(TrialStored(trial(500.0), 1))
-        wait_until(lambda: "waiting for timing" in printed(console))
+        wait_until(lambda: ": timing (" in printed(console))
         shown.show(ProblemEnded(PROBLEM, 1, 1, 0, 127, 0, 0, None, Why.BUDGET))
         ended = printed(console)
         time.sleep(0.5)
-        assert "waiting" not in printed(console)[len(ended) :], "the problem has ended"
-    pattern = rf"{'' if terminal else '1/2 '}20480x16x20480:f32: waiting for compilers \(\d+ s\)"
+        assert " s)" not in printed(console)[len(ended) :], "the problem has ended"
+    pattern = rf"{'' if terminal else '1/2 '}20480x16x20480:f32: compiling \(\d+ s\)"
     assert len(re.findall(pattern, ended)) >= 2
+
+
+def test_finals_show_their_phase_and_no_time_that_is_not_known() -> None:
+    console, now, phases = on_screen(200), [0.0], Phases()
+    with live.Display(console, Options(), 1, phases, lambda: now[0], "pairs") as shown:
+        shown.show(started(3))
+        for trial_id in range(1, 4):
+            now[0] += 1.0
+            shown.show(TrialStored(trial(400.0), trial_id))
+        phases.enter("full verification: long extents with 64-bit indices")
+        now[0] += 60.0
+        lines = Console(file=io.StringIO(), width=200)
+        lines.print(shown)
+    assert "3/3  finals and pairs left  verifying the winner: long extents with 64-bit indices" in printed(lines)
 
 
 def in_a_terminal(columns: int, *arguments: str) -> str:
@@ -238,7 +254,7 @@ def test_the_time_left_says_what_it_does_not_count() -> None:
         shown.show(started(128))
         for trial_id in range(1, 4):
             shown.show(TrialStored(trial(500.0), trial_id))
-        assert re.fullmatch(r"\d+ (s|min) of search left, then pairs", shown.left)
+        assert re.fullmatch(r"\d+ (s|min) of search left, then finals, then pairs", shown.left)
         shown.show(ProblemEnded(PROBLEM, 3, 3, 0, 0, 0, 0, None, Why.ALL_TRIED))
         assert re.fullmatch(r"\d+ (s|min) left, then pairs", shown.left)
         shown.show(started(128, OTHER))

@@ -195,7 +195,7 @@ def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(crossed, "LONG_SECONDS", 0.2)
     monkeypatch.setattr(Worker, "attempt", slow)
-    assert re.search(r"^pairs: [01] of 2(; 1 final)?: waiting for ", tuned(two_kernels), re.MULTILINE)
+    assert re.search(r"^pairs: [01] of 2(; 1 final)?: [a-z' ]+ \(\d+ s\)$", tuned(two_kernels), re.MULTILINE)
 
 
 def test_problems_whose_winner_is_anothers_kernel_are_named() -> None:

@@ -13,7 +13,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Column
 
 from tsm2_tune.display import print_line, print_table
-from tsm2_tune.live import SILENCE_SECONDS, waiting_text
+from tsm2_tune.live import SILENCE_SECONDS
+from tsm2_tune.liveness import phase_text
 from tsm2_tune.printable import one_line
 from tsm2_tune.tally import left_text
 from tsm2_tune.tuner.events import (
@@ -118,7 +119,7 @@ class Measuring:
 
     def goes_on(self, seconds: float, phase: str) -> None:
         """Print the phase that takes so long."""
-        self._line(f"{self._text()}: {waiting_text(phase, seconds)}")
+        self._line(f"{self._text()}: {phase_text(phase, seconds)}")
 
     def _text(self) -> str:
         done = ", ".join(_counted(count, what) for what, count in self._counts.items() if count)

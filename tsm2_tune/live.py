@@ -16,13 +16,12 @@ from rich.text import Text
 from tsm2_tune.display import print_line
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.roofline import rate_text
-from tsm2_tune.liveness import LONG_SECONDS, Liveness
+from tsm2_tune.liveness import FINALS, LONG_SECONDS, Liveness, phase_text
 from tsm2_tune.printable import one_line
 from tsm2_tune.tally import Tally, Turn, left_text
 from tsm2_tune.tuner.events import (
     Event,
     FinalFailure,
-    FinalStored,
     ProblemEnded,
     ProblemStarted,
     RunEnded,
@@ -55,7 +54,6 @@ class _Shown:
 
     number: int  # the problem's, from 1, in the order in which problems began
     task: TaskID  # the line of progress
-    note: str = ""  # shown instead of the best time
     failed: dict[str, int] = field(default_factory=dict)  # trials that are not ok, by outcome
 
 
@@ -135,8 +133,6 @@ class Display:
             self._problem_started(event.space.problem, run)
         elif isinstance(event, TrialStored | TrialInterrupted):
             self._trial_ended(event.trial, run)
-        elif isinstance(event, FinalStored):
-            self._note(run, "finalists measured again")
         elif isinstance(event, FinalFailure):
             self._line(f"{event.problem.text}: finalists not measured again: {one_line(event.detail)}")
         elif isinstance(event, WinnerVerified):
@@ -150,7 +146,7 @@ class Display:
     def _goes_on(self, seconds: float) -> None:
         """Print the phase that takes so long."""
         for run, turn in tuple(self._tally.turns.items()):
-            self._line(f"{self._of_problems(run)}{turn.problem.text}: {waiting_text(self._phases[run].now, seconds)}")
+            self._line(f"{self._of_problems(run)}{turn.problem.text}: {phase_text(self._phases[run].now, seconds)}")
 
     def _problem_started(self, problem: Problem, run: str) -> None:
         number = self._numbers.setdefault(problem, len(self._numbers) + 1)
@@ -165,9 +161,7 @@ class Display:
             self._progress.remove_task(shown.task)
 
     def _winner_verified(self, event: WinnerVerified, run: str) -> None:
-        if event.outcome is Outcome.OK:
-            self._note(run, "winner verified in full")
-        else:
+        if event.outcome is not Outcome.OK:
             self._count_failed(run, event.outcome)
             self._line(f"{event.config}: {event.outcome}: {one_line(event.detail)}")
 
@@ -220,10 +214,6 @@ class Display:
         if (shown := self._shown.get(run)) is not None:
             shown.failed[outcome] = shown.failed.get(outcome, 0) + 1
 
-    def _note(self, run: str, text: str) -> None:
-        if (shown := self._shown.get(run)) is not None:
-            shown.note = text
-
     def _update(self) -> None:
         """Move the bars."""
         if self._all is not None:
@@ -243,17 +233,21 @@ class Display:
         if turn is None or shown is None:  # it has just ended
             return ""
         left = self.left if self._all is None else ""
-        said = (run, turn.problem.text, f"{turn.tried}/{turn.total}", left, shown.note or best_text(turn))
+        phase = self._phases[run].now if run in self._phases else ""
+        doing = phase_text(phase) if phase.startswith(FINALS) else ""
+        said = (run, turn.problem.text, f"{turn.tried}/{turn.total}", left, doing or best_text(turn))
         return GAP.join(filter(None, said))
 
     @property
     def left(self) -> str:
-        """The time left and the phase that it does not include; empty at the end."""
+        """The time left and the phases that it does not include. Empty at the end."""
         tally = self._tally
         if tally.seconds_left is None or len(tally.ended) >= tally.problems:
             return ""
-        search = "" if tally.has_finals else " of search"
-        return left_text(tally.seconds_left, search) + (f", then {self._next_phase}" if self._next_phase else "")
+        later = list(filter(None, ("" if tally.has_finals else "finals", self._next_phase)))
+        if round(tally.seconds_left) == 0:  # a phase of unknown length
+            return f"{' and '.join(later)} left" if later else ""
+        return ", then ".join([left_text(tally.seconds_left, "" if tally.has_finals else " of search"), *later])
 
     def _of_problems(self, run: str) -> str:
         """Return the run's name. If there is no bar and several problems, add which of how many the run is tuning."""
@@ -270,11 +264,6 @@ class Display:
 
 def progress_bar() -> BarColumn:
     return BarColumn(bar_width=BAR_WIDTH, style="bright_black", complete_style="cyan", finished_style="green")
-
-
-def waiting_text(phase: str, seconds: float) -> str:
-    """Return the phase of a run without events, and its duration."""
-    return f"waiting for {phase} ({seconds:.0f} s)"
 
 
 def best_text(turn: Turn) -> str:

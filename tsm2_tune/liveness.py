@@ -9,6 +9,33 @@ from types import TracebackType
 
 LONG_SECONDS = 10.0  # without an event until the first heartbeat; the next comes after twice as long, and so on
 LOOKS = 20  # checks of the clock until the first heartbeat
+FINALS = ("the final round", "the vendor's routines", "full verification")  # phases after a problem's search
+PHASES = {  # what a run's phases do
+    "start": "starting",
+    "start of the worker": "starting the device's process",
+    "ceilings": "measuring the device's bandwidth and FLOP/s",
+    "search": "choosing the next configuration",
+    "the next trial": "trying the next configuration",
+    "compilers": "compiling",
+    "release": "freeing memory",
+    "operands": "allocating matrices",
+    "loading": "loading a kernel",
+    "a first look": "timing the first launches",
+    "verification on probes": "verifying small shapes",
+    "verification": "verifying",
+    "timing": "timing",
+    "the vendor's libraries": "loading cuBLAS",
+    "the vendor's routines": "verifying and timing cuBLAS's algorithms",
+    "the final round": "timing the fastest kernels again",
+    "full verification": "verifying the winner",
+}
+
+
+def phase_text(phase: str, seconds: float | None = None) -> str:
+    """Return what a run does in the phase, and for how long if that is known."""
+    name, _, part = phase.partition(": ")
+    doing = f"{PHASES[name]}{part and f': {part}'}" if name in PHASES else phase
+    return doing if seconds is None else f"{doing} ({seconds:.0f} s)"
 
 
 class Liveness:

@@ -111,7 +111,7 @@ def full_verification(
     repeated = repeated_problem(problem, config, extent) if extent.launches else None
     runs = [
         Run(
-            f"with an index of {bits} bits",
+            f"with {bits}-bit indices",
             entry,
             bits,
             tuple(calls_for(problem, config, extent, bits)),

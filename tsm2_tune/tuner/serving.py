@@ -203,7 +203,9 @@ class _Bench:
         self._release()  # what it takes is large too
         try:
             support = self._support_of(request)
-            verdict = verify_in_full(self._device, support, request, self._stage)
+            verdict = verify_in_full(
+                self._device, support, request, lambda stage: self._stage(f"full verification: {stage}")
+            )
         except (BinaryLost, DeviceLost) as error:
             return AttemptResult(Outcome.INTERRUPTED, str(error))
         except LaunchFailed as error:

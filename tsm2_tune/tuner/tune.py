@@ -273,7 +273,7 @@ class Tuner:
         extent = EMULATED if self.target.is_host else ON_GPU
         seed = trial_seed(self.options.seed, problem, f"{config.text} in full")
         texts: list[Text] = [(source, None) for source in by_width(problem, config)]
-        named = [f"an index of {bits} bits" for bits in INDEX_BITS]
+        named = [f"{bits}-bit indices" for bits in INDEX_BITS]
         watching = self._watching if extent.watched_products else None
         if isinstance(watching, CompileFailure):
             return AttemptResult(watching.outcome, f"with races watched: {watching.detail}")
