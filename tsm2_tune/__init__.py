@@ -145,7 +145,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker is to know that there is nothing else
 
     def __getattr__(name: str) -> object:
-        """The public name, from where it is defined; it stays here then."""
+        """Return the public name, from where it is defined; it stays here then."""
         if name == "__version__":
             found = _version()
         elif name in _HOME:

@@ -129,7 +129,7 @@ def print_table(
 
 
 def _fits(widths: Sequence[int], width: int) -> bool:
-    """Whether columns without lines fit the terminal."""
+    """Return whether columns without lines fit the terminal."""
     return sum(widths) + len(GAP) * (len(widths) - 1) <= width
 
 

@@ -72,7 +72,7 @@ def is_computed(problem: Problem) -> bool:
 
 
 def is_no_product(one: Seen) -> bool:
-    """Whether each of these calls asked cuBLAS for more than a product."""
+    """Return whether each of these calls asked cuBLAS for more than a product."""
     return sum(one.left[REASONS.index(reason)] for reason in NO_PRODUCTS) == one.calls
 
 

@@ -44,9 +44,9 @@ def confirm(
     - `wait`: whether to wait for another run on the device.
     - `on_event`: called with each event in this thread, once what it tells is stored. What it raises ends the run.
 
-    The result is empty where the database has none of what is named; the command refuses that. DeviceError where the
-    device is not here or is in use; StoreError for a database that is missing or cannot be used; other errors as
-    `tune`.
+    The result is empty if the database has none of what is named; the command refuses that. Raise DeviceError if the
+    device is not here or is in use. Raise StoreError for a database that is missing or cannot be used; other errors
+    as `tune`.
     """
     check_callable("on_event", on_event)
     tell: Callable[[Event], object] = on_event or (lambda event: None)
@@ -76,7 +76,7 @@ def confirm(
 
 
 def _target(selection: Selection, store: Store) -> target.Target:
-    """The device that is asked for, which must be here."""
+    """Return the device that is asked for, which must be here."""
     asked = selection.device
     if asked is None or asked == target.HOST or target.is_ordinal(asked):
         return target.find_target(spec_of(asked))

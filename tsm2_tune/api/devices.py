@@ -15,10 +15,11 @@ Devices = OneDevice | Sequence[OneDevice] | None
 
 
 def targets_of(devices: Devices) -> tuple[Target, ...]:
-    """The devices, each once, with their compilers.
+    """Return the devices, each once, with their compilers.
 
     A text may name several with commas between; "all" is every GPU; None is GPU 0, or the host where there is none.
-    InputError for a word that is no device, and for one that is named twice; DeviceError where one does not answer.
+    Raise InputError for a word that is no device, and for one that is named twice. Raise DeviceError if one does not
+    answer.
     """
     if devices is None:
         return (find_target(default_spec()),)
@@ -36,7 +37,7 @@ def targets_of(devices: Devices) -> tuple[Target, ...]:
 
 
 def names_of(targets: Iterable[Target]) -> dict[str, Target]:
-    """The devices by short names, such as "GPU 0"."""
+    """Return the devices by short names, such as "GPU 0"."""
     found: dict[str, Target] = {}
     for target in targets:
         name = HOST if target.is_host else f"GPU {target.spec}"

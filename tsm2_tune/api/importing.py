@@ -25,8 +25,8 @@ def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT
     What is there already is recognised and stays. Twice is as once, the order of several imports does not matter, and
     after a kill the same call adds what is missing.
 
-    InputError for a source that cannot be read, or is not as this version writes it; StoreError for a database that
-    cannot be used. Of a source that is refused nothing is added.
+    Raise InputError for a source that cannot be read, or is not as this version writes it. Raise StoreError for a
+    database that cannot be used. Of a source that is refused nothing is added.
     """
     into = place_of(file_name("db", db))
     if isinstance(into, Address):
@@ -49,8 +49,8 @@ def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT
 
 
 def refuse_others(source: str | PathLike[str]) -> None:
-    """InputError or StoreError where `import_trials` would refuse the source for what it is: one that cannot be read,
-    is not of this program, or is of a newer version. What is wrong in its rows shows when they are read.
+    """Raise InputError or StoreError if `import_trials` would refuse the source for what it is: one that cannot be
+    read, is not of this program, or is of a newer version. What is wrong in its rows shows when they are read.
     """
     with _named(source) as place:
         refuse(place)

@@ -23,7 +23,7 @@ from tsm2_tune.tuner.target import default_spec, limits_of
 def problems(
     products: Products, *, dtype: ElementTypes = "f32", op: Texts = "nn", layout: str = "column", math: str = "full"
 ) -> tuple[Problem, ...]:
-    """The problems that texts spell, each once: every shape in every element type and op.
+    """Return the problems that texts spell, each once: every shape in every element type and op.
 
     - `products`: a text or several, or Problems, which stand for themselves. A text is MxNxK, with commas, ranges and
       files as `--shapes` has them, or a problem as it is printed, `100000x8x16:f32:tnt`, with its own type and op.
@@ -32,7 +32,7 @@ def problems(
     - `layout`: "column", or "row" where every matrix lies row-major.
     - `math`: how elements are multiplied: "full", "tf32", "3xtf32", "minplus".
 
-    InputError for a text that spells none.
+    Raise InputError for a text that spells none.
     """
     return problems_of(products, dtype, op, layout, math)
 
@@ -48,7 +48,8 @@ def plan_space(
     family: Texts | None = None,
     guidelines: str | Thresholds | None = None,
 ) -> SearchSpace:
-    """The search space of one product: which configurations a search would try, and which rule dropped how many.
+    """Return the search space of one product: which configurations a search would try, and which rule dropped how
+    many.
 
     - `product`, `dtype`, `op`, `layout`, `math`: one problem, as `problems` takes it.
     - `device`: a CUDA ordinal, "cpu" for this host, a bundled card such as "h200", or limits of your own; None is GPU
@@ -56,8 +57,8 @@ def plan_space(
     - `family`: only these kernel families, a text with commas or a list.
     - `guidelines`: thresholds of guidelines that are moved, by a text such as "none,min-reuse=2" or by name.
 
-    InputError for a text that spells no problem or several, for one that no family computes, and for an unknown
-    device; DeviceError where the device does not answer.
+    Raise InputError for a text that spells no problem or several, for one that no family computes, and for an unknown
+    device. Raise DeviceError if the device does not answer.
     """
     found = problems(product, dtype=dtype, op=op, layout=layout, math=math)
     if len(found) != 1:

@@ -49,7 +49,7 @@ def best(
     layout: str | None = None,
     cache: str | None = None,
 ) -> tuple[BestRow, ...]:
-    """The winners in a database, by device, op, element type and shape. `tsm2-tune best` shows them.
+    """Return the winners in a database, by device, op, element type and shape. `tsm2-tune best` shows them.
 
     - `db`: the database.
     - `device`: only winners on "cpu", on a CUDA ordinal, or on the device of this stored name or part of one.
@@ -58,10 +58,10 @@ def best(
     - `cache`: only winners in this state of the L2, "dirty", "clean" or "warm"; without it of each problem the first
       of these that it has.
 
-    The result is empty where the database has none of what is named; the command refuses that.
+    The result is empty if the database has none of what is named; the command refuses that.
 
-    InputError for a text that spells nothing, and for a device that the database does not have; StoreError for a
-    database that is missing or cannot be used.
+    Raise InputError for a text that spells nothing, and for a device that the database does not have. Raise
+    StoreError for a database that is missing or cannot be used.
     """
     selection = selected(device, products, dtype, op, cache, layout)
     with Store.open(file_name("db", db), create=False) as store:
@@ -105,9 +105,9 @@ def export(
       update of the compiler. Else they are verified where the device is here, or refused.
     - `on_event`: called with what happens, such as a note on a kernel that is left out.
 
-    InputError for what cannot be asked for, without winners, and for a file that cannot be written; StoreError for a
-    database that cannot be used, and for a kernel that this version would make otherwise; ToolMissing where a
-    compiler is missing; with `within` also the errors of `tune`.
+    Raise InputError for what cannot be asked for, without winners, and for a file that cannot be written. Raise
+    StoreError for a database that cannot be used, and for a kernel that this version would make otherwise. Raise
+    ToolMissing if a compiler is missing; with `within` also the errors of `tune`.
     """
     check_named("format", format, FORMATS)
     if family is not None:
@@ -155,7 +155,7 @@ class _Export:
     tell: Callable[[ExportEvent], object]
 
     def exported(self, store: Store, selection: Selection, path: str | None) -> Exported:
-        """The selection of the store's winners, written to the path if there is one."""
+        """Return the selection of the store's winners, written to the path if there is one."""
         which: dict[str, Any] = {
             "device": selection.device_in(store),
             "chosen": selection.__contains__,
@@ -207,7 +207,7 @@ def contradiction(
     wait: bool,
     allow_unverified: bool = False,
 ) -> str | None:
-    """Which of these cannot be asked for together, in a sentence; None where all can."""
+    """Which of these cannot be asked for together, in a sentence; None if all can."""
     if family is not None and format not in EXCHANGE:
         return f"--family is of --format {' and '.join(EXCHANGE)}: winners are those of all families"
     if format == "library" and not binaries:
@@ -228,7 +228,7 @@ def contradiction(
 
 
 def _refuse_nothing(store: Store, selection: Selection) -> None:
-    """InputError where there are winners, none of which was asked for."""
+    """Raise InputError if there are winners, none of which was asked for."""
     device = selection.device_in(store)
     found, every = store.best(device=device, cache=selection.cache), store.best(device=device)
     if every and not any(row.problem in selection for row in found):

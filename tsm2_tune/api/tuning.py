@@ -122,9 +122,9 @@ def tune(
     - `on_event`: called with each event in this thread, once what it tells is stored. What it raises ends the run.
 
     Ctrl-C ends it, too, by KeyboardInterrupt: every trial that ended is stored, unless a server is away. InputError,
-    before anything is tried, for what cannot be asked for; DeviceError where the device does not answer or is in use;
-    ToolMissing without its compiler, or without Optuna where that is asked for; StoreError for a database that cannot
-    be used; WorkerError where the device fails.
+    before anything is tried, for what cannot be asked for. Raise DeviceError if the device does not answer or is in
+    use; ToolMissing without its compiler, or without Optuna where that is asked for. Raise StoreError for a database
+    that cannot be used. Raise WorkerError if the device fails.
     """
     name = file_name("db", db)
     check_callable("on_event", on_event)
@@ -157,8 +157,8 @@ def options_of(
     retry: Texts | None, seed: int, vendor: bool = False, reach: float | None = None, strategy: str = "model",
     gain: float | str | None = None,
 ) -> Options:  # fmt: skip
-    """The options of a run, from the arguments of `tune`. InputError for what none can have; ToolMissing where Optuna
-    is asked for and not installed.
+    """Return the options of a run, from the arguments of `tune`. Raise InputError for what none can have. Raise
+    ToolMissing if Optuna is asked for and not installed.
     """
     check_named("strategy", strategy, STRATEGIES)
     strategy_named(strategy)

@@ -151,10 +151,10 @@ TENSOR_FMAS: dict[ComputeCapability, dict[str, int]] = {
 
 
 def architecture_of(compute_capability: ComputeCapability) -> Architecture:
-    """The row of this compute capability, or the newest known row that is not newer.
+    """Return the row of this compute capability, or the newest known row that is not newer.
 
-    A chip newer than the table therefore gets the table's last row; its `compute_capability` then differs
-    from the one asked for, which is how a caller can tell. InputError for a GPU older than Fermi.
+    A chip newer than the table therefore gets the table's last row; its `compute_capability` then differs from the
+    one asked for, which is how a caller can tell. Raise InputError for a GPU older than Fermi.
     """
     if compute_capability in ARCHITECTURES:
         return ARCHITECTURES[compute_capability]

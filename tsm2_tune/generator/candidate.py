@@ -57,5 +57,5 @@ class Candidate:
 
 
 def tunable(candidate: Candidate, name: str) -> int:
-    """The value of a numeric tunable."""
+    """Return the value of a numeric tunable."""
     return int(getattr(candidate.config, name))

@@ -29,12 +29,12 @@ NAME = re.compile("[a-z][a-z0-9_]*")  # of a family
 
 
 def family_spelt(text: str) -> str:
-    """The name of the family in the spelling of a configuration, also of one by an older version."""
+    """Return the name of the family in the spelling of a configuration, also of one by an older version."""
     return _parts(text)[0]
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """The name of the family, and what follows it."""
+    """Return the name of the family, and what follows it."""
     found = NAME.match(text)
     name = found[0] if found else ""
     return FORMER_NAMES.get(name, name), text[len(name) :]
@@ -127,7 +127,7 @@ class KernelConfig(_Spelt):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The configuration that is spelt so, its tunables in any order; None where none is.
+        """Return the configuration that is spelt so, its tunables in any order; None if none is.
 
         Older versions have a letter for each tunable: tsm2-v3-t128-c8-p4.
         """
@@ -141,7 +141,7 @@ class KernelConfig(_Spelt):
 
     @classmethod
     def from_tunables(cls, values: dict[str, Any]) -> Self:
-        """The configuration with these tunables; InputError where a name or a type is not this family's.
+        """Return the configuration with these tunables. Raise InputError if a name or a type is not this family's.
 
         Later ones may be missing.
         """

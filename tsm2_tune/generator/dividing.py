@@ -30,9 +30,9 @@ HALF = Fraction(1, 2)
 
 
 def adapted(family: Family[Any], config: KernelConfig, problem: Problem, limits: DeviceLimits) -> list[KernelConfig]:
-    """The configuration with tiles no larger than the problem, each way to divide its work, best first.
+    """Return the configuration with tiles no larger than the problem, each way to divide its work, best first.
 
-    Nothing where the family has no such kernel.
+    Nothing if the family has no such kernel.
     """
     useful = (rule.covering for rule in family.rules if rule.covering is not None)
     largest = {one.tunable: one.largest_useful(problem) for one in useful}
@@ -47,7 +47,7 @@ def adapted(family: Family[Any], config: KernelConfig, problem: Problem, limits:
 def _in_the_space(
     family: Family[Any], config: KernelConfig, cut: KernelConfig, problem: Problem
 ) -> KernelConfig | None:
-    """The configuration that was cut; where the family has none such, with parts of a tile as much smaller."""
+    """Return the configuration that was cut; where the family has none such, with parts of a tile as much smaller."""
     before, after = config.tunables, cut.tunables
     ratios = [Fraction(int(after[name]), int(before[name])) for name in after if after[name] != before[name]]
     others = [name for name in reversed(after) if after[name] == before[name] and isinstance(after[name], int)]
@@ -55,7 +55,7 @@ def _in_the_space(
 
 
 def _smaller(cut: KernelConfig, ratios: Sequence[Fraction], names: Sequence[str]) -> Iterator[KernelConfig]:
-    """The configuration; then with a part as much smaller, or half as large, for each of the ratios."""
+    """Yield the configuration; then with a part as much smaller, or half as large, for each of the ratios."""
     found = [cut]
     yield cut
     for ratio in ratios:
@@ -67,7 +67,7 @@ def _smaller(cut: KernelConfig, ratios: Sequence[Fraction], names: Sequence[str]
 
 
 def divided(family: Family[Any], config: Any, problem: Problem, limits: DeviceLimits) -> Sequence[KernelConfig]:
-    """The kernel with each number of splits or row tiles that is worth a try, best first."""
+    """Return the kernel with each number of splits or row tiles that is worth a try, best first."""
     if "row_tiles" in config.launch_tunables():
         short = problem.k < 2 * LEAST_SHARE
         if "splits" in config.launch_tunables() and config.row_tiles == 1 and not short:

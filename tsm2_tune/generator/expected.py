@@ -38,18 +38,18 @@ def expected_us(candidate: Candidate, ceilings: Ceilings | None = None) -> Any:
 
 
 def is_table(candidate: Candidate) -> bool:
-    """Whether it is many, whose numbers are arrays."""
+    """Return whether it is many, whose numbers are arrays."""
     return isinstance(candidate.launch.blocks(candidate.problem.m, candidate.problem.n), np.ndarray)
 
 
 @lru_cache(maxsize=64)  # a space asks for each of its candidates
 def sheet(limits: DeviceLimits) -> Ceilings:
-    """The data sheet's rates."""
+    """Return the data sheet's rates."""
     return data_sheet(limits)
 
 
 def gflops(candidate: Candidate, ceilings: Ceilings) -> float:
-    """The rate of the unit that the family computes with."""
+    """Return the rate of the unit that the family computes with."""
     name = candidate.problem.dtype_name
     if candidate.family.on_tensor_cores:
         return dict(ceilings.gflops)[name]

@@ -91,7 +91,7 @@ def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, 
 def _neighbours(
     families: dict[str, Family[Any]], problem: Problem, those: Iterable[Measured]
 ) -> list[tuple[float, Measured, Choice]]:
-    """The choices of these families for the nearest of those problems, by distance."""
+    """Return the choices of these families for the nearest of those problems, by distance."""
     is_gram = problem.is_gram
     near = (
         (distance(problem, one.problem), place, one)
@@ -105,7 +105,7 @@ def _neighbours(
 
 
 def _is_same(one: Problem, other: Problem) -> bool:
-    """Whether they are one product, of whatever type of the same kind."""
+    """Return whether they are one product, of whatever type of the same kind."""
     return (one.m, one.n, one.k, one.op) == (other.m, other.n, other.k, other.op)
 
 
@@ -129,7 +129,7 @@ def _kept(
 
 @lru_cache(maxsize=1024)  # of several neighbours the same is made
 def _time_us(family: Family[Any], config: KernelConfig, problem: Problem, limits: DeviceLimits) -> float | None:
-    """The model's time; None where the family's rules or the hardware's drop the configuration."""
+    """Return the model's time; None if the family's rules or the hardware's drop the configuration."""
     candidate = Candidate(family, config, problem, limits, Guidelines())
     if all(rule.keeps(candidate) for rule in (*family.rules, *HARDWARE_RULES)):
         return float(expected_us(candidate))

@@ -59,7 +59,7 @@ class Grid(Generic[C]):
         return every
 
     def holds(self, config: KernelConfig) -> bool:
-        """Whether the configuration is one of the grid's, whatever its late tunables."""
+        """Return whether the configuration is one of the grid's, whatever its late tunables."""
         return (
             type(config) is self._config_type
             and all(values(config) in options for values, options in self._sets)
@@ -75,7 +75,7 @@ class Grid(Generic[C]):
         ]
 
     def chosen(self, those: Bools) -> Iterator[C]:
-        """The configurations at the places where `those` is true, which is as `every`."""
+        """Yield the configurations at the places where `those` is true, which is as `every`."""
         return self._at(np.argwhere(those))
 
     def answers(self, of: Collection[str], ask: Callable[[C], bool], those: Bools) -> Bools:
@@ -104,5 +104,5 @@ class Grid(Generic[C]):
         return self._numbered[axis, indices]
 
     def _at(self, places: Ints) -> Iterator[C]:
-        """The configurations at these places, one a row."""
+        """Yield the configurations at these places, one a row."""
         return map(self._config_type, *(values[places[:, axis]].tolist() for axis, values in self._values))

@@ -35,7 +35,7 @@ class Guidelines:
         )
 
     def moved(self, thresholds: Thresholds) -> Guidelines:
-        """The same but for these thresholds."""
+        """Return the same but for these thresholds."""
         return replace(self, **dict[str, Any](thresholds))
 
 
@@ -44,14 +44,15 @@ Thresholds = Mapping[str, float]
 
 
 def spelt(name: str) -> str:
-    """A field's name as a user spells it."""
+    """Return a field's name as a user spells it."""
     return name.replace("_", "-")
 
 
 def parse_thresholds(text: str) -> dict[str, float]:
-    """The thresholds that `name=value,...` sets (dashes or underscores), or `none`, which sets all of them to 0.
+    """Return the thresholds that `name=value,...` sets (dashes or underscores), or `none`, which sets all of them to
+    0.
 
-    What stands after `none` is set again. InputError for an unknown or a repeated name, and for no such value.
+    What stands after `none` is set again. Raise InputError for an unknown or a repeated name, and for no such value.
     """
     known = {field.name: field.type for field in fields(Guidelines)}
     items = [item for item in map(str.strip, text.split(",")) if item]
@@ -72,7 +73,7 @@ def parse_thresholds(text: str) -> dict[str, float]:
 
 
 def _threshold(name: str, value: str, *, whole: bool) -> float:
-    """The number that `value` spells; InputError where it is none that the guideline can have."""
+    """Return the number that `value` spells. Raise InputError if it is none that the guideline can have."""
     try:
         if not value.isascii() or "_" in value:  # which int() and float() would take
             raise ValueError

@@ -13,7 +13,7 @@ _FOLDER = files("tsm2_tune") / "kernels"
 
 
 def with_headers(text: str) -> str:
-    """The text with the headers that it includes, and those that these include.
+    """Return the text with the headers that it includes, and those that these include.
 
     All stand together, where the first of them is included; only the type of the elements stands in its own place.
     """
@@ -28,12 +28,12 @@ def with_headers(text: str) -> str:
 
 @cache
 def header(name: str) -> str:
-    """The header's own text, without those that it includes."""
+    """Return the header's own text, without those that it includes."""
     return _INCLUDE.sub("", _read(name).removeprefix("#pragma once\n"))
 
 
 def _needed(text: str) -> dict[str, None]:
-    """The names of the headers that the text needs, those first that others need."""
+    """Return the names of the headers that the text needs, those first that others need."""
     known = dict[str, None]()
     for name in _INCLUDE.findall(text):
         known |= _needed_by(name)
@@ -42,7 +42,7 @@ def _needed(text: str) -> dict[str, None]:
 
 @cache
 def _needed_by(name: str) -> dict[str, None]:
-    """The header with those that it needs, which come first."""
+    """Return the header with those that it needs, which come first."""
     return _needed(_read(name)) | {name: None}
 
 

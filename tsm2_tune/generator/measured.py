@@ -66,7 +66,10 @@ class Measured:
 
 
 def read_line(line: str) -> Measured:
-    """The line's problem, with those configurations that this version has. ValueError where it is no such line."""
+    """Return the line's problem, with those configurations that this version has.
+
+    Raise ValueError if it is no such line.
+    """
     card, dtype_name, op, *fields = line.split(" ")
     m, n, k, *spelt = fields
     if card not in PROFILES or not spelt:
@@ -80,7 +83,10 @@ def read_line(line: str) -> Measured:
 
 @cache
 def lines_of(file: Path) -> dict[str, tuple[tuple[int, str], ...]]:
-    """A type -> its lines, with their numbers. A file that is missing has none: a search goes by the model alone."""
+    """Return a type -> its lines, with their numbers.
+
+    A file that is missing has none: a search goes by the model alone.
+    """
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -96,7 +102,10 @@ def lines_of(file: Path) -> dict[str, tuple[tuple[int, str], ...]]:
 
 @cache
 def measured(dtype_name: str, file: Path = FILE) -> tuple[Measured, ...]:
-    """The problems of a type and of those alike, in the file's order. InputError for a line that is none."""
+    """Return the problems of a type and of those alike, in the file's order.
+
+    Raise InputError for a line that is none.
+    """
     found = []
     for name in (dtype_name, *ALIKE.get(dtype_name, ())):
         for number, line in lines_of(file).get(name, ()):
@@ -112,7 +121,7 @@ def measured(dtype_name: str, file: Path = FILE) -> tuple[Measured, ...]:
 
 @cache
 def times_the_model(one: Measured, choice: Choice) -> float:
-    """How many times as long as expected the configuration took."""
+    """Return how many times as long as expected the configuration took."""
     family = family_named(choice.config.family)
     return choice.us / float(expected_us(Candidate(family, choice.config, one.problem, one.limits, Guidelines())))
 

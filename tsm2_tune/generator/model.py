@@ -54,7 +54,7 @@ class ModelChoice:
 
 @lru_cache  # a descent asks a thousand times
 def peaks(limits: DeviceLimits, dtype_name: str) -> PublishedPeak:
-    """The paper's own peaks for the cards it measured; for the rest multiprocessors x cores x clock x 2."""
+    """Return the paper's own peaks for the cards it measured; for the rest multiprocessors x cores x clock x 2."""
     published = PUBLISHED_PEAKS.get((limits.name, dtype_named(dtype_name).name))
     if published is not None:
         return published
@@ -119,7 +119,7 @@ def t2_threshold(limits: DeviceLimits, dtype_name: str) -> float:
 
 
 def t2_threshold_fma(limits: DeviceLimits, dtype_name: str) -> float:
-    """The threshold with an FMA counted as two operations on both sides: half the published one."""
+    """Return the threshold with an FMA counted as two operations on both sides: half the published one."""
     return t2_threshold(limits, dtype_name) / FLOPS_PER_FMA
 
 
@@ -163,7 +163,7 @@ class Region:
         return region if region.least_t2 <= region.most_t2 else None
 
     def t2_within(self, t3: float) -> float:
-        """The largest t2 that leaves registers for t3."""
+        """Return the largest t2 that leaves registers for t3."""
         return (self.most - self.t3_weight * t3) / self.t2_weight
 
     def projected(self, point: Point) -> Point:
@@ -178,7 +178,7 @@ class Region:
         return t2, min(max(t3, 1.0), LARGEST_PREFETCH, most_t3)
 
     def rounded(self, point: Point) -> tuple[int, int]:
-        """The nearest integers, lowered to fit: t2 to the upper end of its range, then t3 to the registers."""
+        """Return the nearest integers, lowered to fit: t2 to the upper end of its range, then t3 to the registers."""
         t2 = max(1, min(math.floor(point[0] + 0.5), math.floor(self.most_t2)))
         most_t3 = math.floor((self.most - self.t2_weight * t2) / self.t3_weight)
         return t2, max(1, min(math.floor(point[1] + 0.5), most_t3))
@@ -212,7 +212,7 @@ def descended(time: Callable[[Point], float], region: Region) -> Point:
 
 
 def _slopes(time: Callable[[Point], float], region: Region, point: Point) -> tuple[float, float]:
-    """Slopes of log(time) along t2 and t3, by differences within the region; 0 where it lets nothing move.
+    """Slopes of log(time) along t2 and t3, by differences within the region; 0 if it lets nothing move.
 
     The differences span a step, so that beside a kink both of its sides count.
     """
@@ -229,7 +229,7 @@ def _slopes(time: Callable[[Point], float], region: Region, point: Point) -> tup
 
 
 def unmodelled(problem: Problem) -> str | None:
-    """Why the paper's model says nothing of the problem; None where it does."""
+    """Why the paper's model says nothing of the problem; None if it does."""
     if problem.dtype_name not in FMA_DTYPES:
         return f"it is of fused multiply-adds, in {', '.join(FMA_DTYPES)}"
     return None if problem.op == "nn" else "it is of A B with all three matrices column-major, op nn"
@@ -239,18 +239,18 @@ def unmodelled(problem: Problem) -> str | None:
 def choose(problem: Problem, limits: DeviceLimits) -> ModelChoice:
     """Algorithm 5, with the bound of line 9 read as t2 <= n (it prints k) and line 12 as m k n / t2.
 
-    What follows from the formulas, for whatever latencies: t2 x MaxOccup never falls as t2 grows, so the
-    memory branch always ends with the largest t2 it may have. At t2_threshold the memory branch predicts half
-    the arithmetic branch's time, the factor 2 of an FMA, so of a compute-bound problem the memory branch wins
-    wherever Util_mem there is above one half.
+    What follows from the formulas, for whatever latencies: t2 x MaxOccup never falls as t2 grows, so the memory
+    branch always ends with the largest t2 it may have. At t2_threshold the memory branch predicts half the arithmetic
+    branch's time, the factor 2 of an FMA, so of a compute-bound problem the memory branch wins wherever Util_mem
+    there is above one half.
 
-    Beside the paper's own parameters (sections 4.2 and 4.4, m = k = 20480, f64): on K40c its bound, t2 = n and
-    t1 = 128 for n = 2, 4, 8 and 16 come out; its t3 = 4 takes a memory latency of 410 to 520 clocks at
-    n = 16 (here 331, and t3 = 3) and 1550 to 1820 at n = 2, so no one latency gives it for every n. On M40
-    the bound comes out, but t2 = 6 where the paper has 8; on P100 the bound and t1, but t2 = 16 where the paper
-    has 4, which the first remark rules out for any latency.
+    Beside the paper's own parameters (sections 4.2 and 4.4, m = k = 20480, f64): on K40c its bound, t2 = n and t1 =
+    128 for n = 2, 4, 8 and 16 come out; its t3 = 4 takes a memory latency of 410 to 520 clocks at n = 16 (here 331,
+    and t3 = 3) and 1550 to 1820 at n = 2, so no one latency gives it for every n. On M40 the bound comes out, but t2
+    = 6 where the paper has 8; on P100 the bound and t1, but t2 = 16 where the paper has 4, which the first remark
+    rules out for any latency.
 
-    InputError for a problem that the model is not of.
+    Raise InputError for a problem that the model is not of.
     """
     why_not = unmodelled(problem)
     if why_not is not None:
@@ -297,7 +297,7 @@ def _choice(problem: Problem, limits: DeviceLimits, bound: Bound, t2: int, t3: i
 
 
 def t1_candidates(limits: DeviceLimits, threads_per_sm: int) -> tuple[int, ...]:
-    """The block sizes that the paper profiles: whole warps that divide MaxOccup. Section 3.6.3."""
+    """Return the block sizes that the paper profiles: whole warps that divide MaxOccup. Section 3.6.3."""
     largest = min(threads_per_sm, limits.threads_per_block)
     return tuple(
         t1 for t1 in range(limits.warp_threads, largest + 1, limits.warp_threads) if threads_per_sm % t1 == 0

@@ -99,7 +99,7 @@ def _many_by_smem(limits: DeviceLimits, architecture: Architecture, smem_bytes: 
 
 
 def rounded_up(count: int, unit: int) -> int:
-    """The least multiple of `unit` that is not below `count`."""
+    """Return the least multiple of `unit` that is not below `count`."""
     return -(-count // unit) * unit
 
 

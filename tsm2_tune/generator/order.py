@@ -21,7 +21,7 @@ FAR_BEHIND = 2.0  # times as long as the fastest candidate of all: no first choi
 
 
 def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
-    """The kept candidates: first choices, then the others by expected time; ties by the seed."""
+    """Return the kept candidates: first choices, then the others by expected time; ties by the seed."""
     return Joined(first_and_rest(space, seed))
 
 
@@ -45,7 +45,7 @@ def first_and_rest(
 
 
 def expected_times_us(candidates: Sequence[Candidate]) -> Floats:
-    """The expected time of each, in microseconds."""
+    """Return the expected time of each, in microseconds."""
     return np.concatenate([np.empty(0), *(_times_us(part) for _, part in parts_of(candidates))])
 
 

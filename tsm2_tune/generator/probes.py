@@ -96,7 +96,7 @@ def long_problems(config: KernelConfig, problem: Problem, *, most_products: floa
 
 
 def products_of_a_block(config: KernelConfig, asked: Problem, problem: Problem) -> float:
-    """How many products, in whole tiles, a block of the asked problem's kernel makes on another problem."""
+    """Return how many products, in whole tiles, a block of the asked problem's kernel makes on another problem."""
     family = family_named(config.family)
     blocks, splits = family.launch(config, asked).grid(problem.m, problem.n)
     return _products((problem.m, problem.n, problem.k), family.periods(config, asked)) / (blocks * splits)
@@ -203,7 +203,7 @@ def least_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...
 
 
 def precise_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """A whole tile of C whose elements are of one product each; none where that is too large."""
+    """Return a whole tile of C whose elements are of one product each; none where that is too large."""
     periods = family_named(config.family).periods(config, problem)
     shape = (periods.m, periods.m if problem.is_gram else periods.n, 1)
     return _of_shapes(problem, [shape] if _products(shape, periods) <= most_products else [])

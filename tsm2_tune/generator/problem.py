@@ -198,7 +198,7 @@ SPELT_OTHERWISE = {
 
 
 def dtype_named(name: str) -> Dtype:
-    """The element type called `name`; InputError, with what may be meant, for an unknown one."""
+    """Return the element type called `name`; InputError, with what may be meant, for an unknown one."""
     if not isinstance(name, str) or name not in DTYPES:
         others = ", ".join(one for one in DTYPES if one not in ELEMENT_TYPES)
         raise unknown_dtype(name, f", or, of another math, {others}")
@@ -377,7 +377,7 @@ class Problem:
         return self.index_bits_of({})
 
     def index_bits_of(self, padding: Mapping[str, int]) -> int:
-        """The same where lines of an operand, by its name, are longer by so many elements."""
+        """Return the same where lines of an operand, by its name, are longer by so many elements."""
         # A loop that strides over rows counts up to a grid's rows past m, and one over k likewise.
         largest = max(
             *(
@@ -391,7 +391,7 @@ class Problem:
 
     @classmethod
     def parse(cls, text: str) -> Problem:
-        """The problem spelled as `text`; InputError where it is no MxNxK:DTYPE[:OP]."""
+        """Return the problem spelled as `text`. Raise InputError if it is no MxNxK:DTYPE[:OP]."""
         match = re.fullmatch(r"([0-9]+)x([0-9]+)x([0-9]+):(\w+?)(?::(\w+))?", text)
         if match is None:
             raise InputError(f"problem {text!r}: expected MxNxK:DTYPE, such as 20480x16x20480:f32, or MxNxK:DTYPE:OP")

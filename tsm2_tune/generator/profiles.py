@@ -115,7 +115,7 @@ PUBLISHED_PEAKS = {
 
 
 def profile_named(name: str) -> DeviceLimits:
-    """The bundled profile called `name`, in capitals or not; InputError for an unknown one."""
+    """Return the bundled profile called `name`, in capitals or not. Raise InputError for an unknown one."""
     if name.lower() not in PROFILES:
         known = ", ".join(PROFILES)
         raise InputError(f"unknown device {name!r}: expected a CUDA ordinal, cpu, or a profile: {known}")

@@ -56,7 +56,7 @@ def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -
 
 @lru_cache(maxsize=TEXTS_AT_HAND)
 def render(problem: Problem, config: KernelConfig) -> KernelSource:
-    """The CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes."""
+    """Return the CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes."""
     family = family_named(config.family)
     _refuse_others(config.text, OF_KERNELS, family.template)  # before the family computes with it
     values = {
@@ -89,8 +89,8 @@ def _kernel_text(family_name: str, /, **values: Any) -> str:
 
 
 def support_source(dtype_names: Collection[str] = tuple(DTYPES)) -> str:
-    """The CUDA text of the tuner's own kernels, which flush, measure ceilings, and fill and compare matrices of these
-    types.
+    """Return the CUDA text of the tuner's own kernels, which flush, measure ceilings, and fill and compare matrices
+    of these types.
     """
     verified = [DTYPES[name] for name in dtype_names]
     components, references = {one.component.name for one in verified}, {one.reference_name for one in verified}
@@ -107,7 +107,10 @@ def support_source(dtype_names: Collection[str] = tuple(DTYPES)) -> str:
 
 
 def _refuse_others(value: Any, allowed: re.Pattern[str], template: str) -> None:
-    """InputError where a string in the value holds a character that is not allowed; TypeError for other objects."""
+    """Raise InputError if a string in the value holds a character that is not allowed.
+
+    Raise TypeError for other objects.
+    """
     if isinstance(value, str):
         if not allowed.fullmatch(value):
             raise InputError(

@@ -26,12 +26,12 @@ class Ceilings:
     gflops: tuple[tuple[str, float], ...]  # dtype name -> rate of the fastest unit, two operations an FMA
 
     def memory_us(self, problem: Problem) -> float:
-        """The least time for the problem's bytes, in microseconds, where nothing of it is in a cache."""
+        """Return the least time for the problem's bytes, in microseconds, where nothing of it is in a cache."""
         us: float = self.bytes_us(problem.read_bytes, problem.written_bytes)
         return us
 
     def bytes_us(self, read_bytes: Any, written_bytes: Any) -> Any:
-        """The least time for so many bytes, in microseconds; of arrays an array.
+        """Return the least time for so many bytes, in microseconds; of arrays an array.
 
         Bytes read at the read ceiling plus bytes written at the rate w for which a copy, one byte written for each
         byte read, takes what was measured: 2/copy = 1/read + 1/w.
@@ -41,11 +41,11 @@ class Ceilings:
         return (read_bytes / read + written_bytes * us_per_written_kb) * 1e-3
 
     def arithmetic_us(self, problem: Problem) -> float:
-        """The least time for the problem's operations, in microseconds."""
+        """Return the least time for the problem's operations, in microseconds."""
         return problem.flops / dict(self.gflops)[problem.dtype_name] * 1e-3
 
     def floor_us(self, problem: Problem) -> float:
-        """The least time for the problem in microseconds: the larger of its memory and arithmetic times."""
+        """Return the least time for the problem in microseconds: the larger of its memory and arithmetic times."""
         return max(self.memory_us(problem), self.arithmetic_us(problem))
 
 
@@ -69,9 +69,10 @@ class Roofline:
 
 
 def roofline(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Roofline:
-    """The problem on the device whose ceilings these are.
+    """Return the problem on the device whose ceilings these are.
 
-    InputError where the device has no unit for the problem's products, or where the ceilings do not know their type.
+    Raise InputError if the device has no unit for the problem's products, or where the ceilings do not know their
+    type.
     """
     _check_unit(problem.dtype, limits)
     unit, _ = _fastest(problem.dtype, *_rates(limits))
@@ -111,7 +112,7 @@ class Modelled:
 
 
 def modelled(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Modelled:
-    """Roofline and TSM2's model of the problem; InputError as `roofline`."""
+    """Roofline and TSM2's model of the problem. Raise InputError as `roofline`."""
     why_not = unmodelled(problem)
     choice = choose(problem, limits) if why_not is None else None
     return Modelled(problem, roofline(problem, limits, ceilings), choice, why_not)
@@ -129,7 +130,8 @@ def data_sheet(limits: DeviceLimits) -> Ceilings:
 def gflops_by_dtype(
     fma: Mapping[str, float], mma: Mapping[str, float] | None = None
 ) -> tuple[tuple[str, float], ...]:
-    """Each element type's rate, from those of arithmetic in registers (`Dtype.rate_name`) and of the tensor cores.
+    """Return each element type's rate, from those of arithmetic in registers (`Dtype.rate_name`) and of the tensor
+    cores.
 
     It is that of the faster way. Complex products are computed with real FMAs, or with the f64 tensor cores: c128's
     by four real products, c64's, whose digits f64 holds twice, by three. Four are counted either way.
@@ -138,7 +140,7 @@ def gflops_by_dtype(
 
 
 def _fastest(dtype: Dtype, fma: Mapping[str, float], mma: Mapping[str, float]) -> tuple[str, float]:
-    """The unit that computes products of the type fastest, and its rate."""
+    """Return the unit that computes products of the type fastest, and its rate."""
     real_products = {"c64": 3, "c128": 4}  # of the tensor cores, for the four that count
     of_mma = {"c64": "f64", "c128": "f64", "3xtf32": "tf32"}.get(dtype.name, dtype.name)
     gflops = fma[dtype.rate_name]
@@ -156,7 +158,7 @@ def _rates(limits: DeviceLimits) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _check_unit(dtype: Dtype, limits: DeviceLimits) -> None:
-    """InputError where the type is one of the tensor cores' alone and a GPU has none for it."""
+    """Raise InputError if the type is one of the tensor cores' alone and a GPU has none for it."""
     capability = limits.compute_capability
     if dtype.name in TF32_DTYPES and capability != HOST and "tf32" not in tensor_fmas(capability):
         raise InputError(

@@ -158,7 +158,7 @@ GUIDELINE_RULES = (
 
 
 def _registers_reachable(candidate: Candidate) -> bool:
-    """Whether the bound is one that the compiler need not spill for, and that it would not keep anyway."""
+    """Return whether the bound is one that the compiler need not spill for, and that it would not keep anyway."""
     min_blocks, resources = tunable(candidate, "min_blocks"), candidate.resources
     if min_blocks <= 1:
         return True

@@ -23,7 +23,7 @@ A problem as it is printed (100000x8x16:f32:tnt) has its own type and op, whatev
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """The shapes that `text` spells, each once, in its order. InputError names what is wrong.
+    """Return the shapes that `text` spells, each once, in its order. InputError names what is wrong.
 
     The text is what SPELLING says, without @FILE and problems.
     """
@@ -89,7 +89,7 @@ def _parse_dimension(text: str, item: str) -> list[int]:
 
 
 def _parse_number(text: str, item: str) -> int:
-    """A whole number of at least 1, also as 1e7 or 1.5e6."""
+    """Return a whole number of at least 1, also as 1e7 or 1.5e6."""
     if len(text) > MOST_CHARACTERS:
         raise InputError(
             f"shape {item[:MOST_CHARACTERS]!r}...: a number of {len(text)} characters;"

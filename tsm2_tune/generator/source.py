@@ -43,7 +43,7 @@ class KernelSource:
         return digest_of(self.text)
 
     def is_same_kernel(self, other: KernelSource) -> bool:
-        """Whether the other is the same code, started in the same way."""
+        """Return whether the other is the same code, started in the same way."""
         return replace(self, text="") == replace(other, text="") and self.digest == other.digest
 
 
@@ -54,11 +54,11 @@ def digest_of(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """The CUDA text without its comments, without empty lines and without spaces at the ends of lines."""
+    """Return the CUDA text without its comments, without empty lines and without spaces at the ends of lines."""
     bare = _LITERAL_OR_COMMENT.sub(lambda found: " " if found[0].startswith("/") else found[0], text)
     return "\n".join(line.rstrip() for line in bare.splitlines() if line.strip())
 
 
 def index_defines(bits: int) -> tuple[str, ...]:
-    """The definition that gives a text's index so many bits."""
+    """Return the definition that gives a text's index so many bits."""
     return (f"INDEX_BITS={bits}",)

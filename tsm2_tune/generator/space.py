@@ -77,20 +77,20 @@ class Counted(Lazy):
 
 
 def made_again(kept: Counted, dropped: tuple[tuple[str, int], ...]) -> SearchSpace:
-    """Return the space of these candidates. KeyError for a family or a rule that there is not."""
+    """Return the space of these candidates. Raise KeyError for a family or a rule that there is not."""
     rules = {rule.name: rule for name in kept.families for rule in rules_of(FAMILIES[name])}
     by_rule = tuple((rules[name], count) for name, count in dropped)
     return SearchSpace(kept.problem, kept.limits, kept.families, kept, by_rule, kept.guidelines)
 
 
 def rules_of(family: Family[Any]) -> tuple[Rule, ...]:
-    """The rules that a configuration of this family meets, in the order tried: guidelines last."""
+    """Return the rules that a configuration of this family meets, in the order tried: guidelines last."""
     own = [rule for rule in family.rules if rule.kind == "guideline"]
     return (*(rule for rule in family.rules if rule not in own), *HARDWARE_RULES, *GUIDELINE_RULES, *own)
 
 
 def unfit(family: Family[Any], config: KernelConfig, problem: Problem) -> str | None:
-    """Why the template cannot compute the problem's type and op so, on any device; None where it can."""
+    """Why the template cannot compute the problem's type and op so, on any device; None if it can."""
     candidate = Candidate(family, config, problem, PROFILES["h200"], Guidelines())  # which has every instruction
     return next((rule.because for rule in family.rules if rule.kind == "limit" and not rule.keeps(candidate)), None)
 
@@ -98,7 +98,7 @@ def unfit(family: Family[Any], config: KernelConfig, problem: Problem) -> str | 
 def guidelines_in_force(
     family: Family[Any], problem: Problem, limits: DeviceLimits, asked: Guidelines | Thresholds
 ) -> Guidelines:
-    """The family's own thresholds but for those asked for; Guidelines are asked for as a whole."""
+    """Return the family's own thresholds but for those asked for; Guidelines are asked for as a whole."""
     return asked if isinstance(asked, Guidelines) else family.guidelines(problem, limits).moved(asked)
 
 
@@ -139,7 +139,7 @@ def search_space(
 def has_configurations(
     problem: Problem, limits: DeviceLimits, *, guidelines: Guidelines | Thresholds = OWN, families: Sequence[str] = ()
 ) -> bool:
-    """Whether `search_space` would keep any: known as soon as one is found."""
+    """Return whether `search_space` would keep any: known as soon as one is found."""
     for family in _families_for(problem, families):
         wanted, rules = guidelines_in_force(family, problem, limits, guidelines), rules_of(family)
         in_tables = family.kept_in_tables(problem, limits, wanted, rules)
@@ -207,7 +207,7 @@ def _kept(
 
 
 def looked_at(rule: Rule, family: Family[Any]) -> tuple[str, ...] | None:
-    """The tunables of the family's that the rule looks at; None where these may be all."""
+    """Return the tunables of the family's that the rule looks at; None if these may be all."""
     if rule.of is None or RESOURCES not in rule.of:
         return rule.of
     if not family.beside_resources:

@@ -14,7 +14,7 @@ _READ = {of: re.compile(pattern) for of, pattern in PATTERNS.items()}
 
 
 def spelt(config_type: type[Any], values: Mapping[str, TunableValue]) -> str:
-    """The values in the order of the tunables; those are left out that have their usual values."""
+    """Return the values in the order of the tunables; those are left out that have their usual values."""
     said = []
     for word, together in _by_word(config_type).items():
         for one in together:
@@ -25,7 +25,7 @@ def spelt(config_type: type[Any], values: Mapping[str, TunableValue]) -> str:
 
 
 def read(config_type: type[Any], text: str) -> dict[str, TunableValue] | None:
-    """The values that are spelt so, in any order; None where the text spells none, or not every one."""
+    """Return the values that are spelt so, in any order; None if the text spells none, or not every one."""
     said = [item.partition("=") for item in text.split(",")]
     texts, known = {word: value for word, _, value in said}, _by_word(config_type)
     if len(texts) < len(said) or not texts.keys() <= known.keys():
@@ -45,7 +45,7 @@ def read(config_type: type[Any], text: str) -> dict[str, TunableValue] | None:
 
 
 def unknown_word(config_type: type[Any], text: str) -> str:
-    """The first word that is none of the configuration's, in a text of words and values; "" where all are."""
+    """Return the first word that is none of the configuration's, in a text of words and values; "" where all are."""
     words = (item.partition("=")[0] for item in text.split(","))
     return next((word for word in words if word not in _by_word(config_type)), "")
 

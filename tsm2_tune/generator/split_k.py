@@ -29,7 +29,7 @@ WIDE_SPLITS = (16, 20, 40, 64, *sorted(sms * blocks for sms in MULTIPROCESSORS f
 
 
 def wide_splits(limits: DeviceLimits, blocks: int) -> int:
-    """The option that gives every multiprocessor so many blocks; where none does, the largest below."""
+    """Return the option that gives every multiprocessor so many blocks; where none does, the largest below."""
     return max((splits for splits in WIDE_SPLITS if splits <= limits.sms * blocks), default=WIDE_SPLITS[0])
 
 
@@ -57,7 +57,7 @@ FLAT_ELEMENTS = 2**15  # of sums that one block reads in less time than two roun
 
 
 def flat_splits(tile_elements: int) -> int:
-    """The most splits of a tile whose sums one block adds up, its threads sharing them."""
+    """Return the most splits of a tile whose sums one block adds up, its threads sharing them."""
     return max(FLAT_SPLITS, FLAT_ELEMENTS // tile_elements)
 
 
@@ -76,7 +76,7 @@ def splits_of_few_chunks(k: int, *, block_k: int, stages: int, limits: DeviceLim
 
 
 def mostly_busy(splits: int, chunks: int) -> bool:
-    """Whether most blocks have a chunk."""
+    """Return whether most blocks have a chunk."""
     return splits * (1 - IDLE_BLOCKS) <= chunks
 
 
@@ -84,7 +84,7 @@ C = TypeVar("C", bound=KernelConfig)
 
 
 def in_turns(lists: Iterable[Iterable[C]]) -> tuple[C, ...]:
-    """The first of each list, then the second of each, and so on."""
+    """Return the first of each list, then the second of each, and so on."""
     return tuple(config for turn in zip_longest(*lists) for config in turn if config is not None)
 
 
@@ -135,7 +135,7 @@ def splits_to_prefer(
 
 
 def with_splits(family: Design, variants: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-    """The variants, which do not split k, each with the splits to prefer for it: in turns."""
+    """Return the variants, which do not split k, each with the splits to prefer for it: in turns."""
     return in_turns(
         [
             replace(variant, splits=splits)  # type: ignore[call-arg]
@@ -165,12 +165,12 @@ def _grid_fills_device(candidate: Candidate) -> bool:
 
 
 def are_whole_waves(splits: int, limits: DeviceLimits) -> bool:
-    """Whether no multiprocessor has fewer blocks than others, or all have one at the most."""
+    """Return whether no multiprocessor has fewer blocks than others, or all have one at the most."""
     return splits % limits.sms == 0 or splits < limits.sms or limits.sms not in MULTIPROCESSORS
 
 
 def _one_wave(candidate: Candidate) -> bool:
-    """Whether all blocks are resident from the start. A bound on registers holds, whatever their estimate."""
+    """Return whether all blocks are resident from the start. A bound on registers holds, whatever their estimate."""
     blocks, resources = max(candidate.occupancy.blocks_per_sm, 1), candidate.resources
     min_blocks = int(getattr(candidate.config, "min_blocks", 1))
     if min_blocks > blocks:

@@ -21,7 +21,7 @@ class Lazy(Sequence[Candidate]):
 
     @abstractmethod
     def at(self, place: int) -> Candidate:
-        """The candidate at this place, which is 0 or more."""
+        """Return the candidate at this place, which is 0 or more."""
 
     @overload
     def __getitem__(self, index: int) -> Candidate: ...
@@ -48,7 +48,7 @@ class Rows(Lazy):
         return replace(self.table, config=replace(self.table.config, **columns))
 
     def place(self, config: KernelConfig) -> int | None:
-        """The row of the configuration; None where it has none."""
+        """Return the row of the configuration; None if it has none."""
         own: dict[str, Any] = dict(self.table.config.tunables)
         if type(config) is not type(self.table.config):
             return None

@@ -15,10 +15,10 @@ WITH_WARPGROUP_PRODUCTS = (9, 0)  # alone: no architecture before or after has t
 
 
 def has_f64_tensor_cores(limits: DeviceLimits, problem: Problem) -> bool:
-    """Whether the device multiplies in f64 by the instruction, at least as fast as the element type's FMAs do.
+    """Return whether the device multiplies in f64 by the instruction, at least as fast as the element type's FMAs do.
 
-    The host has a branch that does the same. Hopper's f64 tensor cores are as fast as FMAs in f32; chips that
-    are not made for double precision multiply a 64th as fast in it.
+    The host has a branch that does the same. Hopper's f64 tensor cores are as fast as FMAs in f32; chips that are not
+    made for double precision multiply a 64th as fast in it.
     """
     return _has_f64_tensor_cores(limits.compute_capability, problem.dtype_name)
 

@@ -16,7 +16,7 @@ LARGEST_GRAM_TILE = 64  # rows and columns, of the kernels that compute half of 
 
 
 def covering(options: tuple[int, ...], extent: int) -> int:
-    """The smallest option that covers the extent; the largest one where none does."""
+    """Return the smallest option that covers the extent; the largest one where none does."""
     return next((option for option in options if option >= extent), options[-1])
 
 
@@ -27,7 +27,7 @@ def thread_tiles(options: tuple[int, ...], of_thread: tuple[tuple[int, int], ...
 
 
 def is_general(problem: Problem) -> bool:
-    """Whether C is skinny neither way, nor a small result of a long sum."""
+    """Return whether C is skinny neither way, nor a small result of a long sum."""
     return min(problem.m, problem.n) > SKINNY and max(problem.m, problem.n) > LARGEST_THIN
 
 

@@ -81,7 +81,7 @@ class Constants:
         return "\n".join(self.in_one_line(name) for name in names or tuple(self.left))
 
     def in_one_line(self, *names: str) -> str:
-        """The line that defines all those named."""
+        """Return the line that defines all those named."""
         values, comments = zip(*(self.left.pop(name) for name in names), strict=True)
         numbers = ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
         return f"constexpr int {numbers};  // {'; '.join(comments)}"
@@ -91,7 +91,7 @@ _DECLARED: dict[Any, tuple[Declared, ...]] = {}
 
 
 def declared(config_type: type[Any]) -> tuple[Declared, ...]:
-    """The tunables of a configuration, in the order of its fields; each class is looked at once."""
+    """Return the tunables of a configuration, in the order of its fields; each class is looked at once."""
     if config_type not in _DECLARED:
         hints = get_type_hints(config_type, include_extras=True)
         _DECLARED[config_type] = tuple(

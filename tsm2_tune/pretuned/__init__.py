@@ -27,7 +27,7 @@ class Pretuned:
     file: Traversable
 
     def is_verified(self) -> bool:
-        """Whether any kernel of it was verified in full."""
+        """Return whether any kernel of it was verified in full."""
         with self.file.open(encoding="utf-8") as lines:
             place = 1 + json.loads(lines.readline())["lines"]["trial"].index("full_verdict")
             return any(line[0] == "trial" and line[place] is not None for line in map(json.loads, lines))
@@ -40,7 +40,7 @@ class Pretuned:
 
 
 def pretuned() -> tuple[Pretuned, ...]:
-    """All of them, by name."""
+    """Return all of them, by name."""
     files = (file for file in FOLDER.iterdir() if file.name.endswith(SUFFIX))
     return tuple(_read(file) for file in sorted(files, key=lambda file: file.name))
 
@@ -57,7 +57,7 @@ def _read(file: Traversable) -> Pretuned:
 def named(source: str) -> Iterator[Path]:
     """The file that is named: one of ours by "pretuned:" and its name, in letters of either case, else the path.
 
-    InputError for an empty name, and for one that is neither; where one of ours may be meant, it says so.
+    Raise InputError for an empty name, and for one that is neither; where one of ours may be meant, it says so.
     """
     if not source:
         raise InputError("the name of the file to import is empty: name a database or a text of trials")

@@ -44,8 +44,8 @@ def remember(path: str | os.PathLike[str] | None) -> None:
 
     The file is made where it is missing. None ends it. A choice counts for the same module, GPU and driver, and for
     the same version of the arrays' library; a file without any such choice is told in a warning, and added to.
-    Products whose kinds were timed before in this process stay as they are. OSError for a file that cannot be read
-    and written, ValueError for what is no regular file, or has more than 64 MiB.
+    Products whose kinds were timed before in this process stay as they are. Raise OSError for a file that cannot be
+    read and written, ValueError for what is no regular file, or has more than 64 MiB.
     """
     _chosen_file[:] = [] if path is None else [_choice_file_at(os.path.abspath(os.fsdecode(path)))]
 

@@ -28,14 +28,14 @@ Shape = tuple[int, int, int]  # m, n, k
 
 
 def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str = "nn") -> Match:
-    """The winner for C (m x n) = A (m x k) B (k x n) on the GPU of this name; None is the host.
+    """Return the winner for C (m x n) = A (m x k) B (k x n) on the GPU of this name; None is the host.
 
     `op` says how they lie: a letter for A and one for B, n where it is column-major and t where it is row-major, j
     and c where it is so and conjugated, and a third, t, where C is row-major; x for B where that is A's own matrix,
     transposed, for any of which "gram" stands. `dtype` is NumPy's or a name of DTYPES or in MATHS. The GPU's own
     winners come before other GPUs'. The shape's own winner comes first; for a shape that was not tuned it is the
     kernel with the least expected time there. Where that cannot be told, it is the nearest shape's, by the Euclidean
-    distance of the log-ratios of m, n and k. LookupError where no winner has this element type and op.
+    distance of the log-ratios of m, n and k. Raise LookupError if no winner has this element type and op.
     """
     m, n, k = (_extent(name, extent) for name, extent in (("m", m), ("n", n), ("k", k)))
     for name, word in (("device", device), ("op", op)):
@@ -53,9 +53,9 @@ def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str
 
 
 def choose(product: Product, device: str | None) -> Match:
-    """The winner for the product on this GPU, None on the host.
+    """Return the winner for the product on this GPU, None on the host.
 
-    ValueError where none is for its storage orders, LookupError where none is for its type.
+    Raise ValueError if none is for its storage orders, LookupError if none is for its type.
     """
     orders = tuple(tuple(x.ld) for x in product.given)
     leading = tuple(tuple(x.ld.values()) for x in product.given)
@@ -114,12 +114,12 @@ def _chosen(
     is_gram: bool,
     device: str | None,
 ) -> Match:
-    """The winner for matrices in these storage orders; else one for the transposed product, as where C is wide and
-    that is expected to be faster, or on a host is nearer: kernels are made for a tall C. The launcher chooses the
+    """Return the winner for matrices in these storage orders; else one for the transposed product, as where C is wide
+    and that is expected to be faster, or on a host is nearer: kernels are made for a tall C. The launcher chooses the
     same, sooner.
 
-    It has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T. `leading` are
-    the leading dimensions of the matrices, for each of their orders.
+    It has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T. `leading` are the
+    leading dimensions of the matrices, for each of their orders.
     """
     compiled = None if device is None else _by_launcher(name, shape, orders, leading, conjugates, is_gram, device)
     if compiled is not None:
@@ -148,7 +148,7 @@ def _by_launcher(
     is_gram: bool,
     device: str,
 ) -> Match | None:
-    """The same by the launcher; None where that does not choose.
+    """Return the same by the launcher; None if that does not choose.
 
     An `out` that is to be made is column-major to it, so it chooses where there are winners for such a one.
     """
@@ -189,7 +189,7 @@ def _is_faster(one: Match, other: Match) -> bool:
 def _candidates(
     name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, on_host: bool
 ) -> tuple[tuple[Winner, ...], tuple[Winner, ...]]:
-    """The winners for matrices in these storage orders, and those for the transposed product."""
+    """Return the winners for matrices in these storage orders, and those for the transposed product."""
     tuned = _tuned(name, on_host=on_host)
     as_is = _fitting(tuned, orders, conjugates, is_gram=is_gram)
     mirrored = tuple(tuple(ACROSS[order] for order in has) for has in (orders[1], orders[0], *orders[2:]))
@@ -202,7 +202,7 @@ def _candidates(
 def _fitting(
     tuned: list[Winner], orders: Orders, conjugates: tuple[bool, bool], *, is_gram: bool
 ) -> tuple[Winner, ...]:
-    """The winners for matrices in these storage orders."""
+    """Return the winners for matrices in these storage orders."""
     fits = (all(order in has for order, has in zip(w.orders, orders, strict=False)) for w in tuned)
     winners = [w for w, fit in zip(tuned, fits, strict=True) if fit and w.conjugates == conjugates]
     return tuple(w for w in winners if is_gram or not w.is_gram)
@@ -221,7 +221,7 @@ def _no_kernel(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram
 
 
 def _tuned(name: str, *, on_host: bool) -> list[Winner]:
-    """The winners for this element type, of the host or of all GPUs."""
+    """Return the winners for this element type, of the host or of all GPUs."""
     winners = [w for w in WINNERS if w.dtype == name and w.on_host == on_host]
     if not winners:
         place = "a host" if on_host else "a GPU"
@@ -238,7 +238,7 @@ def _best(
     make_out: bool = False,
     swapped: bool = False,
 ) -> Match:
-    """The winner by device, then a column-major `out` where that is to be made, then the shape."""
+    """Return the winner by device, then a column-major `out` where that is to be made, then the shape."""
     wanted = None
     if make_out and min(shape[:2]) > 1:
         wanted = "t" if swapped else "n"  # of the kernel's C, where out would be column-major
@@ -314,7 +314,7 @@ def vendor_of(winner: Winner) -> list[tuple[Shape, float]]:
 
 
 def _routines(winners: list[Winner]) -> Routines | None:
-    """The vendor's, as they were measured beside the winners and around them."""
+    """Return the vendor's, as they were measured beside the winners and around them."""
     times = [(w, shape, us) for w in winners if w.device in CARDS for shape, us in vendor_of(w)]
     if not times:
         return None
@@ -323,7 +323,7 @@ def _routines(winners: list[Winner]) -> Routines | None:
 
 
 def _work(contest: Contest, shape: Shape, lds: Leading | None) -> Work:
-    """The product as the winners compute it."""
+    """Return the product as the winners compute it."""
     works = [work_of(w, shape, CARDS[contest.device], lds) for w in contest.kinds]
     if len(works) == 1:
         return works[0]
@@ -336,7 +336,7 @@ def _logs(shape: Shape) -> np.ndarray[Any, Any]:
 
 
 def _extent(name: str, extent: Any) -> int:
-    """The extent of this name, as an int."""
+    """Return the extent of this name, as an int."""
     try:
         whole = operator.index(extent)
     except TypeError:
@@ -356,7 +356,7 @@ def _ops(winners: list[Winner]) -> str:
 
 
 def _in_words(orders: dict[str, str], conjugates: tuple[bool, bool] = (False, False)) -> str:
-    """The matrices by their storage orders, such as: a row-major, b and out column-major."""
+    """Return the matrices by their storage orders, such as: a row-major, b and out column-major."""
     groups: dict[str, list[str]] = {}
     for name, order in orders.items():
         groups.setdefault(order, []).append(name)

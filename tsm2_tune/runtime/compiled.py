@@ -40,9 +40,9 @@ def launcher_place() -> str:
 
 @cache
 def launcher() -> Any:
-    """The compiled launcher, a Python module; None where this file holds none, or none that this Python can load.
+    """Return the compiled launcher, a Python module; None if this file holds none, or none that this Python can load.
 
-    RuntimeError where it is not the one that was exported.
+    Raise RuntimeError if it is not the one that was exported.
     """
     if LAUNCHER is None or not hasattr(os, "memfd_create"):
         return None
@@ -73,7 +73,7 @@ def compiled_match(
     is_gram: bool,
     device: str,
 ) -> Match | None:
-    """The launcher's choice among the same winners, of the same times; None where it has none.
+    """Return the launcher's choice among the same winners, of the same times; None if it has none.
 
     `leading` are the storage orders of a, b and out, each with its leading dimension.
     """
@@ -123,7 +123,7 @@ def compiled_cupy_starter(cupy: Any, kind: type) -> Starter:
 
 
 def _compiled_starter(kind: type, plain: Starter, *arguments: Any) -> Starter:
-    """The launcher's, which calls the plain one; that where there is none, or none for such arrays."""
+    """Return the launcher's, which calls the plain one; that where there is none, or none for such arrays."""
     launchers.pop(kind, None)
     if launcher() is None:
         return plain

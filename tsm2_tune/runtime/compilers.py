@@ -32,7 +32,10 @@ class _Refused(Exception):
 
 
 def compiled_here(text: str, bits: int, arch: str) -> bytes:
-    """A binary for the architecture, with indices of so many bits. RuntimeError that says why there is none."""
+    """Return a binary for the architecture, with indices of so many bits.
+
+    RuntimeError that says why there is none.
+    """
     whys = []
     for compiler in (_by_nvrtc, _by_nvcc):
         try:
@@ -157,6 +160,6 @@ def _by_nvcc(text: str, bits: int, arch: str) -> bytes:
 
 
 def _error_in(messages: str) -> str:
-    """The first line of a compiler's messages that tells of an error, else the last."""
+    """Return the first line of a compiler's messages that tells of an error, else the last."""
     lines = [line.strip() for line in messages.splitlines() if line.strip()] or ["no message"]
     return next((line for line in lines if "error" in line), lines[-1])[:300]

@@ -55,7 +55,7 @@ def cupy_namespace() -> SimpleNamespace:
 
 
 def _as_one_product(a: Any, b: Any) -> tuple[Any, tuple[int, ...]]:
-    """The matrix or vector that a is or lies as, and the shape of the result; None where there is more than one
+    """Return the matrix or vector that a is or lies as, and the shape of the result; None if there is more than one
     product, or none.
     """
     of_a, of_b, shape_a, shape_b = a.ndim, b.ndim, a.shape, b.shape

@@ -19,7 +19,7 @@ _deciding = threading.RLock()  # of threads that begin with products of one kind
 
 
 def has_factors(product: Product, alpha: Any, beta: Any) -> bool:
-    """Whether any is given that is not of the product alone."""
+    """Return whether any is given that is not of the product alone."""
     return factors_of(product, alpha, beta) != factors_of(product, None, None)
 
 

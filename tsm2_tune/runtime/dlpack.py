@@ -53,7 +53,7 @@ _speaking: dict[type, bool] = {}  # by type of array
 
 
 def speaks_dlpack(array: Any) -> bool:
-    """Whether it is asked by DLPack."""
+    """Return whether it is asked by DLPack."""
     kind = type(array)
     found = _speaking.get(kind)
     if found is None:
@@ -103,7 +103,7 @@ def capsule_of(array: Any, stream: int) -> Any:
 
 
 def let_wait(name: str, array: Any, stream: int) -> None:
-    """Let the stream of this handle wait for what the array is made by. RuntimeError where its library refuses."""
+    """Let the stream of this handle wait for what the array is made by. Raise RuntimeError if its library refuses."""
     try:
         capsule_of(array, stream or LEGACY_IN_DLPACK)
     except Exception as error:  # each library has its own
@@ -111,7 +111,7 @@ def let_wait(name: str, array: Any, stream: int) -> None:
 
 
 def _capsule_name(capsule: Any) -> bytes | None:
-    """ValueError for what is no capsule."""
+    """Raise ValueError for what is no capsule."""
     told = ctypes.pythonapi.PyCapsule_GetName
     told.restype, told.argtypes = ctypes.c_char_p, (ctypes.py_object,)
     found: bytes | None = told(capsule)

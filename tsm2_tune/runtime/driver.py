@@ -22,7 +22,7 @@ LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # handles that stand for a stream; 0 is
 
 @cache
 def cuda() -> Any:
-    """The driver, initialised. RuntimeError where there is none, or one without a device."""
+    """Return the driver, initialised. Raise RuntimeError if there is none, or one without a device."""
     name = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
     try:
         library = ctypes.CDLL(name)
@@ -42,14 +42,14 @@ def ask_driver(name: str, *arguments: Any, expected: int = 0) -> int:
 
 
 def error_name(status: int) -> str:
-    """The driver's name of a status."""
+    """Return the driver's name of a status."""
     text = ctypes.c_char_p()
     cuda().cuGetErrorName(status, ctypes.byref(text))
     return (text.value or b"unknown error").decode()
 
 
 def home(matrix: Matrix) -> tuple[int, int]:
-    """The context that owns the matrix, and its device's ordinal."""
+    """Return the context that owns the matrix, and its device's ordinal."""
     if is_torchs(matrix.array):
         ordinal_of_tensor = matrix.array.get_device()
         return primary_context(ordinal_of_tensor), ordinal_of_tensor  # where PyTorch has all of its memory
@@ -66,13 +66,13 @@ def home(matrix: Matrix) -> tuple[int, int]:
 
 
 def _pointer_attribute(matrix: Matrix, attribute: int, value: Any) -> bool:
-    """Whether the driver could tell this attribute of the matrix's address; `value` receives it."""
+    """Return whether the driver could tell this attribute of the matrix's address; `value` receives it."""
     return not cuda().cuPointerGetAttribute(ctypes.byref(value), attribute, ctypes.c_uint64(matrix.address))
 
 
 @cache
 def primary_context(ordinal: int) -> int:
-    """The device's context that libraries share."""
+    """Return the device's context that libraries share."""
     device, context = ctypes.c_int(), ctypes.c_void_p()
     ask_driver("cuDeviceGet", ctypes.byref(device), ordinal)
     ask_driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -81,7 +81,7 @@ def primary_context(ordinal: int) -> int:
 
 @cache
 def device_of(ordinal: int) -> tuple[str, str]:
-    """The GPU's name, and the architecture that its kernels are compiled for."""
+    """Return the GPU's name, and the architecture that its kernels are compiled for."""
     device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     name = ctypes.create_string_buffer(256)
     ask_driver("cuDeviceGet", ctypes.byref(device), ordinal)
@@ -94,7 +94,7 @@ def device_of(ordinal: int) -> tuple[str, str]:
 
 @cache
 def driver_version() -> str:
-    """The driver's release, where Linux tells it, and the newest CUDA that it knows."""
+    """Return the driver's release, where Linux tells it, and the newest CUDA that it knows."""
     newest = ctypes.c_int()
     ask_driver("cuDriverGetVersion", ctypes.byref(newest))
     try:
@@ -123,7 +123,7 @@ def context_id(context: int) -> int:
 
 
 def stream_handle(stream: Any) -> int:
-    """The CUstream of PyCUDA's and Numba's `handle`, CuPy's `ptr`, PyTorch's `cuda_stream`, or an integer."""
+    """Return the CUstream of PyCUDA's and Numba's `handle`, CuPy's `ptr`, PyTorch's `cuda_stream`, or an integer."""
     if type(stream) is int and 0 <= stream <= LARGEST_ADDRESS:
         return stream
     for attribute in ("handle", "ptr", "cuda_stream"):
@@ -154,7 +154,8 @@ def stream_id(stream: int) -> int:
 
 
 def is_capturing(stream: int) -> bool:
-    """Whether what is started on the stream goes into a CUDA graph, or would end the capture of another stream.
+    """Return whether what is started on the stream goes into a CUDA graph, or would end the capture of another
+    stream.
 
     The context of the stream is current.
     """

@@ -142,16 +142,16 @@ class Kernels:
         return float(self._waves_won[at, 0]) if self._at_once[at, 0] else 0.0
 
     def us(self, launches: Sequence[Launch], work: Work) -> list[float]:
-        """The expected time of each kernel started so."""
+        """Return the expected time of each kernel started so."""
         started = _columns(launches, Launch)
         plain = self._us(self._tiles(work), work, started["rows_per_block"], started["splits"])
         times = self._carried_over(work, plain, self.interpolated.at(work, plain)[0])
         return [float(us) for us in times[:, 0]]
 
     def best(self, work: Work, doubt: float = DOUBT) -> tuple[int, Launch, float]:
-        """The kernel that is expected to take least, by its place, its launch, and the time; of launches that take
-        the same the one with the fewest blocks. A kernel that was measured far from here alone counts as e to the
-        `doubt` longer for each unit of that distance: what sets it apart from others is less known.
+        """Return the kernel that is expected to take least, by its place, its launch, and the time; of launches that
+        take the same the one with the fewest blocks. A kernel that was measured far from here alone counts as e to
+        the `doubt` longer for each unit of that distance: what sets it apart from others is less known.
         """
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
@@ -179,7 +179,7 @@ class Kernels:
         return sorted(every, key=lambda one: one[2])
 
     def _started(self, at: int, rows: int, splits: int) -> Launch:
-        """The launch of the kernel at this place with so many rows of a block, and splits."""
+        """Return the launch of the kernel at this place with so many rows of a block, and splits."""
         launch = self._launches[at]
         if rows != launch.rows_per_block:
             launch = replace(launch, rows_per_block=rows)
@@ -197,7 +197,7 @@ class Kernels:
         return self._least_us(work, every)[0], np.take_along_axis(blocks, every.argmin(axis=1)[:, None], axis=1)
 
     def _least_us(self, work: Work, every: Floats) -> tuple[Floats, Floats]:
-        """The same by the times of all launches, and how far away each kernel was measured."""
+        """Return the same by the times of all launches, and how far away each kernel was measured."""
         plain = every.min(axis=1)[:, None]
         factors, away = self.interpolated.at(work, plain)
         beyond = np.where(work.k > self._longest_sum, BEYOND, 1.0)  # others have a better way there
@@ -205,7 +205,7 @@ class Kernels:
 
     @staticmethod
     def _carried_over(work: Work, plain_us: Floats, factors: Floats) -> Floats:
-        """The times with the factors by which measured ones differ, as far as the memory allows."""
+        """Return the times with the factors by which measured ones differ, as far as the memory allows."""
         times: Floats = np.maximum(factors * plain_us, LEAST * work.memory_us)
         return times
 
@@ -248,7 +248,7 @@ class Kernels:
         return np.where(self._persistent, np.minimum(splits, tiles.pieces), of_tiles)
 
     def _fixed_us(self, work: Work, blocks: Floats, rows: Floats) -> Floats:
-        """The start, and the sums of the splits."""
+        """Return the start, and the sums of the splits."""
         sums = (
             np.minimum(np.where(self._persistent, self._tile_rows, rows), work.m)
             * np.minimum(self._tile_columns, work.n)
@@ -259,7 +259,7 @@ class Kernels:
         return times
 
     def _body_us(self, tiles: Tiles, work: Work, blocks: Floats, rows: Floats, splits: Floats) -> Floats:
-        """The body of kernels that are as fast as the card."""
+        """Return the body of kernels that are as fast as the card."""
         sms, (m, n, k) = self.card.sms, (work.m, work.n, work.k)
         keeps_b = ~self._persistent & (k <= self._longest * splits)  # for all tiles of a block
         again = (tiles.across - 1) * m * k + (np.where(keeps_b, ceil(m / rows), tiles.down) - 1) * k * n
@@ -330,5 +330,5 @@ def _columns(records: Sequence[Any], kind: type) -> dict[str, Floats]:
 
 
 def _or_all(extents: Floats) -> Floats:
-    """The extents, 0 as one that is never exceeded."""
+    """Return the extents, 0 as one that is never exceeded."""
     return np.where(extents > 0, extents, EVER)

@@ -1,7 +1,7 @@
 """The short way through gemm, for products that were started before: a key that says all that decides the launch.
 
 A key holds what describes the arrays, as their library has it. Each function below starts the product and returns its
-`out`, or None where the arrays need a closer look.
+`out`, or None if the arrays need a closer look.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def keep_plan(key: Any, plan: Plan | tuple[int, ...]) -> None:
 
 
 def overlaps(a: int, b: int, out: int, spans: tuple[int, ...]) -> bool:
-    """Whether out at its address may share memory with a or b."""
+    """Return whether out at its address may share memory with a or b."""
     of_a, of_b, of_out = spans
     return (a < out + of_out and out < a + of_a) or (b < out + of_out and out < b + of_b)
 
 
 def by_vendor(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any) -> Any:
-    """The product by the arrays' own library, on its current stream; None where that needs a closer look."""
+    """Return the product by the arrays' own library, on its current stream; None if that needs a closer look."""
     if type(alpha) not in PLAIN or type(beta) not in PLAIN or (out is None and beta is not None):
         return None
     if asked and asked[4] and not (alpha is None and beta is None) and is_cupys(a):
@@ -63,12 +63,12 @@ def torch_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
 
 
 def torch_kinds(torch: Any) -> tuple[type, type]:
-    """The types of tensors that are no more than their memory."""
+    """Return the types of tensors that are no more than their memory."""
     return torch.Tensor, torch.nn.Parameter
 
 
 def torch_current_device(torch: Any) -> Callable[[], int]:
-    """The ordinal of the current device, where PyTorch is at work on devices."""
+    """Return the ordinal of the current device, where PyTorch is at work on devices."""
     found: Callable[[], int] = (
         getattr(getattr(torch, "_C", None), "_cuda_getDevice", None) or torch.cuda.current_device
     )

@@ -55,7 +55,7 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
 
 
 def _aligned(elements: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array that is 16-byte aligned."""
+    """Return an array that is 16-byte aligned."""
     room = np.empty(elements + 16 // dtype.itemsize, dtype)
     first = -room.ctypes.data % 16 // dtype.itemsize
     return room[first : first + elements]

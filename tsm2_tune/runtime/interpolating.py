@@ -60,7 +60,7 @@ class Interpolated:
         return [tuple(float(column[kernel, at]) for column in columns) for at in range(count)]
 
     def at(self, work: Work, expected_us: Floats) -> tuple[Floats, Floats]:
-        """Each kernel's factor for the work, and the distance from the nearest shape where it was measured.
+        """Return each kernel's factor for the work, and the distance from the nearest shape where it was measured.
 
         `expected_us` is a column: what each is expected to take without the factor.
         """
@@ -83,7 +83,7 @@ class Routines:
         self.interpolated = Interpolated([list(map(_vectors_apart, works))], [measured_us], [expected_us])
 
     def us(self, work: Work) -> float:
-        """The expected time."""
+        """Return the expected time."""
         plain_us = self._plain_us(work)
         factors, _ = self.interpolated.at(_vectors_apart(work), as_column([plain_us]))
         return float(factors[0, 0] * plain_us)
@@ -99,12 +99,12 @@ class Routines:
 
 
 def _vectors_apart(work: Work) -> Work:
-    """The work by whose extents its distance from others is told."""
+    """Return the work by whose extents its distance from others is told."""
     return replace(work, m=VECTORS_EXTENT if work.m == 1 else work.m, n=VECTORS_EXTENT if work.n == 1 else work.n)
 
 
 def _padded(rows: Sequence[Sequence[float]]) -> Floats:
-    """The rows as an array, zeros behind the shorter ones."""
+    """Return the rows as an array, zeros behind the shorter ones."""
     longest = max(map(len, rows))
     return np.array([[*row, *[0.0] * (longest - len(row))] for row in rows], np.float64)
 

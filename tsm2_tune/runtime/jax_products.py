@@ -88,9 +88,7 @@ Dimensions = tuple[int, int, bool, bool]  # of lhs and rhs: how many are summed 
 
 
 def _found_matrices(a: Any, b: Any, dimension_numbers: Any, preferred: Any, precision: Any) -> Dimensions | None:
-    """How the arrays are matrices that a kernel may be for, also by their types and precision; None where they are
-    not.
-    """
+    """Return how the arrays are matrices for a kernel, by shapes, types and precision; None if they are not."""
     try:
         asked = (a.shape, b.shape, a.dtype, b.dtype, dimension_numbers, preferred, precision)
     except AttributeError:  # no arrays
@@ -110,7 +108,7 @@ def _as_matrices(
     preferred: Any,
     precision: Any,
 ) -> Dimensions | None:
-    """The same, of arrays of these shapes and types."""
+    """Return the same, of arrays of these shapes and types."""
     element = _element(type_a) if type_a == type_b else None
     if element is None or not _is_kept(precision) or (preferred is not None and _element(preferred) != element):
         return None
@@ -121,7 +119,7 @@ _known_matrices = lru_cache(maxsize=4096)(_as_matrices)
 
 
 def _element(dtype: Any) -> str | None:
-    """Its name in DTYPES; None where it has none."""
+    """Its name in DTYPES; None if it has none."""
     try:
         return dtype_name(getattr(dtype, "dtype", dtype))
     except TypeError:
@@ -129,7 +127,7 @@ def _element(dtype: Any) -> str | None:
 
 
 def _is_divided(of_type: Any) -> bool:
-    """Whether the type of an array says that several devices have parts of it."""
+    """Return whether the type of an array says that several devices have parts of it."""
     sharding = getattr(of_type, "sharding", None)
     return sharding is not None and any(part is not None for part in sharding.spec)
 
@@ -145,13 +143,13 @@ def _varying_alike(jax: Any, arrays: tuple[Any, Any], types: tuple[Any, Any]) ->
 
 
 def _is_kept(precision: Any) -> bool:
-    """Whether a kernel is at least as precise as this, which JAX spells in many ways."""
+    """Return whether a kernel is at least as precise as this, which JAX spells in many ways."""
     both = precision if isinstance(precision, tuple) else (precision,)
     return all(one is None or str(getattr(one, "name", one)).lower() in PRECISIONS for one in both)
 
 
 def _matrix_dimensions(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_numbers: Any) -> Dimensions | None:
-    """How arrays of these shapes are two matrices; None where they are not, or JAX will say what is wrong."""
+    """How arrays of these shapes are two matrices; None if they are not, or JAX will say what is wrong."""
     try:
         (over_a, over_b), (batch_a, batch_b) = dimension_numbers
         over_a, over_b = list(over_a), list(over_b)
@@ -176,7 +174,7 @@ def _matrix_dimensions(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_n
 def _general(
     jax: Any, product: Any, lhs: Any, rhs: Any, *, dimensions: Dimensions, precision: Any, is_same: bool
 ) -> Any:
-    """The product of the arrays as matrices, each reshaped to one, which copies nothing."""
+    """Return the product of the arrays as matrices, each reshaped to one, which copies nothing."""
     matrices, free = [], []
     for x, over, is_first in ((lhs, dimensions[0], dimensions[2]), (rhs, dimensions[1], dimensions[3])):
         at = over if is_first else x.ndim - over
@@ -190,7 +188,7 @@ def _general(
 
 
 def _primitive(jax: Any) -> Any:
-    """The primitive, with all of JAX's rules for it."""
+    """Return the primitive, with all of JAX's rules for it."""
     from jax.extend.core import Primitive
     from jax.interpreters import ad, batching, mlir
 
@@ -223,7 +221,7 @@ def _by_jax(jax: Any, a: Any, b: Any, *, over: tuple[int, int], precision: Any, 
 def _transposed(
     ad: Any, product: Any, gradient: Any, a: Any, b: Any, *, over: Any, precision: Any, is_same: bool
 ) -> Any:
-    """The gradient of the one that is undefined, which lies as that."""
+    """Return the gradient of the one that is undefined, which lies as that."""
     of_a, of_b = over
     if type(gradient) is ad.Zero:
         return (None, None)
@@ -256,7 +254,7 @@ def _batched(jax: Any, product: Any, arrays: Any, batches: Any, *, over: Any, pr
 
 
 def _lowered(jax: Any, mlir: Any, own: Any, platform: str, context: Any, a: Any, b: Any, **of: Any) -> Any:
-    """The product in XLA's program for the platform: a call of the handler, or JAX's own product."""
+    """Return the product in XLA's program for the platform: a call of the handler, or JAX's own product."""
     (array_a, array_b), found = context.avals_in, None
     over, is_same, on_host = of["over"], of["is_same"], platform == PLATFORM_OF_HOST
     extents = (array_a.shape[1 - over[0]], array_b.shape[1 - over[1]], array_a.shape[over[0]])
@@ -279,13 +277,13 @@ def _lowered(jax: Any, mlir: Any, own: Any, platform: str, context: Any, a: Any,
 
 
 def _is_known(extent: Any) -> bool:
-    """Whether it is a number, and not a name for any."""
+    """Return whether it is a number, and not a name for any."""
     return isinstance(extent, int)
 
 
 def _is_alone(axes: Any) -> bool:
-    """Whether each device computes the product by itself: what several compute together JAX divides among them, which
-    it cannot with a call.
+    """Return whether each device computes the product by itself: what several compute together JAX divides among
+    them, which it cannot with a call.
     """
     by_hand = getattr(axes, "manual_axes", None)  # of shard_map's mesh
     if by_hand is not None:
@@ -302,7 +300,7 @@ def _device_name(jax: Any, platform: str) -> str | None:
 
 
 def target_of_xla() -> str:
-    """The name that XLA knows this file's products by."""
+    """Return the name that XLA knows this file's products by."""
     return f"tsm2_{IDENTITY[:16]}"
 
 

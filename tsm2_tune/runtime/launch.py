@@ -34,7 +34,7 @@ class Launch:
     lone_split: bool = False  # whether a kernel with a workspace is started with one split
 
     def with_splits(self, splits: int) -> Launch:
-        """The same kernel, which has a workspace, started with other splits."""
+        """Return the same kernel, which has a workspace, started with other splits."""
         assert self.has_workspace
         return replace(self, splits=splits, lone_split=splits == 1)
 
@@ -64,7 +64,7 @@ class Launch:
 
     @property
     def groups(self) -> int:
-        """Groups of splits that are added up first; 0 where there are few splits."""
+        """Groups of splits that are added up first; 0 if there are few splits."""
         return -(-self.splits // GROUP_SPLITS) if self.splits > self.flat_splits else 0
 
     def partial_elements(self, m: int, n: int) -> int:

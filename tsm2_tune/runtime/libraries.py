@@ -27,7 +27,7 @@ TENSOR_TYPES = {  # what PyTorch calls a type, and the interface's word for it
 
 
 def _is_of(kind: type, library: str, name: str) -> bool:
-    """Whether it is this type of a library, or derived from it."""
+    """Return whether it is this type of a library, or derived from it."""
     return issubclass(kind, getattr(sys.modules.get(library), name, ()))
 
 
@@ -36,7 +36,7 @@ _libraries: dict[type, str] = {}  # by type of array
 
 
 def _library(array: Any) -> str:
-    """The library that the array is of; "" of another one."""
+    """Return the library that the array is of; "" of another one."""
     kind = type(array)
     found = _libraries.get(kind)
     if found is None:
@@ -46,17 +46,17 @@ def _library(array: Any) -> str:
 
 
 def is_torchs(array: Any) -> bool:
-    """Whether it is a tensor of PyTorch."""
+    """Return whether it is a tensor of PyTorch."""
     return (_libraries.get(type(array)) or _library(array)) == "torch"
 
 
 def is_cupys(array: Any) -> bool:
-    """Whether it is an array of CuPy."""
+    """Return whether it is an array of CuPy."""
     return (_libraries.get(type(array)) or _library(array)) == "cupy"
 
 
 def is_jaxs(array: Any) -> bool:
-    """Whether it is an array of JAX."""
+    """Return whether it is an array of JAX."""
     return (_libraries.get(type(array)) or _library(array)) == "jax"
 
 
@@ -66,7 +66,7 @@ def _is_subclass(tensor: Any) -> bool:
 
 
 def _gives_gradients() -> bool:
-    """Whether PyTorch records what is computed, so that its own mm(out=) refuses what requires a gradient."""
+    """Return whether PyTorch records what is computed, so that its own mm(out=) refuses what requires a gradient."""
     return bool(sys.modules["torch"].is_grad_enabled())
 
 
@@ -82,7 +82,7 @@ TENSORS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 
 
 def _is_plain_tensor(tensor: Any) -> bool:
-    """Whether none of TENSORS is so, as of most; where it is not, one of them may be."""
+    """Return whether none of TENSORS is so, as of most; where it is not, one of them may be."""
     torch = sys.modules["torch"]
     return type(tensor) is torch.Tensor and tensor.layout is torch.strided and not (
         tensor.is_nested or tensor.is_quantized or tensor.requires_grad or tensor.is_neg()
@@ -90,7 +90,7 @@ def _is_plain_tensor(tensor: Any) -> bool:
 
 
 def check_plain(name: str, array: Any) -> None:
-    """TypeError for an array that its memory does not say all of, but for a tensor's conjugate bit."""
+    """Raise TypeError for an array that its memory does not say all of, but for a tensor's conjugate bit."""
     if is_torchs(array):
         if _is_plain_tensor(array):
             return
@@ -102,7 +102,7 @@ def check_plain(name: str, array: Any) -> None:
 
 
 def is_conjugate(array: Any) -> bool:
-    """Whether what the array stands for is the conjugate of what is in its memory, as of PyTorch's x.mH."""
+    """Return whether what the array stands for is the conjugate of what is in its memory, as of PyTorch's x.mH."""
     return is_torchs(array) and bool(array.is_conj())
 
 
@@ -126,7 +126,7 @@ def device_interface(name: str, array: Any) -> Any:
 
 @cache
 def _typestr(dtype: Any) -> str | None:
-    """The interface's word for a type of PyTorch's; None for those that no kernel is for."""
+    """Return the interface's word for a type of PyTorch's; None for those that no kernel is for."""
     return TENSOR_TYPES.get(str(dtype))
 
 
@@ -151,7 +151,7 @@ def current_stream(array: Any) -> int | None:
 
 
 def torch_stream(torch: Any) -> Callable[[int], int]:
-    """The handle of the current stream of the device of an ordinal."""
+    """Return the handle of the current stream of the device of an ordinal."""
     raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     if raw is not None:
         found: Callable[[int], int] = raw
@@ -160,7 +160,7 @@ def torch_stream(torch: Any) -> Callable[[int], int]:
 
 
 def cupy_stream(cupy: Any) -> Callable[[int], int]:
-    """The handle of the current stream of the device of an ordinal."""
+    """Return the handle of the current stream of the device of an ordinal."""
     get_current_stream = cupy.cuda.get_current_stream
     return lambda ordinal: get_current_stream(ordinal).ptr
 
@@ -186,10 +186,10 @@ def at_stream(array: Any, stream: int) -> Iterator[None]:
 
 
 def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...], order: str) -> Any:
-    """An array of the type and on the device of another, by its library's allocator; None of another library.
+    """Return an array of the type and on the device of another, by its library's allocator; None of another library.
 
-    `order` is NumPy's: F column-major, C row-major; `strides`, in elements, say the same. TypeError for JAX's, which
-    nothing but JAX may write.
+    `order` is NumPy's: F column-major, C row-major; `strides`, in elements, say the same. Raise TypeError for JAX's,
+    which nothing but JAX may write.
     """
     if is_torchs(array):
         return sys.modules["torch"].empty_strided(shape, strides, dtype=array.dtype, device=array.device)
@@ -205,7 +205,7 @@ def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...], orde
 
 
 def _standard_array(array: Any, shape: tuple[int, ...], order: str) -> Any:
-    """The same, as the array API standard has it."""
+    """Return the same, as the array API standard has it."""
     library, is_across = array.__array_namespace__(), order == "F" and len(shape) == 2
     made = library.empty(shape[::-1] if is_across else shape, dtype=array.dtype, device=array.device)
     return library.permute_dims(made, (1, 0)) if is_across else made
@@ -213,8 +213,8 @@ def _standard_array(array: Any, shape: tuple[int, ...], order: str) -> Any:
 
 @contextmanager
 def preserved(name: str, array: Any) -> Iterator[None]:
-    """Put back, when done, what the array holds. TypeError for an array of a library that is not known to copy it,
-    MemoryError without room for the copy.
+    """Put back, when done, what the array holds. Raise TypeError for an array of a library that is not known to copy
+    it, MemoryError without room for the copy.
     """
     if not (is_torchs(array) or is_cupys(array)):
         raise TypeError(f"{name}: a {type(array).__name__} cannot be kept as it is: pass arrays of PyTorch or CuPy")
@@ -232,7 +232,7 @@ def preserved(name: str, array: Any) -> Iterator[None]:
 def scratch(array: Any, size_bytes: int) -> tuple[int, Any] | None:
     """Address and owner of so much device memory of the array's library; None of another library.
 
-    MemoryError where there is none.
+    Raise MemoryError if there is none.
     """
     if size_bytes == 0 or not (is_torchs(array) or is_cupys(array)):
         return None
@@ -248,9 +248,9 @@ def scratch(array: Any, size_bytes: int) -> tuple[int, Any] | None:
 
 
 def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, conjugates: tuple[bool, bool]) -> Any:
-    """The product by the arrays' own library, whose kernels are the vendor's: out = alpha a b + beta out.
+    """Return the product by the arrays' own library, whose kernels are the vendor's: out = alpha a b + beta out.
 
-    Elements of 16 bits are rounded once. None where that library multiplies no matrices.
+    Elements of 16 bits are rounded once. None if that library multiplies no matrices.
     """
     if alpha == 0:  # BLAS reads neither a nor b then: a NaN there does not reach out
         a, b = a[..., :0], b[:0]
@@ -309,7 +309,7 @@ def _combined(product: Any, out: Any, alpha: complex, beta: complex) -> Any:
 
 
 def _put(product: Any, out: Any) -> Any:
-    """The product, in `out` where there is one."""
+    """Return the product, in `out` where there is one."""
     if out is None:
         return product
     out[...] = product

@@ -22,13 +22,13 @@ _compiled: dict[tuple[str, int, str], bytes | str] = {}  # by digest, index widt
 
 
 def text_of(winner: Winner) -> str:
-    """The winner's CUDA. RuntimeError where it is not the text that was tuned and verified."""
+    """Return the winner's CUDA. Raise RuntimeError if it is not the text that was tuned and verified."""
     digest, data = KERNELS.get(winner.digest, ("", ""))
     return unpacked(data, digest, f"the text of {winner.config}").decode()
 
 
 def function_of(context: int, number: int, winner: Winner, bits: int, arch: str) -> ctypes.c_void_p:
-    """The winner's kernel, loaded into the context of this number."""
+    """Return the winner's kernel, loaded into the context of this number."""
     key = (number, winner.digest, bits)
     with lock:
         if key in _functions:
@@ -44,12 +44,12 @@ def function_of(context: int, number: int, winner: Winner, bits: int, arch: str)
 
 
 def is_loaded(number: int, winner: Winner, bits: int) -> bool:
-    """Whether the winner's kernel is loaded into the context of this number."""
+    """Return whether the winner's kernel is loaded into the context of this number."""
     return (number, winner.digest, bits) in _functions
 
 
 def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
-    """The winner's binary for the architecture. RuntimeError where it is not the one that was exported."""
+    """Return the winner's binary for the architecture. Raise RuntimeError if it is not the one that was exported."""
     key = (winner.digest, bits, arch)
     if key in CUBINS:
         digest, data = CUBINS[key]
@@ -68,7 +68,7 @@ def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
 
 
 def is_compiled(winner: Winner, bits: int, arch: str) -> bool:
-    """Whether there is a binary of the winner for the architecture, without compiling one."""
+    """Return whether there is a binary of the winner for the architecture, without compiling one."""
     key = (winner.digest, bits, arch)
     return key in CUBINS or isinstance(_compiled.get(key), bytes)
 
@@ -85,7 +85,7 @@ def why_not_compiled(winner: Winner, bits: int, arch: str) -> str | None:
 
 
 def unpacked(data: str, digest: str, what: str) -> bytes:
-    """The bytes in a text of this file. RuntimeError where they are not those that were exported."""
+    """Return the bytes in a text of this file. Raise RuntimeError if they are not those that were exported."""
     try:
         binary = zlib.decompressobj().decompress(base64.b85decode(data), MOST_BINARY_BYTES)
     except (TypeError, ValueError, zlib.error):

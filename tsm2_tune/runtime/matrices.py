@@ -37,7 +37,7 @@ class Matrix:
 
     @classmethod
     def of(cls, name: str, array: Any, *, vector: str = "") -> Matrix:
-        """The matrix that an array is. A vector is a "row" or a "column", where it may be one."""
+        """Return the matrix that an array is. A vector is a "row" or a "column", where it may be one."""
         check_plain(name, array)
         is_bfloat16 = _is_bfloat16(array)
         interface = device_interface(name, array)
@@ -100,7 +100,7 @@ class Matrix:
         return self.ld[order] * (self.columns if order == "n" else self.rows)
 
     def transposed(self) -> Matrix:
-        """The transposed matrix, in the same memory."""
+        """Return the transposed matrix, in the same memory."""
         ld = {ACROSS[order]: elements for order, elements in self.ld.items()}
         return Matrix(
             self.name, self.array, self.on_host, self.address, self.columns, self.rows, ld, self.element, self.dtype,
@@ -127,12 +127,12 @@ def _wrong_with(interface: Any) -> str:
 
 
 def _is_whole(number: Any, least: int = -LARGEST_ADDRESS) -> bool:
-    """Whether it is a whole number that an address, an extent or a stride may be."""
+    """Return whether it is a whole number that an address, an extent or a stride may be."""
     return isinstance(number, (int, np.integer)) and least <= int(number) <= LARGEST_ADDRESS
 
 
 def _is_bfloat16(array: Any) -> bool:
-    """Whether its type has that name, in whichever library."""
+    """Return whether its type has that name, in whichever library."""
     try:
         return _last_word(getattr(array, "dtype", None)) == "bfloat16"
     except TypeError:  # unhashable, which no type is
@@ -146,7 +146,7 @@ def _last_word(dtype: Any) -> str:
 
 @cache
 def _type_of(typestr: str, name: str) -> tuple[np.dtype[Any], str]:
-    """The type that an array's interface tells, and its name."""
+    """Return the type that an array's interface tells, and its name."""
     dtype = np.dtype(typestr)
     return dtype, dtype_name(dtype, name)
 
@@ -160,7 +160,7 @@ def _as_matrix(
 
 
 def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize: int) -> dict[str, int]:
-    """Each storage order that the strides are of, with the elements from a line to the next.
+    """Return each storage order that the strides are of, with the elements from a line to the next.
 
     The stride along an extent of 1 says nothing, so that a vector may have both orders.
     """
@@ -182,7 +182,7 @@ def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize
 
 
 def _apart(elements: int, step: int, lines: int, line: int, itemsize: int) -> int:
-    """Elements from a line to the next one, `line` bytes behind; 0 where its elements are not neighbours."""
+    """Elements from a line to the next one, `line` bytes behind; 0 if its elements are not neighbours."""
     if step != itemsize and elements != 1:
         return 0
     apart = elements * itemsize if lines == 1 else line
@@ -190,7 +190,7 @@ def _apart(elements: int, step: int, lines: int, line: int, itemsize: int) -> in
 
 
 def dtype_name(dtype: Any, what: str = "dtype") -> str:
-    """The name of a type that NumPy knows; of a winner's, itself."""
+    """Return the name of a type that NumPy knows; of a winner's, itself."""
     if dtype is None:  # which NumPy takes for float64
         raise TypeError(f"{what}: expected a type, got None")
     if isinstance(dtype, str) and (dtype in DTYPES or dtype in MATHS.values()):
@@ -285,7 +285,7 @@ class Product:
         return (self.a, self.b) if self.out is None else (self.a, self.b, self.out)
 
     def with_out(self, array: Any) -> Product:
-        """The product into an array that was made for it."""
+        """Return the product into an array that was made for it."""
         out = Matrix.of("out", array, vector="column" if self.b.is_vector else "row")
         return Product(self.a, self.b, out, self.conjugates, self.math)
 
@@ -324,7 +324,7 @@ class Product:
 
 
 def _shares(x: Matrix, y: Matrix) -> str:
-    """Whether they share memory, as a verb; empty where they do not."""
+    """Return whether they share memory, as a verb; empty if they do not."""
     try:
         return "shares" if np.shares_memory(x.span, y.span, max_work=cast(Any, MOST_WORK)) else ""
     except RuntimeError:  # too much work to tell
@@ -332,7 +332,7 @@ def _shares(x: Matrix, y: Matrix) -> str:
 
 
 def too_large(factor: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether a finite number is none in this type."""
+    """Return whether a finite number is none in this type."""
     try:
         with np.errstate(over="ignore"):
             is_wide = isinstance(factor, np.inexact)  # perhaps wider than Python's own numbers

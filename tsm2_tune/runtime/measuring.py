@@ -89,7 +89,7 @@ def fastest_way(
 def _ways_to(
     product: Product, alpha: Any, beta: Any, handle: int, ordinal: int
 ) -> tuple[list[Match], list[Callable[[], Any]]]:
-    """The ways that can be started, the one that gemm takes first, and their starts on the stream."""
+    """Return the ways that can be started, the one that gemm takes first, and their starts on the stream."""
     name, arch = device_of(ordinal)
     at_a, at_b, at_out = (x.address for x in product.given)
     ways: list[Match] = []
@@ -107,7 +107,8 @@ def _ways_to(
 def times_us(
     starts: Sequence[Callable[[], object]], array: Any, context: int, ordinal: int, stream: int
 ) -> tuple[list[float], list[float]]:
-    """The median time of each on the stream, NEVER where it fails, and the least that the host took to start it.
+    """Return the median time of each on the stream, NEVER where it fails, and the least that the host took to start
+    it.
 
     They are timed in turns, each when twice as much as the L2 holds has been written: its lines are dirty then, as in
     programs, and the host is ahead of the GPU. Where it was not, its own time is in the sample, which is taken again
@@ -165,7 +166,10 @@ def _sample(
 
 
 def _starts(start: Callable[[], object]) -> bool:
-    """Whether it can be started. It is, so that what the first start of a kernel needs is there when it is timed."""
+    """Return whether it can be started.
+
+    It is, so that what the first start of a kernel needs is there when it is timed.
+    """
     with suppress(Exception):  # each library has its own
         start()
         return True

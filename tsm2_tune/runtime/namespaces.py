@@ -19,7 +19,10 @@ NAMESPACES: dict[str, Callable[[], Any]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """The namespace of this name. AttributeError, which says why, where its library is not here, or is too old."""
+    """Return the namespace of this name.
+
+    AttributeError, which says why, where its library is not here, or is too old.
+    """
     if name not in NAMESPACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -18,7 +18,8 @@ SCHEMAS = (
 
 
 def torch_operators(torch: Any) -> SimpleNamespace:
-    """The operators mm and addmm, and `external_matmul`, for the list of that name in Inductor's configuration.
+    """Return the operators mm and addmm, and `external_matmul`, for the list of that name in Inductor's
+    configuration.
 
     PyTorch knows them by a name that the file's digest is in: modules that differ have different ones, and of two of
     one file the first one's are both's.
@@ -97,7 +98,7 @@ def _recorded_mm(torch: Any, own: Any) -> Any:
 
 
 def _recorded_addmm(torch: Any, own: Any, mm: Any) -> Any:
-    """The same."""
+    """Return the same."""
 
     class Addmm(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
@@ -124,7 +125,7 @@ def _recorded_addmm(torch: Any, own: Any, mm: Any) -> Any:
 
 
 def _is_transformed(torch: Any) -> bool:
-    """Whether more than gradients is wanted, as by torch.func.jvp: PyTorch's own products have all that."""
+    """Return whether more than gradients is wanted, as by torch.func.jvp: PyTorch's own products have all that."""
     return bool(torch._C._are_functorch_transforms_active()) or torch.autograd.forward_ad._current_level >= 0
 
 
@@ -147,7 +148,7 @@ def _of_factors(ctx: Any, mm: Any, gradient: Any, alpha: Any, wanted: Any) -> tu
 
 
 def _times(tensor: Any, factor: Any) -> Any:
-    """The tensor times the factor's complex conjugate."""
+    """Return the tensor times the factor's complex conjugate."""
     return tensor if factor == 1 else tensor * (factor.conjugate() if isinstance(factor, complex) else factor)
 
 
@@ -164,7 +165,7 @@ def _each_mm(torch: Any) -> Any:
 
 
 def _each_addmm(torch: Any) -> Any:
-    """The same of addmm."""
+    """Return the same of addmm."""
 
     def each(info: Any, in_dims: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> tuple[Any, int]:
         product = torch.matmul(_first(a, in_dims[1]), _first(b, in_dims[2]))
@@ -182,5 +183,5 @@ def _each_addmm(torch: Any) -> Any:
 
 
 def _first(tensor: Any, dimension: int | None) -> Any:
-    """The tensor with the dimension of the batch, if it has one, as the first."""
+    """Return the tensor with the dimension of the batch, if it has one, as the first."""
     return tensor if dimension is None else tensor.movedim(dimension, 0)

@@ -88,7 +88,10 @@ class Override:
             return self.call(keys, *operands, **named)
 
     def is_renewed(self) -> bool:
-        """Whether another override, which was there before, is gone. What is there instead is called from now on."""
+        """Return whether another override, which was there before, is gone.
+
+        What is there instead is called from now on.
+        """
         before = repr(self.before)
         if ".py:" not in before:  # PyTorch's own, which stays
             return False
@@ -100,7 +103,7 @@ class Override:
             return repr(self.before) != before
 
     def is_removed(self) -> bool:
-        """Whether it could be taken away: no other override came after it, which may call it."""
+        """Return whether it could be taken away: no other override came after it, which may call it."""
         self.is_at_work = False
         if repr(self.on_top()) != self.place:
             return False

@@ -169,7 +169,7 @@ def choice(
     math: str | None = None,
     fallback: str = "vendor",
 ) -> Match | Vendor:
-    """The winner that gemm uses for these arguments, or the vendor. It raises what gemm raises for them."""
+    """Return the winner that gemm uses for these arguments, or the vendor. It raises what gemm raises for them."""
     return chosen_or_vendor(Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math), fallback)
 
 
@@ -253,7 +253,7 @@ def load(device: int = 0) -> None:
 
 
 def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
-    """The winner for the product, or why the vendor computes it."""
+    """Return the winner for the product, or why the vendor computes it."""
     if fallback not in ("vendor", "error"):
         raise ValueError(f"fallback: expected 'vendor' or 'error', got {fallback!r}")
     if 0 in product.shape:
@@ -284,8 +284,8 @@ def _compiled_or_vendor(product: Product, found: Match) -> Match | Vendor:
 def _measured(
     product: Product, expected: Match | Vendor, fallback: str, alpha: Any, beta: Any, stream: Any
 ) -> tuple[Product, Match | Vendor]:
-    """The product with an `out`, and what takes least, by timing; as it is, and what is expected to, where no kernel
-    is for it, or none that loads where the vendor's product is expected to.
+    """Return the product with an `out`, and what takes least, by timing; as it is, and what is expected to, where no
+    kernel is for it, or none that loads where the vendor's product is expected to.
     """
     kernel = expected
     try:
@@ -302,7 +302,7 @@ def _measured(
 
 
 def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: Any) -> Any:
-    """The product by the arrays' own library. ValueError where that multiplies none."""
+    """Return the product by the arrays' own library. Raise ValueError if that multiplies none."""
     a, b = product.a.array, product.b.array
     asked = product.conjugates[0] != product.a.is_conjugate, product.conjugates[1] != product.b.is_conjugate
     out = None if product.out is None else product.out.array

@@ -12,7 +12,7 @@ _contexts: dict[tuple[int, int], Any] = {}  # by thread and device: PyCUDA's con
 
 
 def new_gpu_array(context: int, ordinal: int, product: Product, order: str) -> Any:
-    """A new GPUArray in the context, for the product's result, in NumPy's order."""
+    """Return a new GPUArray in the context, for the product's result, in NumPy's order."""
     if product.a.element == "bf16":
         raise TypeError("out: PyCUDA has no arrays of bfloat16: give the matrix for the result")
     try:

@@ -22,7 +22,7 @@ def scaled(product: Product, beta: Any, stream: int) -> Any:
     """Start out = beta out of device arrays on the stream; return `out`, a new array where none was given.
 
     PyTorch and CuPy scale their own arrays. For others the driver writes zeros, and nothing is done at beta = 1:
-    ValueError for another beta, and without `out`.
+    Raise ValueError for another beta, and without `out`.
     """
     a, b = product.a.array, product.b.array
     out = None if product.out is None else product.out.array

@@ -26,8 +26,8 @@ from tsm2_tune.runtime.winners import Match
 
 
 def checked_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
-    """Return the factors as numbers. TypeError or ValueError for one that is no number of the product's, or a beta
-    without `out`.
+    """Return the factors as numbers. Raise TypeError or ValueError for one that is no number of the product's, or a
+    beta without `out`.
     """
     alpha, beta = _number("alpha", alpha), _number("beta", beta)
     for name, factor in (("alpha", alpha), ("beta", beta)):
@@ -64,7 +64,7 @@ def factors_of(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
 
 
 def stream_of(product: Product, stream: Any) -> int:
-    """The stream that the product goes to."""
+    """Return the stream that the product goes to."""
     if stream is None:
         stream = current_stream((product.out or product.a).array)
     return stream_handle(stream)

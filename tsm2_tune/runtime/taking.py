@@ -30,7 +30,7 @@ Taker = Callable[..., Any]
 
 
 def imported_torch() -> Any:
-    """PyTorch. RuntimeError where it is not installed."""
+    """PyTorch. Raise RuntimeError if it is not installed."""
     try:
         return importlib.import_module("torch")
     except ImportError as error:
@@ -45,8 +45,8 @@ def torch_taker(torch: Any) -> Taker:
     def take(dimensions: int, a: Any, b: Any, out: Any, c: Any, alpha: Any, beta: Any) -> Any:
         """alpha a b + beta c in `out`, or a new row-major tensor where that is None; None: it is left to PyTorch.
 
-        c may be `out`; None where there is no beta. All have so many dimensions, c perhaps fewer: 2, or 3 for a batch
-        of one product.
+        c may be `out`; None if there is no beta. All have so many dimensions, c perhaps fewer: 2, or 3 for a batch of
+        one product.
         """
         if c is not None and c.dim() == 1 and a.dim() == b.dim() == 2:
             m, k = a.shape
@@ -103,7 +103,7 @@ def torch_precision(torch: Any) -> Callable[[], str]:
 
 
 def _is_spread(c: Any, shape: tuple[int, ...], out: Any, plan: Plan) -> bool:
-    """Whether copying c into the result, of this shape, costs no more than PyTorch's own way.
+    """Return whether copying c into the result, of this shape, costs no more than PyTorch's own way.
 
     That copies a whole matrix too, but adds a row in its epilogue: such a one is for small results alone.
     """
@@ -117,7 +117,7 @@ def _is_spread(c: Any, shape: tuple[int, ...], out: Any, plan: Plan) -> bool:
 
 
 def _is_small(m: int, k: int, n: int) -> bool:
-    """Whether a result of m x n is so small that spreading a row into it costs little beside the product."""
+    """Return whether a result of m x n is so small that spreading a row into it costs little beside the product."""
     return max(FEW * m * n, LONG) <= (m + n) * k
 
 
@@ -155,7 +155,7 @@ def _first_plan(torch: Any, a: Any, b: Any, out: Any, key: Any) -> Plan | None:
 
 
 def _would_load(product: Product, found: Any) -> bool:
-    """Whether the kernel is still to be loaded, and the stream is being captured, so that it cannot be now."""
+    """Return whether the kernel is still to be loaded, and the stream is being captured, so that it cannot be now."""
     context, _ = home(product.a)
     oriented = product.transposed() if found.swapped else product
     if is_loaded(context_id(context), found.winner, index_bits(oriented, found.winner.orders)):

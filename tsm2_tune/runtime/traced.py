@@ -38,7 +38,7 @@ class Traced:
     on_host: bool = False
 
     def product(self) -> Product:
-        """The matrices, at no addresses, but for what of them is the same."""
+        """Return the matrices, at no addresses, but for what of them is the same."""
         m, n, k = self.shape
         size = DTYPES[self.element].itemsize
         matrices = []
@@ -134,7 +134,7 @@ def _read(text: bytes) -> _Start:
 
 
 def _planned(found: _Start, context: int, number: int) -> Plan:
-    """The product's plan in the current context."""
+    """Return the product's plan in the current context."""
     ordinal = ctypes.c_int()
     ask_driver("cuCtxGetDevice", ctypes.byref(ordinal))
     product, winner = found.traced.product(), found.match.winner
@@ -157,7 +157,7 @@ def _start_on_host(found: _Start, addresses: tuple[int, int, int]) -> None:
 
 
 def _in_memory(matrix: Matrix) -> np.ndarray[Any, Any]:
-    """An array over the matrix's memory."""
+    """Return an array over the matrix's memory."""
     order, ld = next(iter(matrix.ld.items()))
     size = matrix.dtype.itemsize
     strides = (size, ld * size) if order == "n" else (ld * size, size)

@@ -184,7 +184,7 @@ def work_of(
     *,
     of_vendor: bool = False,
 ) -> Work:
-    """The product as the winner computes it; lines follow each other where no leading dimensions are given.
+    """Return the product as the winner computes it; lines follow each other where no leading dimensions are given.
 
     Lines are odd that are not whole vectors of the kernel: those of A or B that are not of 16 bytes, to the vendor.
     """

@@ -76,8 +76,9 @@ def workspace_for(context: int, context_number: int, needed_bytes: Sizes, stream
 
 
 def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Workspace:
-    """A new workspace that is kept. PyTorch may allocate what this thread asks for in a pool that is for a while, as
-    when torch.compile warms up for a CUDA graph: another thread asks for it. This one zeroes it, whose stream it is.
+    """Return a new workspace that is kept. PyTorch may allocate what this thread asks for in a pool that is for a
+    while, as when torch.compile warms up for a CUDA graph: another thread asks for it. This one zeroes it, whose
+    stream it is.
     """
 
     def allocate() -> Room:
@@ -91,7 +92,7 @@ def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Worksp
 
 
 def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:
-    """A workspace that goes into the graph: of PyTorch's pool for it, or kept as long as this process runs."""
+    """Return a workspace that goes into the graph: of PyTorch's pool for it, or kept as long as this process runs."""
     if is_torchs(array):
         with at_stream(array, stream):
             room = _allocated(needed_bytes, array)
@@ -130,7 +131,7 @@ def _allocated(sizes_bytes: Sizes, array: Any) -> Room:
 
 
 def _zeroed(sizes_bytes: Sizes, room: Room, stream: int, number: int) -> Workspace:
-    """A workspace in the room, its counters zeroed on the stream."""
+    """Return a workspace in the room, its counters zeroed on the stream."""
     addresses, owners = room
     words = ctypes.c_size_t(sizes_bytes[1] // 4)
     ask_driver("cuMemsetD32Async", ctypes.c_uint64(addresses[1]), 0, words, ctypes.c_void_p(stream))
@@ -138,7 +139,7 @@ def _zeroed(sizes_bytes: Sizes, room: Room, stream: int, number: int) -> Workspa
 
 
 def of_driver(size_bytes: int) -> int:
-    """The address of so much memory that the driver allocates."""
+    """Return the address of so much memory that the driver allocates."""
     address = ctypes.c_uint64()
     if ask_driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size_bytes), expected=OUT_OF_MEMORY):
         raise MemoryError

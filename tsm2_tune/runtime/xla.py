@@ -158,7 +158,7 @@ Execution = Callable[[bytes, list[int], list[int], Callable[[], int]], None]
 
 
 def xla_handler(execute: Execution) -> Any:
-    """A handler that executes calls with one attribute, a text. What it raises is XLA's error."""
+    """Return a handler that executes calls with one attribute, a text. What it raises is XLA's error."""
 
     def handle(frame: Any) -> int | None:
         call = frame[0]
@@ -198,7 +198,7 @@ def _addresses(buffers: Any) -> list[int]:
 
 
 def _stream(call: Any) -> int:
-    """The handle of the stream that the call is to be started on. RuntimeError where XLA has none."""
+    """Return the handle of the stream that the call is to be started on. Raise RuntimeError if XLA has none."""
     asked = XlaStream(ctypes.sizeof(XlaStream), None, call.context, None)
     error = call.api[0].tell_stream(asked)
     if error:
@@ -208,7 +208,7 @@ def _stream(call: Any) -> int:
 
 
 def _xla_error(call: Any, code: int, error: BaseException) -> int | None:
-    """An error of XLA's with this message."""
+    """Return an error of XLA's with this message."""
     text = str(error) or type(error).__name__
     told = XlaError(ctypes.sizeof(XlaError), None, text.encode(), code)
     made: int | None = call.api[0].create_error(told)

@@ -29,9 +29,9 @@ LEFT = "the program's products are left to cuBLAS"
 
 
 def standin_path() -> Path:
-    """The stand-in's file, built where it is not in the cache.
+    """Return the stand-in's file, built where it is not in the cache.
 
-    ToolMissing where the C++ compiler is missing; InputError if the loader does not put it before a program.
+    Raise ToolMissing if the C++ compiler is missing. Raise InputError if the loader does not put it before a program.
     """
     texts = c_texts(SOURCES)
     texts["tsm2.h"] = HEADER.read_bytes()
@@ -72,7 +72,7 @@ def command(compiler: list[str], folder: Path, output: Path) -> list[str]:
 
 
 def gpu_here(tell: Callable[[str], None]) -> tuple[str, str] | None:
-    """The name and the compute capability of GPU 0; None, which is told, where there is none."""
+    """Return the name and the compute capability of GPU 0; None, which is told, where there is none."""
     try:
         device_name, architecture = device_of(0)
     except (RuntimeError, AttributeError) as error:  # the latter of a driver that lacks a function
@@ -87,7 +87,7 @@ def digest(*texts: str) -> str:
 
 
 def kept(key: str, make: Callable[[], bytes]) -> Path:
-    """The cache's file of this key, made where it is not there."""
+    """Return the cache's file of this key, made where it is not there."""
     cache.refuse_noexec()
     found = cache.find(key, ".so")
     if found is not None:

@@ -217,7 +217,7 @@ def written_in(folder: Path) -> Written:
 
 
 def _content(file: Path) -> tuple[Any, Any] | None:
-    """The head and the lines of what one process wrote; None of a file that is none of the stand-in's."""
+    """Return the head and the lines of what one process wrote; None of a file that is none of the stand-in's."""
     try:
         with open(file, "rb", opener=_opened) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
@@ -234,7 +234,7 @@ def _content(file: Path) -> tuple[Any, Any] | None:
 
 
 def _opened(path: str, flags: int) -> int:
-    """The file's descriptor, without waiting for a pipe's other end."""
+    """Return the file's descriptor, without waiting for a pipe's other end."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
@@ -271,7 +271,7 @@ def _samples(line: Any, way: int) -> tuple[float, ...]:
 
 
 def _together(one: Seen, other: Seen) -> Seen:
-    """The same products of two processes or devices."""
+    """Return the same products of two processes or devices."""
     return replace(
         one,
         calls=one.calls + other.calls,

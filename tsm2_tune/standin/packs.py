@@ -23,11 +23,11 @@ Among = Callable[[Sequence[BestRow]], Sequence[BestRow]]
 
 
 def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
-    """The C library of the database's winners and of kernels between them, built where it is not in the cache; None,
-    which is told, where no GPU is here.
+    """Return the C library of the database's winners and of kernels between them, built where it is not in the cache;
+    None, which is told, where no GPU is here.
 
-    Of those that were verified in full: that others are left out is told, as imported ones are. InputError where none
-    is of a GPU, ToolMissing without compiler.
+    Of those that were verified in full: that others are left out is told, as imported ones are. Raise InputError if
+    none is of a GPU, ToolMissing without compiler.
     """
     if database and not is_address(database) and not os.path.exists(database):
         raise InputError(f"no database {database}: {tune_first(database)}, or take these with --pretuned")
@@ -38,7 +38,10 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
 
 
 def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
-    """The library of the store's winners on GPUs that were verified in full. InputError where there are none."""
+    """Return the library of the store's winners on GPUs that were verified in full.
+
+    Raise InputError if there are none.
+    """
     if not any(row.compute_capability and row.verified_in_full for row in store.best()):
         raise InputError(
             f"{store.path} has no winner of a GPU that was verified in full: tune there, or name --pretuned or"
@@ -53,8 +56,8 @@ def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
 
 
 def pretuned_path(tell: Callable[[str], None]) -> Path | None:
-    """The C library of the kernels that the package brings for GPU 0, of those that were verified in full, built
-    where it is not in the cache; None, which is told, where there are none, or what builds it is missing.
+    """Return the C library of the kernels that the package brings for GPU 0, of those that were verified in full,
+    built where it is not in the cache; None, which is told, where there are none, or what builds it is missing.
 
     A GPU that was not measured borrows those of one of the same compute capability, which is told.
     """
@@ -78,7 +81,10 @@ def pretuned_path(tell: Callable[[str], None]) -> Path | None:
 
 
 def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
-    """The library of the text's kernels. InputError where none is verified in full, ToolMissing without compiler."""
+    """Return the library of the text's kernels.
+
+    Raise InputError if none is verified in full, ToolMissing without compiler.
+    """
     if not text.is_verified():
         raise InputError(f"no kernel that was measured on {text.device_name} is verified in full yet")
     compiler_command()

@@ -56,7 +56,7 @@ class Standing:
 
 
 def become(program: Sequence[str], standing: Standing | None) -> NoReturn:
-    """Let this process become the program, as it is where nothing is to stand in. InputError where it cannot."""
+    """Let this process become the program, as it is where nothing is to stand in. Raise InputError if it cannot."""
     environment = dict(os.environ) if standing is None else standing.environment(None)
     for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
@@ -75,13 +75,13 @@ def journal_folder() -> Iterator[Path]:
 
 
 def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
-    """The program's exit status, as a shell has it: 128 and the signal's number where one ended it.
+    """Return the program's exit status, as a shell has it: 128 and the signal's number where one ended it.
 
     A signal that is sent to this process alone goes on to the program, which is awaited. What a terminal sends, such
     as Ctrl-C, does not: the program is in the terminal's foreground, too, and gets it as well. Neither does there an
     interrupt that another process sends, which looks the same; it does where this is not in a terminal's foreground.
 
-    InputError where it cannot be started.
+    Raise InputError if it cannot be started.
     """
     environment, early = standing.environment(journal), list[int]()
     started: subprocess.Popen[bytes] | None = None
@@ -120,7 +120,7 @@ def _handled(handler: Callable[[int, object], None], *, is_ignored: bool) -> dic
 
 
 def _is_in_foreground() -> bool:
-    """Whether this process has a terminal, and gets what that sends."""
+    """Return whether this process has a terminal, and gets what that sends."""
     try:
         with open("/dev/tty", "rb", buffering=0) as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
@@ -146,7 +146,7 @@ def _started(program: Sequence[str], start: Callable[[str, Sequence[str]], T]) -
 
 
 def path_of_program(name: str) -> str:
-    """The program's file. InputError where there is none that can be run."""
+    """Return the program's file. Raise InputError if there is none that can be run."""
     if name.startswith("-"):
         raise InputError(f"no option {name}: see --help; the program and its arguments come after --")
     path = program_path(name)

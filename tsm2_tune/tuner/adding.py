@@ -23,7 +23,7 @@ _FINALIST = select(schema.trial.c.id).where(conditions.TRIED, schema.trial.c.con
 
 
 def found(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
-    """The id of the row with these values."""
+    """Return the id of the row with these values."""
     known = {name: value for name, value in values.items() if value is not None}
     missing = tuple(name for name in values if name not in known)
     id_: int | None = connection.execute(_finding(table, tuple(known), missing), known).scalar()
@@ -31,13 +31,13 @@ def found(connection: Connection, table: Table, values: Mapping[str, Any]) -> in
 
 
 def added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
-    """The id of a new row with these values."""
+    """Return the id of a new row with these values."""
     return int(connection.execute(_adding(table), values).scalar_one())
 
 
 @cache
 def _finding(table: Table, known: tuple[str, ...], missing: tuple[str, ...]) -> Executable:
-    """The id of the row with values of the `known` columns, and none of the `missing` ones."""
+    """Return the id of the row with values of the `known` columns, and none of the `missing` ones."""
     query = select(table.c.id).where(*(table.c[name] == bindparam(name) for name in known))
     return query.where(*(table.c[name].is_(None) for name in missing))
 
@@ -48,7 +48,7 @@ def _adding(table: Table) -> Executable:
 
 
 def found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
-    """The id of the row with these values, new where there was none."""
+    """Return the id of the row with these values, new where there was none."""
     present = found(connection, table, values)
     if present is None and add_alone(connection, table):
         present = found(connection, table, values)
@@ -56,13 +56,13 @@ def found_or_added(connection: Connection, table: Table, values: Mapping[str, An
 
 
 def _most(column: Any, value: float | None) -> ColumnElement[Any]:
-    """The larger one of what is stored and the value: what ended neither way was tried under both."""
+    """Return the larger one of what is stored and the value: what ended neither way was tried under both."""
     new = cast(value, column.type)
     return case((column > new, column), else_=new)
 
 
 def gives_place(connection: Connection, trial_id: int, again: Again) -> bool:
-    """Whether the trial that is stored counts as untried."""
+    """Return whether the trial that is stored counts as untried."""
     with stored.reading(trial_id):
         row = checked(records.row_of(connection, schema.trial, trial_id), schema.trial.columns)
         return again.includes(trial_id, Outcome(row["outcome"]), stored.limits(row), row["total_seconds"])
@@ -92,7 +92,7 @@ class Kept(NamedTuple):
 def add_trials(
     connection: Connection, run_id: int, device_name: str, trials: Sequence[Trial], again: Again | None
 ) -> list[Kept]:
-    """The trials, which are stored now, or those in their places."""
+    """Return the trials, which are stored now, or those in their places."""
     problems = dict.fromkeys(trial.problem for trial in trials)
     ids = {one: found_or_added(connection, schema.problem, rows.problem_values(one)) for one in problems}
     return [

@@ -92,7 +92,7 @@ def tune_first(name: str | PathLike[str]) -> str:
 
 
 def is_bundled(name: str | PathLike[str]) -> bool:
-    """Whether it names trials that the package brings."""
+    """Return whether it names trials that the package brings."""
     return os.fspath(name).lower().startswith(PREFIX)
 
 

@@ -29,5 +29,5 @@ def seconds(thread: int) -> float:
 
 
 def is_waited_for() -> bool:
-    """Whether any thread waits."""
+    """Return whether any thread waits."""
     return bool(_since)

@@ -139,7 +139,7 @@ class Among:
 
 
 def condition(is_alike: bool) -> TextClause:
-    """Whether a row of `trial` is one of such."""
+    """Return whether a row of `trial` is one of such."""
     return _bound(_among(is_alike), is_alike)
 
 
@@ -152,7 +152,7 @@ def winners(is_alike: bool | None) -> Subquery:
 
 
 def ties(is_alike: bool) -> Subquery:
-    """The same, and what ties with each winner: the one with the least median among them."""
+    """Return the same, and what ties with each winner: the one with the least median among them."""
     return _selected(is_alike, "place >= 1")
 
 

@@ -76,7 +76,7 @@ class TrialLine:
 
 
 def current_trial(row: Row) -> CurrentTrial:
-    """The trial in a row of `trial` that also has its problem, and the `median_us` of its newest measurement.
+    """Return the trial in a row of `trial` that also has its problem, and the `median_us` of its newest measurement.
 
     Its configuration may be one that another version has stored.
     """
@@ -99,7 +99,7 @@ def current_trial(row: Row) -> CurrentTrial:
 
 
 def trial_line(row: Row) -> TrialLine:
-    """The line of a row of `trial` that also has its problem, and the `median_us` of its first measurement."""
+    """Return the line of a row of `trial` that also has its problem, and the `median_us` of its first measurement."""
     with reading(row["id"]):
         values = checked(row, [*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US])
         problem = Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
@@ -116,7 +116,7 @@ def trial_line(row: Row) -> TrialLine:
 
 
 def stored_trial(row: Row, problem: Problem) -> StoredTrial:
-    """The trial in a row of `trial` of this problem that also has its first `median_us`, and NEWEST."""
+    """Return the trial in a row of `trial` of this problem that also has its first `median_us`, and NEWEST."""
     with reading(row["id"]):
         values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST])
         config = config_of(values["family"], values["config"], values["tunables"])
@@ -142,19 +142,19 @@ def stored_trial(row: Row, problem: Problem) -> StoredTrial:
 
 
 def problem_of(row: Row) -> Problem:
-    """The problem in a row of `trial` that has its problem."""
+    """Return the problem in a row of `trial` that has its problem."""
     with reading(row["id"]):
         values = checked(row, PROBLEM_KEY)
         return Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
 
 
 def device_name(row: Row) -> str:
-    """The device's name in a row of `trial`."""
+    """Return the device's name in a row of `trial`."""
     with reading(row["id"]):
         return str(checked(row, [schema.trial.c.device_name])["device_name"])
 
 
 def config_text(row: Row) -> str:
-    """The configuration's text in a row of `trial`."""
+    """Return the configuration's text in a row of `trial`."""
     with reading(row["id"]):
         return str(checked(row, [schema.trial.c.config])["config"])

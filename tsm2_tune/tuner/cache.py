@@ -46,7 +46,7 @@ class Entry:
 def cache_folder() -> Path:
     """Where binaries are kept between runs, made where it is missing.
 
-    InputError where it cannot be written, or where others than this user and root can change what is in it.
+    Raise InputError if it cannot be written, or where others than this user and root can change what is in it.
     """
     folder = Path(os.path.realpath(named_folder()))
     for left in reversed(range(TRIES)):
@@ -73,7 +73,10 @@ def refuse_noexec() -> None:
 
 
 def _make_trusted(folder: Path) -> None:
-    """Make the folder where it is missing. InputError where others can change what is in it, or this user cannot."""
+    """Make the folder where it is missing.
+
+    Raise InputError if others can change what is in it, or this user cannot.
+    """
     for place in (*reversed(folder.parents), folder):
         try:
             found = os.lstat(place)
@@ -88,7 +91,10 @@ def _make_trusted(folder: Path) -> None:
 
 
 def named_folder() -> Path:
-    """Return the folder by the XDG standard, which ignores relative paths. InputError where no user has one here."""
+    """Return the folder by the XDG standard, which ignores relative paths.
+
+    Raise InputError if no user has one here.
+    """
     home = os.environ.get("HOME", "")
     if not os.path.isabs(home):
         with suppress(KeyError):  # a user without an entry, as containers have
@@ -115,7 +121,7 @@ def _refuse_strangers(folder: Path, place: Path, found: os.stat_result) -> None:
 
 
 def _is_ours(found: os.stat_result) -> bool:
-    """Whether this user owns it, and nobody else can write to it."""
+    """Return whether this user owns it, and nobody else can write to it."""
     return found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
@@ -218,7 +224,7 @@ def _remove(path: Path) -> None:
 
 
 def working_parent() -> Path:
-    """The folder of working folders."""
+    """Return the folder of working folders."""
     parent = cache_folder() / WORKING
     _make_shard(parent)
     return parent
@@ -234,7 +240,7 @@ def remove_leftovers() -> None:
 
 
 def _remove_if_dead(folder: Path) -> bool:
-    """Whether it was: its owner holds a lock as long as it lives. Without locks none is taken for dead."""
+    """Return whether it was: its owner holds a lock as long as it lives. Without locks none is taken for dead."""
     try:
         if not stat.S_ISDIR(os.lstat(folder).st_mode):
             folder.unlink()
@@ -255,7 +261,7 @@ def _remove_if_dead(folder: Path) -> bool:
 
 
 def cache_limit_bytes() -> int:
-    """The size that the cache may have between runs."""
+    """Return the size that the cache may have between runs."""
     text = os.environ.get(LIMIT_VARIABLE, "").strip()
     if not text:
         return LIMIT_BYTES

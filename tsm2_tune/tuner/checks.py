@@ -94,7 +94,7 @@ class Magnitude(Enum):
     LEAST = "least"  # multiples of the least number above 0, most of them subnormal
 
     def exponent(self, problem: Problem) -> int:
-        """The power of two that they are multiplied by."""
+        """Return the power of two that they are multiplied by."""
         if self is Magnitude.ORDINARY:
             return 0
         least, past_largest = problem.dtype.exponents
@@ -291,7 +291,7 @@ def probe_checks(problem: Problem, number: int) -> tuple[Check, ...]:
 
 
 def every_check(problem: Problem) -> tuple[Check, ...]:
-    """All that a kernel is called for on small problems."""
+    """Return all that a kernel is called for on small problems."""
     if is_min_plus(problem):
         return (*MIN_PLUS_PROBE_CHECKS, *MIN_PLUS_FACTORS)
     sizes = (check for pair in SIZES for check in pair)
@@ -302,7 +302,7 @@ def every_check(problem: Problem) -> tuple[Check, ...]:
 
 
 def overwriting(problem: Problem) -> Check:
-    """A call of aligned operands in whole vectors that does not read C."""
+    """Return a call of aligned operands in whole vectors that does not read C."""
     return MIN_PLUS_OVERWRITING if is_min_plus(problem) else OVERWRITING
 
 
@@ -351,7 +351,7 @@ def long_checks(problem: Problem, bits: int) -> tuple[Check, ...]:
 
 
 def with_padding(check: Check, padding: dict[str, int]) -> Check:
-    """The check with leading dimensions that are so much longer."""
+    """Return the check with leading dimensions that are so much longer."""
     return replace(check, padding=padding)
 
 

@@ -38,7 +38,8 @@ PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess.Popen[bytes], Connection]:
     """Start `serve(connection, *arguments)` in a new process; return it with the other end of the connection.
 
-    Signals that end a run are blocked in it until `serve` unblocks them. OSError if the system refuses a process.
+    Signals that end a run are blocked in it until `serve` unblocks them. Raise OSError if the system refuses a
+    process.
     """
     isolated = isolated_python(START)
     ours, theirs = Pipe()
@@ -82,7 +83,8 @@ def begin(number: str, parent: str, function: str, *arguments: str) -> None:
 def isolated_python(program: str) -> list[str]:
     """Return the command that runs the program, to which its arguments are added.
 
-    Python's own modules come first in it, then what this process can import. DeviceError as of python_executable.
+    Python's own modules come first in it, then what this process can import. Raise DeviceError as of
+    python_executable.
     """
     mode = f"utf8={sys.flags.utf8_mode}"  # of file names; an isolated Python ignores PYTHONUTF8
     return [python_executable(), "-I", "-S", "-X", mode, "-c", ISOLATED, json.dumps(search_path()), program]
@@ -100,7 +102,7 @@ def search_path() -> list[str]:
 
 
 def python_executable() -> str:
-    """Return the Python that runs this process. DeviceError if it is unknown, or could not run this package."""
+    """Return the Python that runs this process. Raise DeviceError if it is unknown, or could not run this package."""
     if not (sys.executable and os.access(sys.executable, os.X_OK)):
         raise DeviceError(
             f"Python does not say which program it is (sys.executable is {sys.executable!r}), so no process can be"

@@ -61,7 +61,7 @@ def _owners(families: tuple[str, ...]) -> Select[tuple[str, float, int]]:
 def is_tried(
     connection: Connection, device_name: str, problem: Problem, config: str, basis: str, again: Again
 ) -> bool:
-    """Whether there is a trial that does not count as untried."""
+    """Return whether there is a trial that does not count as untried."""
     key = {"device_name": device_name, **problem_key(problem), "config": config, "basis": basis}
     row = connection.execute(_TRIED, key).mappings().first()
     if row is None:
@@ -73,7 +73,7 @@ def is_tried(
 
 
 def trials(connection: Connection, device_name: str, problem: Problem, families: Collection[str], basis: str) -> int:
-    """How many trials of these families and this basis there are, whose kernels are made so still."""
+    """Return how many trials of these families and this basis there are, whose kernels are made so still."""
     key = {"device_name": device_name, **problem_key(problem), "families": list(families), "basis": basis}
     return int(connection.execute(_TRIALS, key).scalar_one())
 
@@ -87,7 +87,7 @@ def owners(
 
 
 def claim_of(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> Any:
-    """Its row, with owner, beat_at and attempts; None where nobody has claimed it."""
+    """Its row, with owner, beat_at and attempts; None if nobody has claimed it."""
     return connection.execute(_CLAIMED, _key(device_name, problem, config, basis)).first()
 
 
@@ -97,7 +97,7 @@ def settle(connection: Connection, device_name: str, problem: Problem, config: s
 
 
 def is_claim(device_name: str, problem: Problem, config: str, basis: str) -> ColumnElement[bool]:
-    """Whether a row of `claim` is that of the configuration."""
+    """Return whether a row of `claim` is that of the configuration."""
     return and_(*(_CLAIM[name] == value for name, value in _key(device_name, problem, config, basis).items()))
 
 

@@ -152,7 +152,7 @@ class Claims:
 
     @repeated
     def given_up(self, problem: Problem) -> tuple[str, ...]:
-        """The configurations that are given up, as their runs died."""
+        """Return the configurations that are given up, as their runs died."""
         column = schema.claim.c
         found = select(column.config).where(
             column.device_name == self.device_name,
@@ -164,7 +164,7 @@ class Claims:
 
     @repeated
     def others(self, problem: Problem) -> int:
-        """How many configurations other runs that live have taken on."""
+        """Return how many configurations other runs that live have taken on."""
         column = schema.claim.c
         theirs = select(column.owner, column.beat_at).where(
             column.device_name == self.device_name,
@@ -177,7 +177,7 @@ class Claims:
             return sum(lives(*row, now) for row in connection.execute(theirs).all())
 
     def written(self, problem: Problem) -> AbstractContextManager[Connection]:
-        """A transaction that takes something on of the problem."""
+        """Return a transaction that takes something on of the problem."""
         about = (self.device_name, problem.text)
         return self.database.transaction(writes=True, about=about, durable=False)
 
@@ -185,7 +185,7 @@ class Claims:
         return claim_of(connection, self.device_name, problem, config, basis)
 
     def _is_others(self, connection: Connection, claim: Any) -> bool:
-        """Whether it is the claim of another run, which lives."""
+        """Return whether it is the claim of another run, which lives."""
         if claim is None or claim.owner == self.owner:
             return False
         return lives(claim.owner, claim.beat_at, self.database.now(connection))
@@ -284,7 +284,7 @@ class Claims:
         return at_hand if is_marked else None
 
     def _count_attempt(self, connection: Connection, key: _Key, change: int) -> bool:
-        """Whether there is such a claim of ours, as there is until the trial is stored."""
+        """Return whether there is such a claim of ours, as there is until the trial is stored."""
         ours = and_(is_claim(self.device_name, *key), schema.claim.c.owner == self.owner)
         counted = update(schema.claim).where(ours).values(attempts=schema.claim.c.attempts + change)
         return connection.execute(counted).rowcount > 0

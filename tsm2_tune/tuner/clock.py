@@ -54,7 +54,7 @@ class RunningClock:
 
 
 def answers_in_time(connection: Connection, process_id: int, limit_seconds: float) -> bool:
-    """Whether there is something to receive before the process has run for so long."""
+    """Return whether there is something to receive before the process has run for so long."""
     left = limit_seconds
     while left > 0:
         tick, start = min(TICK_SECONDS, left), time.monotonic()
@@ -66,7 +66,7 @@ def answers_in_time(connection: Connection, process_id: int, limit_seconds: floa
 
 
 def is_stopped(process_id: int) -> bool:
-    """Whether the process stands still until somebody continues it; False where the system does not tell."""
+    """Return whether the process stands still until somebody continues it; False if the system does not tell."""
     fields = process_fields(process_id)
     return bool(fields) and fields[0] in STOPPED_STATES
 

@@ -64,7 +64,7 @@ class Cluster:
     """Runs on the workers that a scheduler has, by their addresses. As of Members."""
 
     def __init__(self, address: str, run: Run) -> None:
-        """InputError for a device or a database that not every worker has; ToolMissing without Dask."""
+        """Raise InputError for a device or a database that not every worker has; ToolMissing without Dask."""
         if run.device not in (None, HOST):
             raise InputError(
                 f"--device {run.device} is of this machine: with --cluster each worker's run takes the first GPU that"

@@ -146,7 +146,7 @@ def _compiled(
     includes: tuple[str, ...],
     limit_seconds: float,
 ) -> Binary | CompileFailure:
-    """Compiled once. InputError where the cache cannot be used, or its disk is full."""
+    """Compiled once. Raise InputError if the cache cannot be used, or its disk is full."""
     folder = cache_folder()
     try:
         with workplace(cache.working_parent()) as work:
@@ -204,7 +204,7 @@ def _shortened(messages: str, work: str) -> str:
 
 
 def _spill_bytes(messages: str) -> int:
-    """Bytes of spill stores and loads that ptxas reports, 0 where it reports none."""
+    """Bytes of spill stores and loads that ptxas reports, 0 if it reports none."""
     return sum(
         int(stores) + int(loads)
         for stores, loads in re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", messages)

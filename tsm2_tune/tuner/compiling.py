@@ -55,10 +55,10 @@ class Compilers:
             self._begun_support[name] = self.begin_text(_support_text(name), "", ())
 
     def support(self, dtype_name: str = "") -> str:
-        """The path of the tuner's own kernels, compiled again where the cache has lost them: those that open a device
-        and measure its ceilings, and those that verify results of a type, where one is named.
+        """Return the path of the tuner's own kernels, compiled again where the cache has lost them: those that open a
+        device and measure its ceilings, and those that verify results of a type, where one is named.
 
-        ToolMissing where the compiler does not compile them.
+        Raise ToolMissing if the compiler does not compile them.
         """
         name = _verified_with(dtype_name)
         if not os.path.exists(self._support_paths.get(name, "")):
@@ -92,7 +92,7 @@ class Compilers:
     def finish(
         self, source: KernelSource, toolchain: Toolchain | None = None, begun: Compiled | None = None
     ) -> Binary | CompileFailure:
-        """The binary, compiled anew where the cache has lost it, or where the machine interrupted it once."""
+        """Return the binary, compiled anew where the cache has lost it, or where the machine interrupted it once."""
         binary = (begun or self.begin_text(source.text, source.kernel, source.defines, toolchain)).result()
         if isinstance(binary, CompileFailure) and binary.outcome is Outcome.INTERRUPTED:
             binary = self.begin_text(source.text, source.kernel, source.defines, toolchain).result()
@@ -104,7 +104,8 @@ class Compilers:
         return tuple(map(_file, (*support, *paths)))
 
     def are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
-        """Whether the cache holds what was compiled, in the files that were there before: else it does again now.
+        """Return whether the cache holds what was compiled, in the files that were there before: else it does again
+        now.
 
         If not, nothing that was computed with them says anything of the kernels.
         """
@@ -129,7 +130,7 @@ class Compilers:
 
 
 def _verified_with(dtype_name: str) -> str:
-    """The type whose results the same kernels verify; "" for none."""
+    """Return the type whose results the same kernels verify; "" for none."""
     return dtype_named(dtype_name).reference_name if dtype_name else ""
 
 

@@ -94,7 +94,7 @@ class _Confirming:
         return past_of(self.store, self.tuner, self.row.problem, self._families, NOTHING_AGAIN)
 
     def _winner_in(self, past: Past) -> tuple[str, ...]:
-        """The winner of before, unless it was wrong: it is timed however slow it is."""
+        """Return the winner of before, unless it was wrong: it is timed however slow it is."""
         return tuple(one.config.text for one in past.contenders if one.config.text == self.row.config)
 
     def _verified(self, known: set[str]) -> Iterator[WinnerVerified]:
@@ -125,6 +125,6 @@ class _Confirming:
         return next(one.id for one in tried if one.config.text == config)
 
     def _measured(self, final: Final) -> Measurement | None:
-        """The winner of before, in the state of the L2 that ranks."""
+        """Return the winner of before, in the state of the L2 that ranks."""
         times = (one for config, one in final.measurements if config.text == self.row.config)
         return next((one for one in times if one.cache is self.tuner.cache), None)

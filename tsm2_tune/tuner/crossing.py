@@ -58,7 +58,7 @@ class Group:
     unsettled: frozenset[Problem]  # whose winner was in no final, and not verified in full: its run was ended
 
     def missing(self, asked: frozenset[Problem]) -> Iterator[tuple[str, Problem]]:
-        """A kernel and a shape, one of the nearest, at which it has no time."""
+        """Yield a kernel and a shape, one of the nearest, at which it has no time."""
         for kernel, problem in self._nearest():
             if self.is_missing(kernel, problem, asked):
                 yield kernel, problem
@@ -66,8 +66,8 @@ class Group:
     def is_missing(
         self, kernel: str, problem: Problem, asked: frozenset[Problem], expected_us: float = math.inf
     ) -> bool:
-        """Whether the kernel has no time at the shape, or one that is far above what it is expected to take, started
-        otherwise: and one of what was asked for is that, or was won by it.
+        """Return whether the kernel has no time at the shape, or one that is far above what it is expected to take,
+        started otherwise: and one of what was asked for is that, or was won by it.
 
         A kernel that won nothing is missing at a shape between whichever of the group's shapes was asked for.
         """
@@ -83,7 +83,7 @@ class Group:
         return self.won.get(kernel) or self.between.get(kernel, {})
 
     def _nearest(self) -> Iterator[tuple[str, Problem]]:
-        """A kernel, and one of the shapes nearest to those that it won or is for."""
+        """Yield a kernel, and one of the shapes nearest to those that it won or is for."""
         most = [(self.won, MOST_SHAPES), (self.between, MOST_BETWEEN)]
         for kernel, at, count in ((kernel, at, count) for of, count in most for kernel, at in sorted(of.items())):
             others = (problem for problem in self.winners if problem not in at)
@@ -107,7 +107,7 @@ class Crossing:
     _plans: dict[tuple[Problem, ...], Kernels] = field(default_factory=dict)  # for shapes between these
 
     def events(self) -> Iterator[Event]:
-        """Everything that happens, stored before it is told; nothing where no pair is missing."""
+        """Everything that happens, stored before it is told; nothing if no pair is missing."""
         groups = list(self._groups())
         unsettled = sorted(problem for group in groups for problem in group.unsettled - self.asked)
         due = self._due(groups)
@@ -140,7 +140,7 @@ class Crossing:
             yield from self._settled(self._turn(problem, (), claims, is_between=True))
 
     def _searched(self, alike: Iterable[Problem]) -> frozenset[Problem]:
-        """The shapes of these types and ops that a search tried anything at."""
+        """Return the shapes of these types and ops that a search tried anything at."""
         device, cache = self.tuner.target.identity.name, self.tuner.cache
         kinds = {(problem.dtype_name, problem.op): problem for problem in alike}
         return frozenset().union(*(self.store.searched(device, cache, kind) for kind in kinds.values()))
@@ -260,11 +260,11 @@ class Crossing:
     def _candidate(
         self, started: Mapping[Problem, KernelConfig], problem: Problem, blocks: float | None = None
     ) -> Candidate | None:
-        """How the kernel that was started so elsewhere is tried at the shape; None where it cannot be.
+        """How the kernel that was started so elsewhere is tried at the shape; None if it cannot be.
 
         With so many blocks, or else as at the shapes that it won or is for, whatever else is known of it: so the same
-        run again tries it no other way, and only has more to try where another kernel has won meanwhile. None where k
-        is more than what it computes before C is written, and was not where it won: others have a better way there.
+        run again tries it no other way, and only has more to try where another kernel has won meanwhile. None if k is
+        more than what it computes before C is written, and was not where it won: others have a better way there.
         """
         limits = self.tuner.target.limits
         config = configuration_for(started, problem, limits, blocks)
@@ -347,7 +347,7 @@ def unbounded(tuner: Tuner) -> Iterator[None]:
 
 
 def _is_unsettled(row: BestRow) -> bool:
-    """Whether it was in no final, and was not verified in full."""
+    """Return whether it was in no final, and was not verified in full."""
     return row.round == 0 and not row.verified_in_full
 
 

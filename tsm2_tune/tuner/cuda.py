@@ -38,7 +38,7 @@ MOST_FLUSHES = 32  # before a sample: milliseconds, which Python's start of a li
 
 
 def driver() -> Any:
-    """The initialised `pycuda.driver`; ToolMissing without PyCUDA, DeviceError without a CUDA driver."""
+    """Return the initialised `pycuda.driver`; ToolMissing without PyCUDA, DeviceError without a CUDA driver."""
     try:
         import pycuda.driver as drv
     except ModuleNotFoundError:
@@ -67,7 +67,7 @@ def cuda_device_count() -> int:
 
 
 def check_ordinal(ordinal: int) -> None:
-    """DeviceError where there is no such device."""
+    """Raise DeviceError if there is no such device."""
     count = cuda_device_count()
     if count == 0:
         raise DeviceError(
@@ -78,7 +78,7 @@ def check_ordinal(ordinal: int) -> None:
 
 
 def query_limits(drv: Any, device: Any) -> DeviceLimits:
-    """The limits that the driver reports."""
+    """Return the limits that the driver reports."""
     attribute = drv.device_attribute
     asked = device.get_attribute
     memory_clock_khz = asked(attribute.MEMORY_CLOCK_RATE) or UNKNOWN_CLOCK_KHZ
@@ -118,7 +118,7 @@ def identity_of(drv: Any, device: Any, toolchain: Toolchain) -> DeviceIdentity:
 
 
 def _uuid(device: Any) -> str:
-    """The UUID as nvidia-smi prints it, through the driver itself: PyCUDA has no binding for it."""
+    """Return the UUID as nvidia-smi prints it, through the driver itself: PyCUDA has no binding for it."""
     raw = (ctypes.c_ubyte * 16)()
     library = ctypes.CDLL("libcuda.so.1")
     handle = ctypes.c_int()
@@ -270,7 +270,7 @@ class CudaDevice:
         return 2 * turns * chains * threads * blocks / us * 1e-3
 
     def _mma_gflops(self, dtype_name: str) -> float:
-        """The rate of the tensor cores, 0 where the device has none that the kernels use."""
+        """Return the rate of the tensor cores, 0 if the device has none that the kernels use."""
         oldest, k = MMA_TYPES[dtype_name]
         if self.limits.compute_capability < oldest:
             return 0.0

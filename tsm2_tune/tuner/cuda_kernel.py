@@ -50,7 +50,7 @@ class ParameterLayout:
         return self._struct.size
 
     def packed(self, arguments: Sequence[np.generic]) -> bytes:
-        """The bytes of such parameters."""
+        """Return the bytes of such parameters."""
         if self._are_numbers:
             return self._struct.pack(*arguments)
         values = (one.tobytes() if raw else one for one, raw in zip(arguments, self._as_bytes, strict=True))
@@ -128,7 +128,7 @@ def driver_occupancy(cubin: bytes, kernel: str, *, threads: int, smem_bytes: int
 
 
 def refusal_of(error: Exception, what: str) -> LaunchFailed | DeviceLost | KernelFault:
-    """The error of a driver that does not load or start a kernel: that one's where the context works on."""
+    """Return the error of a driver that does not load or start a kernel: that one's where the context works on."""
     if ctypes.CDLL("libcuda.so.1").cuCtxSynchronize() == 0:
         return LaunchFailed(f"{what}: {error}")
     return fault_of(error)

@@ -33,7 +33,7 @@ class CudaMemory:
         self._kept: list[CudaBuffer] = []
 
     def allocate(self, size_bytes: int) -> CudaBuffer:
-        """MemoryError where there is not enough, also without what is kept."""
+        """Raise MemoryError if there is not enough, also without what is kept."""
         if not self._is_keeping:
             return self._allocated(size_bytes, max(size_bytes, 1))
         whole_bytes = -(-max(size_bytes, 1) // MAPPED_BYTES) * MAPPED_BYTES

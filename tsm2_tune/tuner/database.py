@@ -89,8 +89,8 @@ class Database:
     def open(cls, place: Path | Address, *, create: bool) -> Iterator[Database]:
         """The database at `place`. With `create` it is made where it is missing, and must be writable.
 
-        StoreError where it cannot be used: missing, no database, another program's, a newer version's, locked,
-        or not writable. One of an older schema is migrated; of a file that cannot be written a copy is, without
+        Raise StoreError if it cannot be used: missing, no database, another program's, a newer version's, locked, or
+        not writable. One of an older schema is migrated; of a file that cannot be written a copy is, without
         `create`, which can only be read.
         """
         if isinstance(place, Address):
@@ -119,7 +119,7 @@ class Database:
     def copied(cls, path: Path) -> Iterator[Database]:
         """A copy of the file as it is now, unchecked, which nobody else sees and which is gone at the end.
 
-        StoreError as `copy`.
+        Raise StoreError as `copy`.
         """
         refuse_unopenable(path, create=False)
         database = cls(path, _engine_of_copy(path))
@@ -130,7 +130,7 @@ class Database:
 
     @classmethod
     def refuse_others(cls, path: Path) -> None:
-        """StoreError where the file is no database of ours, or a newer version's. Of the file little is read."""
+        """Raise StoreError if the file is no database of ours, or a newer version's. Of the file little is read."""
         refuse_unopenable(path, create=False)
         mode, file = (UNCHANGED, Unchanged(path)) if network_of(path) else ("ro", None)
         database = cls(path, _engine(path, partial(connected, path, mode)), file=file)
@@ -171,7 +171,10 @@ class Database:
             self._is_copy = True
 
     def _found(self, connection: Connection, *, create: bool) -> int:
-        """The schema of the file, which is ours; with `create` 0 where it has nothing yet. StoreError of others."""
+        """Return the schema of the file, which is ours; with `create` 0 if it has nothing yet.
+
+        StoreError of others.
+        """
         found = migrations.found_version(connection, str(self.path))
         if found:
             layout.refuse_others(connection, str(self.path), found)
@@ -184,7 +187,7 @@ class Database:
         self.path, self._is_copy = name, True
 
     def migrate(self) -> None:
-        """Bring the database to this program's schema. StoreError where it cannot be written."""
+        """Bring the database to this program's schema. Raise StoreError if it cannot be written."""
         with self.transaction(writes=True) as connection:
             found = migrations.found_version(connection, str(self.path))  # again: now nobody else can change it
             if found < migrations.version():
@@ -253,8 +256,8 @@ class Database:
 def copy(path: Path, into: Path) -> None:
     """Copy the database at `path` as it is now to a new file; it is only read.
 
-    StoreError where it cannot be read, is no database, or where a program was ended while it wrote; of the new file
-    where that cannot be made, or its disk is full.
+    Raise StoreError if it cannot be read, is no database, or where a program was ended while it wrote; of the new
+    file where that cannot be made, or its disk is full.
     """
     refuse_unopenable(path, create=False)
     _back_up(path, into, partial(sqlite3.connect, into)).close()
@@ -319,7 +322,7 @@ def _refuse_moved(path: Path, opened: os.stat_result) -> None:
 
 
 def _full_folder(path: object) -> str:
-    """The folder that has no room left: the file's own, or the one in which SQLite sorts what is large."""
+    """Return the folder that has no room left: the file's own, or the one in which SQLite sorts what is large."""
     own = os.path.dirname(os.path.abspath(str(path)))
     for folder in (own, os.environ.get("SQLITE_TMPDIR") or tempfile.gettempdir()):
         with suppress(OSError):
@@ -369,7 +372,7 @@ def _engine(path: Path, opened: Callable[[], sqlite3.Connection], pool: type[Poo
 
 
 def connected(path: Path, mode: str) -> sqlite3.Connection:
-    """A connection of SQLite's own, in one of its modes, that expects nothing good of the file."""
+    """Return a connection of SQLite's own, in one of its modes, that expects nothing good of the file."""
     return _opened(f"{_absolute(path).as_uri()}?mode={mode}", uri=True)
 
 
@@ -387,7 +390,7 @@ def _opened(name: str, *, uri: bool) -> sqlite3.Connection:
 
 
 def _absolute(path: Path) -> Path:
-    """The whole path. StoreError where the working folder is gone."""
+    """Return the whole path. Raise StoreError if the working folder is gone."""
     try:
         return path.absolute()
     except OSError as error:  # only a relative path is looked up here

@@ -60,7 +60,7 @@ class Kernel(Protocol):
         """Start the kernel on a grid of `blocks` in x and `splits` in y, not waiting for its end. The arguments are
         NumPy scalars of the kernel's exact types; a pointer is a uint64 that holds an address.
 
-        LaunchFailed where the driver refuses it.
+        Raise LaunchFailed if the driver refuses it.
         """
 
 
@@ -75,7 +75,7 @@ class Device(Protocol):
     def allocate(self, size_bytes: int) -> Buffer:
         """Memory, 256-byte aligned on a GPU; on the host it ends, to within 8 bytes, at a page that faults.
 
-        MemoryError where there is not enough.
+        Raise MemoryError if there is not enough.
         """
 
     def keeping_memory(self) -> AbstractContextManager[None]:
@@ -88,10 +88,13 @@ class Device(Protocol):
         """Copy the buffer's first bytes into the array, after the kernels started before."""
 
     def load(self, path: str, kernel: str) -> Kernel:
-        """The entry point `kernel` of a binary. LaunchFailed where it is missing, or the driver refuses it."""
+        """Return the entry point `kernel` of a binary.
+
+        Raise LaunchFailed if it is missing, or the driver refuses it.
+        """
 
     def synchronise(self) -> None:
-        """Wait for all that was not started aside. KernelFault where a kernel faulted, DeviceLost where the device
+        """Wait for all that was not started aside. Raise KernelFault if a kernel faulted, DeviceLost where the device
         did.
         """
 
@@ -112,7 +115,7 @@ class Device(Protocol):
         """Measure the streaming and arithmetic rates."""
 
     def sm_clock_mhz(self) -> float | None:
-        """The clock right now; None where the device does not tell."""
+        """Return the clock right now; None if the device does not tell."""
 
     def close(self) -> None:
         """Give everything back."""

@@ -62,7 +62,7 @@ def up_to(characters: int) -> Domain:
 
 
 def _is_encodable(text: str) -> bool:
-    """Whether it has no half of a pair of UTF-16, as JSON can spell one."""
+    """Return whether it has no half of a pair of UTF-16, as JSON can spell one."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -128,7 +128,8 @@ BY_NAME: dict[str, Domain] = {
 
 
 def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
-    """The row's values of these columns; TypeError or ValueError where one is not of its column's type or domain.
+    """Return the row's values of these columns. Raise TypeError or ValueError if one is not of its column's type or
+    domain.
 
     SQLite stores anything in any column, so the file alone promises nothing.
     """
@@ -152,7 +153,7 @@ def _of_column(column: Column[Any]) -> tuple[str, type, tuple[type, ...], Domain
 
 
 def tunables(text: str) -> dict[str, int | str]:
-    """The tunables in a JSON object; ValueError where it is anything else."""
+    """Return the tunables in a JSON object. Raise ValueError if it is anything else."""
     values = _flat(text)
     for name, value in values.items():
         fits = COUNT(value) if type(value) is int else isinstance(value, str) and matching(_WORD)(value)
@@ -162,7 +163,7 @@ def tunables(text: str) -> dict[str, int | str]:
 
 
 def rates(text: str) -> dict[str, float]:
-    """The rates in a JSON object, by dtype; ValueError where it is anything else."""
+    """Return the rates in a JSON object, by dtype. Raise ValueError if it is anything else."""
     values = _flat(text)
     for name, value in values.items():
         if not _WORD.fullmatch(name) or type(value) not in (int, float) or not RATE(value):
@@ -171,7 +172,10 @@ def rates(text: str) -> dict[str, float]:
 
 
 def _flat(text: str) -> dict[str, Any]:
-    """The JSON object that `text` spells; ValueError where it is anything else, or larger than any of ours."""
+    """Return the JSON object that `text` spells.
+
+    Raise ValueError if it is anything else, or larger than any of ours.
+    """
     values = json.loads(text)
     if not isinstance(values, dict) or len(values) > MOST_MEMBERS:
         raise ValueError(f"{shown(text)} is no JSON object of ours")

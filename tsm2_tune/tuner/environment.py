@@ -23,7 +23,7 @@ DECIDING = (*OF_NVCC, *OF_TEXTS, *OF_LINKERS)
 
 
 def program_path(name: str) -> str | None:
-    """Return the program's file by PATH, by the system's if that is empty. None where none can be run."""
+    """Return the program's file by PATH, by the system's if that is empty. None if none can be run."""
     return shutil.which(name, path=os.environ.get("PATH") or os.defpath)
 
 

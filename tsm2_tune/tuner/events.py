@@ -289,7 +289,7 @@ Event = ProblemEvent | RunStarted | Confirmed | PairsStarted | Crossed | FleetSt
 
 
 def is_interruption(event: Event) -> bool:
-    """Whether the machine interrupted a trial, a final or a verification, so that it has to be repeated."""
+    """Return whether the machine interrupted a trial, a final or a verification, so that it has to be repeated."""
     if isinstance(event, FinalFailure):
         return event.interrupted
     return isinstance(event, TrialInterrupted) or (

@@ -100,7 +100,7 @@ class Merged:
         self.interrupted = 0  # trials and finals that the machine kept from being judged
 
     def told(self, run: str, heard: Event | End) -> OfRun | RunEnded:
-        """The event that tells of it."""
+        """Return the event that tells of it."""
         if isinstance(heard, RunResult):
             self._well.add(heard.target.identity.name)
             return RunEnded(run, "")

@@ -40,7 +40,7 @@ def named(
     connection: Connection, trials: Collection[int], outcomes: Collection[Outcome], device: str | None, path: str
 ) -> Named:
     """These trials and those of the outcomes, of this device alone where it is given, whatever the outcome where none
-    is. InputError where one of the trials is not there.
+    is. Raise InputError if one of the trials is not there.
     """
     column = schema.trial.c
     both = select(column.id, column.outcome)

@@ -34,7 +34,7 @@ MOST_COMPARED_BYTES = 2**29  # of all launches of a kernel together
 def verify_in_full(
     device: Device, support: Support, request: FullVerification, tell: Callable[[str], None]
 ) -> Verdict:
-    """The verdict: the first call that went wrong, or how many there were. `tell` hears of each stage.
+    """Return the verdict: the first call that went wrong, or how many there were. `tell` hears of each stage.
 
     LaunchFailed and KernelFault pass through, and say at which problems.
     """
@@ -136,8 +136,8 @@ class _Bench:
         return prepared
 
     def verdicts(self, tell: Callable[[str], None], beside: str, *, are_large: bool) -> Iterator[Verdict]:
-        """The verdicts on calls that were not put aside, of large problems, or of others and on launches one after
-        another. `beside` says what else runs.
+        """Yield the verdicts on calls that were not put aside, of large problems, or of others and on launches one
+        after another. `beside` says what else runs.
         """
         calls = [one for one in enumerate(self._run.calls) if one[0] not in self._aside]
         for group in _groups([one for one in calls if one[1].is_large == are_large], self._device.calls_ahead):
@@ -153,7 +153,7 @@ class _Bench:
             yield _said_of(self._run.how, verdict)
 
     def _verdicts(self, group: Sequence[Numbered]) -> list[Verdict]:
-        """The verdicts on a group, up to the first that is not right."""
+        """Return the verdicts on a group, up to the first that is not right."""
         there: list[Call] = []
         verifications: list[Verification] = []
         with ExitStack() as used:
@@ -190,7 +190,8 @@ class _Bench:
         return self._seed + 1000 * number
 
     def _repeated(self, problem: Problem, launches: int) -> Verdict:
-        """Whether launches one after another, in turns with beta and without, give what the first of them gave.
+        """Return whether launches one after another, in turns with beta and without, give what the first of them
+        gave.
 
         These two are compared with the reference, the others bit for bit, each or, of a large C, every few.
         """

@@ -55,7 +55,7 @@ _STORED, _OLDER, _VENDOR = _stored(), _older(), storing.of_finals(_FINALS)
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Read anew at each question. StoreError where a row is not as it was stored."""
+    """Read anew at each question. Raise StoreError if a row is not as it was stored."""
 
     database: Database
     device_name: str
@@ -68,7 +68,7 @@ class History:
         return conditions.values_tried(self.device_name, self.problem, self.families, self.basis)
 
     def tried(self) -> tuple[StoredTrial, ...]:
-        """The trials in the order they were stored, but for those that are superseded."""
+        """Return the trials in the order they were stored, but for those that are superseded."""
         return tuple(brief.stored_trial(row, self.problem) for row in self.database.rows(_STORED, self._values))
 
     def fastest_of_older(self) -> tuple[str, ...]:
@@ -85,5 +85,5 @@ class History:
         return frozenset(map(brief.config_text, self.database.rows(_FINALISTS, self._values)))
 
     def vendor_of_last_final(self) -> frozenset[tuple[str, str, int]]:
-        """The vendor's libraries in these finals: driver, library, version."""
+        """Return the vendor's libraries in these finals: driver, library, version."""
         return storing.versions(self.database.rows(_VENDOR, self._values))

@@ -98,7 +98,7 @@ def signal_name(number: int) -> str:
 
 
 def out_of_memory_kills() -> int:
-    """Processes that Linux has killed for want of memory since it started; 0 where it does not tell."""
+    """Processes that Linux has killed for want of memory since it started; 0 if it does not tell."""
     try:
         counters = Path("/proc/vmstat").read_text()
     except OSError:
@@ -108,7 +108,7 @@ def out_of_memory_kills() -> int:
 
 
 def refuse_full_disk(folder: Path) -> None:
-    """InputError where a compiler that failed may have done so for want of space: nothing can go on without it."""
+    """Raise InputError if a compiler that failed may have done so for want of space: nothing can go on without it."""
     for place in (folder, Path(tempfile.gettempdir())):
         try:
             found, free_bytes = os.statvfs(place), free_bytes_of(place)

@@ -74,7 +74,10 @@ class Rung:
 
 
 def spaces(problems: Sequence[Problem], target: Target) -> Spaces:
-    """The ladder's space of each problem; InputError as of other spaces, and where it has no kernel for one."""
+    """Return the ladder's space of each problem.
+
+    Raise InputError as of other spaces, and where it has no kernel for one.
+    """
     for problem in problems:
         if not LADDER.supports(problem):
             raise InputError(
@@ -97,7 +100,7 @@ def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterat
 
 
 def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple[Rung, ...]:
-    """Every step, as the store has it for the problem on this device, timed in this state of the L2."""
+    """Return every step, as the store has it for the problem on this device, timed in this state of the L2."""
     tried = store.history(target.identity.name, problem, (LADDER.name,), target.basis(cache)).tried()
     found: list[Rung] = []
     for name, step in STEPS.items():
@@ -115,7 +118,7 @@ def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple
 
 
 def facts(problem: Problem, target: Target, found: Sequence[Rung]) -> dict[str, Any]:
-    """The ladder of a problem as JSON has it, with where the article's numbers are from."""
+    """Return the ladder of a problem as JSON has it, with where the article's numbers are from."""
     return {
         "problem": problem.text,
         "device": target.identity.name,

@@ -29,7 +29,7 @@ class Layout:
 
 
 def refuse_others(connection: Connection, path: str, version: int) -> None:
-    """StoreError where the file, of this schema version, has an object that this program does not make, or not so.
+    """Raise StoreError if the file, of this schema version, has an object that this program does not make, or not so.
 
     One of an older schema may lack tables and columns, which its migration adds. Its view and indices are made anew.
     """
@@ -56,7 +56,7 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
 
 
 def refuse_dangling(connection: Connection, path: str) -> None:
-    """StoreError where a measurement is of a trial or a run that is not there.
+    """Raise StoreError if a measurement is of a trial or a run that is not there.
 
     The view of winners would leave it out in silence; what other rows lack shows where they are read.
     """
@@ -75,7 +75,7 @@ _OBJECTS = "SELECT name, sql FROM sqlite_master WHERE type <> 'index' OR sql IS 
 
 @cache
 def made_here() -> dict[str, Layout]:
-    """Each table with its layout in a new file."""
+    """Return each table with its layout in a new file."""
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
         for statement in migrations.statements(connection.dialect):
@@ -87,14 +87,14 @@ def made_here() -> dict[str, Layout]:
 
 @cache
 def indices_made_here() -> dict[str, str]:
-    """Each index that no constraint makes, with its statement."""
+    """Return each index that no constraint makes, with its statement."""
     dialect = sqlite.dialect()
     every = (index for table in schema.metadata.tables.values() for index in table.indexes)
     return {str(index.name): str(CreateIndex(index).compile(dialect=dialect)) for index in every}
 
 
 def layout(connection: Connection, table: str) -> Layout:
-    """The layout of a table that the file has."""
+    """Return the layout of a table that the file has."""
 
     def told(pragma: str, of: object) -> list[Facts]:
         name = str(of).replace('"', '""')
@@ -116,7 +116,7 @@ def layout(connection: Connection, table: str) -> Layout:
 
 
 def _is_ours(connection: Connection, table: str, *, is_current: bool) -> bool:
-    """Whether the table is as this program makes it; one of an older schema may lack columns."""
+    """Return whether the table is as this program makes it; one of an older schema may lack columns."""
     found, expected = layout(connection, table), made_here()[table]
     return (
         (found.columns == expected.columns if is_current else found.columns <= expected.columns)
@@ -132,5 +132,5 @@ def _words(statement: str) -> frozenset[str]:
 
 
 def _is_spelt(statement: object, expected: str) -> bool:
-    """Whether the statement is this one, but for white space."""
+    """Return whether the statement is this one, but for white space."""
     return str(statement).split() == expected.split()

@@ -29,7 +29,7 @@ class WorkspaceTooLarge(LaunchFailed):
 
 
 def load(device: Device, entry: Entry) -> Kernel:
-    """The entry's kernel. BinaryLost where somebody removed the binary meanwhile."""
+    """Return the entry's kernel. Raise BinaryLost if somebody removed the binary meanwhile."""
     try:
         return device.load(entry.path, entry.kernel)
     except (LaunchFailed, OSError):
@@ -41,7 +41,7 @@ def load(device: Device, entry: Entry) -> Kernel:
 class LoadedKernel:
     """A kernel on a device, ready to start on the operands.
 
-    MemoryError where there is no room for its workspace just now, WorkspaceTooLarge where the device is too small.
+    Raise MemoryError if there is no room for its workspace just now, WorkspaceTooLarge where the device is too small.
     """
 
     def __init__(self, device: Device, operands: Operands, entry: Entry, kernel: Kernel | None = None) -> None:
@@ -74,7 +74,7 @@ class LoadedKernel:
             raise MemoryError(f"its workspace: {error}") from None
 
     def on(self, operands: Operands) -> LoadedKernel:
-        """The same kernel for other operands."""
+        """Return the same kernel for other operands."""
         return LoadedKernel(self._device, operands, self.entry, self.kernel)
 
     def prepare(self) -> None:
@@ -83,7 +83,7 @@ class LoadedKernel:
             self.operands.support.fill(placed)
 
     def placed(self) -> list[Placed]:
-        """The buffers of partial sums to fill with NaN; none if k is not split."""
+        """Return the buffers of partial sums to fill with NaN; none if k is not split."""
         return [one.place(Filling(one.rows, Values.POISON, 0)) for one in self.workspace]
 
     def start(self, arguments: tuple[np.generic, ...]) -> None:
@@ -106,7 +106,7 @@ class LoadedKernel:
 
     @property
     def counters(self) -> Counters | None:
-        """Those that it must leave at 0; None where k is not split."""
+        """Those that it must leave at 0; None if k is not split."""
         return None if self._counter_buffer is None else Counters(self._counter_buffer, self._counters)
 
     def free(self) -> None:

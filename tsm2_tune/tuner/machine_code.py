@@ -15,7 +15,7 @@ ALLOC = 2  # flag of a section that is loaded
 def machine_code_digest(elf: bytes) -> str:
     """Return the SHA-256 of all that is loaded to run: instructions, constants, numbers of registers, shared memory.
 
-    ValueError for bytes that are no 64-bit ELF file.
+    Raise ValueError for bytes that are no 64-bit ELF file.
     """
     digest = hashlib.sha256()
     try:
@@ -38,7 +38,7 @@ def machine_code_digest(elf: bytes) -> str:
 
 
 def code_of(elf: bytes) -> str | None:
-    """Return the digest of the file's machine code; None where it has none that can be read."""
+    """Return the digest of the file's machine code; None if it has none that can be read."""
     try:
         return machine_code_digest(elf)
     except ValueError:
@@ -46,7 +46,7 @@ def code_of(elf: bytes) -> str | None:
 
 
 def _content(elf: bytes, section: tuple[int, ...]) -> bytes:
-    """Return the section's bytes. IndexError where the file ends before."""
+    """Return the section's bytes. Raise IndexError if the file ends before."""
     start, length = section[4], section[5]
     if start + length > len(elf):
         raise IndexError("it is cut off")

@@ -53,13 +53,13 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
 
 
 def measurement(samples: Sequence[float], sm_clock_mhz: float | None, cache: Cache = Cache.CLEAN) -> Measurement:
-    """The record of these samples, in microseconds."""
+    """Return the record of these samples, in microseconds."""
     median, low, high = median_interval(samples)
     return Measurement(tuple(samples), median, low, high, sm_clock_mhz, cache)
 
 
 def precise_enough(samples: Sequence[float], spread: float) -> bool:
-    """Whether the median's confidence interval lies within `spread` of the median."""
+    """Return whether the median's confidence interval lies within `spread` of the median."""
     median, low, high = median_interval(samples)
     return max(high - median, median - low) <= spread * median
 

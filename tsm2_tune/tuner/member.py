@@ -31,7 +31,7 @@ class Member:
     """Our side of the process."""
 
     def __init__(self, run: Run) -> None:
-        """Start it. WorkerError where the system does not."""
+        """Start it. Raise WorkerError if the system does not."""
         self.phases = Phases()  # of the run
         self.end: End = None
         self.has_ended = False
@@ -46,7 +46,7 @@ class Member:
             self.connection.send(run)
 
     def news(self) -> list[Event]:
-        """The events that have come, waiting for some; none where it has ended: then `end` says how."""
+        """Return the events that have come, waiting for some; none where it has ended: then `end` says how."""
         try:
             message: Message = self.connection.recv()
         except (EOFError, OSError):

@@ -24,13 +24,13 @@ COUNTER = slice(24, 28)  # of a database's first bytes: another number after eac
 
 
 def free_bytes_of(folder: str | Path) -> int | None:
-    """Return the space that is left on the folder's disk; None where its file system does not tell."""
+    """Return the space that is left on the folder's disk; None if its file system does not tell."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize if found.f_blocks and found.f_frsize else None
 
 
 def network_of(path: Path) -> str:
-    """The type of the network's file system that the path is on; "" where it is on none, or nobody tells."""
+    """Return the type of the network's file system that the path is on; "" where it is on none, or nobody tells."""
     try:
         lines = MOUNTS.read_text(errors="surrogateescape").splitlines()
         place = Path(os.path.realpath(path))  # not where the working folder is gone
@@ -61,7 +61,7 @@ class Unchanged:
         self._state = self._now()
 
     def check(self) -> None:
-        """StoreError where anybody has written to it since."""
+        """Raise StoreError if anybody has written to it since."""
         if self._now() != self._state:
             raise StoreError(
                 f"{self._path} was written to while it was read: run this again when nobody tunes into it, or copy it"

@@ -24,7 +24,8 @@ MEDIAN_US = Column("median_us", Float)
 
 
 def nearby(store: Store, problem: Problem, limits: DeviceLimits, device: str) -> tuple[Measured, ...]:
-    """The nearest problems of the same element type and op that a search tried anything of, this device's first.
+    """Return the nearest problems of the same element type and op that a search tried anything of, this device's
+    first.
 
     `limits` are this device's. Of another one they are what its last run says, and this one's where that does not.
     """
@@ -69,7 +70,7 @@ def _measured(
 
 
 def _limits_of(run: TuningRun, limits: DeviceLimits) -> DeviceLimits:
-    """The limits of the run's device as far as they are stored, and these otherwise."""
+    """Return the limits of the run's device as far as they are stored, and these otherwise."""
     capability = tuple(int(part) for part in run.identity.compute_capability.split(".") if part.isdecimal())
     return replace(
         limits,

@@ -34,7 +34,7 @@ class Nvcc:
 
 
 def find() -> Nvcc:
-    """The compiler; ToolMissing where it is neither under $CUDA_HOME nor on PATH."""
+    """Return the compiler. Raise ToolMissing if it is neither under $CUDA_HOME nor on PATH."""
     passed_over: list[str] = []
     for name in filter(os.environ.get, VARIABLES):
         folder = Path(os.environ[name], "bin")

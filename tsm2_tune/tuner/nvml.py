@@ -6,7 +6,7 @@ from typing import Any
 
 
 def driver_version(drv: Any) -> str:
-    """The driver's release where NVML tells it, else the CUDA version it supports."""
+    """Return the driver's release where NVML tells it, else the CUDA version it supports."""
     try:
         import pynvml
 

@@ -15,7 +15,7 @@ NAME_FOLLOWS = bytes.fromhex("d9d505f920a163d7")  # the end of a journal that na
 
 
 def refuse_unopenable(path: Path, *, create: bool) -> None:
-    """StoreError where no database can be opened there."""
+    """Raise StoreError if no database can be opened there."""
     _refuse_name(path)
     if os.path.isdir(path):  # unlike Path's, these do not raise below a folder that cannot be read
         raise StoreError(f"{path} is a folder: name a file with --db")
@@ -27,7 +27,7 @@ def refuse_unopenable(path: Path, *, create: bool) -> None:
 
 
 def _refuse_name(path: Path) -> None:
-    """StoreError where no file can be called so, or beside it as SQLite does, or where nobody may look for it."""
+    """Raise StoreError if no file can be called so, or beside it as SQLite does, or where nobody may look for it."""
     try:
         os.lstat(f"{path}{max(COMPANIONS, key=len)}")
     except (FileNotFoundError, NotADirectoryError):
@@ -38,7 +38,7 @@ def _refuse_name(path: Path) -> None:
 
 
 def _refuse_companions(path: Path) -> None:
-    """StoreError where SQLite would follow what lies beside the file: a FIFO, a link, or a journal's other name.
+    """Raise StoreError if SQLite would follow what lies beside the file: a FIFO, a link, or a journal's other name.
 
     A journal that ends with the name of a file, as one of a transaction in several databases does, has SQLite remove
     that file. This program makes no such one.

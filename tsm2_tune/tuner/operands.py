@@ -126,7 +126,7 @@ class Operand:
         self._support.fill([self.place(filling)])
 
     def as_filled(self, filling: Filling) -> Operand:
-        """The operand as it lay with this filling."""
+        """Return the operand as it lay with this filling."""
         before = copy(self)
         before.place(filling)
         return before
@@ -151,7 +151,7 @@ class Operand:
 
 
 class Operands:
-    """A, B and C of one problem; of a Gram matrix A is B too. MemoryError where the device has not enough memory.
+    """A, B and C of one problem; of a Gram matrix A is B too. Raise MemoryError if the device has not enough memory.
 
     `index_bits` is the width that the kernels to come were compiled with; `padding` says by how much more than
     PADDING_ROWS the leading dimensions of which operands may be padded.
@@ -202,7 +202,7 @@ class Operands:
         )
 
     def arguments(self, alpha: complex | None = None, beta: complex | None = None) -> tuple[np.generic, ...]:
-        """The arguments of a kernel of any family, as the operands lie now, up to its workspace.
+        """Return the arguments of a kernel of any family, as the operands lie now, up to its workspace.
 
         Without alpha and beta those of the product alone, which are the semiring's one and zero.
         """

@@ -17,7 +17,7 @@ _OWNER = re.compile(r"(?P<system>[-\w]+:\d+) (?P<process>\d{1,9}) (?P<started>\d
 
 
 def owner_of(process_id: int) -> str:
-    """A new owner, of a run of the process."""
+    """Return a new owner, of a run of the process."""
     return f"{process_of(process_id)} {uuid.uuid4().hex}"
 
 
@@ -27,7 +27,7 @@ def process_of(process_id: int) -> str:
 
 
 def lives(owner: Any, beat_at: Any, now: float) -> bool:
-    """Whether the owner is a process that runs; of another system's, whether it beats."""
+    """Return whether the owner is a process that runs; of another system's, whether it beats."""
     if not isinstance(owner, str) or not isinstance(beat_at, float) or abs(now - beat_at) > STALE_SECONDS:
         return False
     found = _OWNER.fullmatch(owner)
@@ -37,7 +37,7 @@ def lives(owner: Any, beat_at: Any, now: float) -> bool:
 
 
 def _started(process_id: int) -> int:
-    """When the process started, in ticks since the system did; 0 where there is none, or the system does not tell."""
+    """When the process started, in ticks since the system did; 0 if there is none, or the system does not tell."""
     fields = process_fields(process_id)
     return int(fields[STARTED]) if len(fields) > STARTED else 0
 

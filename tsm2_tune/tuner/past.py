@@ -35,7 +35,7 @@ class Again:
     retried: frozenset[tuple[int, float]] = frozenset()  # ids, with the seconds that they took: not their successors
 
     def includes(self, trial_id: int, outcome: Outcome, limits: TimeLimits | None, seconds: float) -> bool:
-        """Whether the trial with these values is one of them."""
+        """Return whether the trial with these values is one of them."""
         if outcome is Outcome.TIMED_OUT and self.limits is not None and self.limits.exceed(limits):
             return True
         return outcome is Outcome.INTERRUPTED or (trial_id, seconds) in self.retried
@@ -70,7 +70,7 @@ NOTHING_PAST = Past(frozenset(), 0.0, (), frozenset())
 
 
 def finalists(problem: Problem, past: Past, also: Collection[str] = ()) -> tuple[tuple[Contender, KernelSource], ...]:
-    """The fastest few contenders whose medians are within the margin of the best, each with its text.
+    """Return the fastest few contenders whose medians are within the margin of the best, each with its text.
 
     The second is one of them however slow it is, so that the first is timed beside another, and so are those that
     `also` spells.
@@ -89,7 +89,7 @@ def finalists(problem: Problem, past: Past, also: Collection[str] = ()) -> tuple
 
 
 def is_final_due(chosen: Sequence[Contender], past: Past, also: Collection[str] = ()) -> bool:
-    """Whether these finalists, the fastest first, have yet to be measured in turns.
+    """Return whether these finalists, the fastest first, have yet to be measured in turns.
 
     That is where one is new, or where the fastest, or one that `also` spells, was not in the last final: of those
     that were, each second time may be worse than the first time of one that was not.

@@ -93,7 +93,10 @@ class _Supervisor:
         return self._generation != _state.generation
 
     def ask(self, request: dict[str, Any], *, patience_seconds: float = ANSWER_SECONDS) -> tuple[Answer, bytes]:
-        """The answer, with the bytes that belong to it. OSError where it says so, _Lost where none comes."""
+        """Return the answer, with the bytes that belong to it.
+
+        Raise OSError if it says so, _Lost where none comes.
+        """
         try:
             answer, content = self._exchanged(json.dumps(request).encode() + b"\n", patience_seconds)
         except (OSError, ValueError) as error:
@@ -272,7 +275,7 @@ class Workplace:
 
 
 def _made(supervisor: _Supervisor, parent: Path) -> Path:
-    """A new folder, locked; another one where somebody took it for a leftover before it was."""
+    """Return a new folder, locked; another one where somebody took it for a leftover before it was."""
     for is_last in (*[False] * (MOST_FOLDERS - 1), True):
         folder = parent / secrets.token_hex(8)
         try:
@@ -286,7 +289,7 @@ def _made(supervisor: _Supervisor, parent: Path) -> Path:
 
 @contextmanager
 def workplace(parent: Path) -> Iterator[Workplace]:
-    """A new working folder, which nothing of remains. OSError where it cannot be made."""
+    """A new working folder, which nothing of remains. Raise OSError if it cannot be made."""
     folder = parent
     try:
         with _taken() as supervisor:
@@ -304,7 +307,7 @@ def workplace(parent: Path) -> Iterator[Workplace]:
 def run(
     command: list[str], *, limit_seconds: float, environment: Mapping[str, str] | None = None, errors: bool = True
 ) -> Ended:
-    """How a command ended that needs no working folder. OSError where it cannot be started."""
+    """How a command ended that needs no working folder. Raise OSError if it cannot be started."""
     with _taken() as supervisor:
         place = Workplace(supervisor, Path())
         return place.run(command, limit_seconds=limit_seconds, environment=environment, errors=errors)

@@ -56,7 +56,7 @@ class Quarantined:
 
 
 def is_hazard(trial: Trial) -> bool:
-    """Whether the trial's kernel is quarantined: it faulted, or its worker died of it, or it hung.
+    """Return whether the trial's kernel is quarantined: it faulted, or its worker died of it, or it hung.
 
     A kernel serves every shape, so one that faults anywhere wins nowhere. One that timed out may only be slow: it
     hung where it does not end on small problems either. A compiler that hangs takes no device's time. What is refused
@@ -86,7 +86,7 @@ def quarantined(
     detail: str,
     run_limit_seconds: float | None = None,
 ) -> Quarantined:
-    """The record of a kernel that ended so on the device just now."""
+    """Return the record of a kernel that ended so on the device just now."""
     identity = target.identity
     return Quarantined(
         device_name=identity.name,
@@ -116,8 +116,8 @@ def hazards(trials: Iterable[Trial], target: Target) -> list[Quarantined]:
 
 
 def refuted(target: Target, problem: Problem, config: KernelConfig, result: AttemptResult) -> list[Quarantined]:
-    """The record of a kernel that faulted in the full verification; none of one that ended otherwise there, where a
-    call may take long.
+    """Return the record of a kernel that faulted in the full verification; none of one that ended otherwise there,
+    where a call may take long.
     """
     if result.outcome is not Outcome.CRASHED:
         return []
@@ -132,7 +132,7 @@ class Quarantine:
         self._configs = frozenset(config for config, _ in self._found)
 
     def holds(self, candidate: Candidate) -> bool:
-        """Whether the candidate's kernel is one of them.
+        """Return whether the candidate's kernel is one of them.
 
         Rendering takes milliseconds, and few are rendered for this: each tunable is a part of the text or of the
         launch, so no other configuration has the same kernel.
@@ -156,7 +156,7 @@ def in_force(database: Database, target: Target, limits: TimeLimits, retried: Co
 
 
 def entries(database: Database, which: ColumnElement[bool] | None = None) -> list[Quarantined]:
-    """The rows of the table, the last one first. StoreError where one is not as this program stores it."""
+    """Return the rows of the table, the last one first. Raise StoreError if one is not as this program stores it."""
     table = schema.quarantine
     query = select(table) if which is None else select(table).where(which)
     return _as_stored(database.rows(query.order_by(table.c.last_at.desc(), table.c.digest)))
@@ -206,7 +206,7 @@ def unite(connection: Connection, theirs: Iterable[Quarantined]) -> int:
 def forgive(database: Database, digest: str, device_name: str | None) -> int:
     """Remove what is quarantined under digests that begin so, or all, on this device or on any: how many rows.
 
-    InputError where there is none of that digest.
+    Raise InputError if there is none of that digest.
     """
     column, which = schema.quarantine.c, list[ColumnElement[bool]]()
     if digest != ALL:

@@ -51,7 +51,7 @@ def ill_marked(is_alike: bool | None) -> Select[Any]:
 
 @cache
 def outside_interval(is_alike: bool | None) -> Select[Any]:
-    """The first trial with a median that is not in its interval, of the same."""
+    """Return the first trial with a median that is not in its interval, of the same."""
     inside = and_(_MEASURED.low_us <= _MEASURED.median_us, _MEASURED.median_us <= _MEASURED.high_us)
     query = select(func.min(_MEASURED.trial_id)).where(~inside)
     if is_alike is None:

@@ -55,7 +55,10 @@ def until_kept(work: Callable[[], T]) -> T:
 
 
 def repeated(work: Callable[P, T]) -> Callable[P, T]:
-    """The same by `until_kept`; within another such call that one repeats it. It may write in one transaction."""
+    """Return the same by `until_kept`; within another such call that one repeats it.
+
+    It may write in one transaction.
+    """
 
     @wraps(work)
     def called(*arguments: P.args, **named: P.kwargs) -> T:

@@ -45,7 +45,10 @@ class Run:
     db: str
 
     def planned(self) -> tuple[Target, Spaces]:
-        """The device, and the spaces of the problems on it. InputError where there is one that it cannot tune."""
+        """Return the device, and the spaces of the problems on it.
+
+        Raise InputError if there is one that it cannot tune.
+        """
         target = self.device if isinstance(self.device, Target) else find_target(self.device or default_spec())
         return target, spaces(self.problems, target, guidelines=self.guidelines, families=self.families)
 
@@ -74,7 +77,7 @@ class Run:
         return RunResult(target, solved(ended.values(), won), won, interrupted)
 
     def on(self, device: Target | str | None, *, sharing: int = 1) -> Run:
-        """The same on another device, beside which as many runs share the machine's processors."""
+        """Return the same on another device, beside which as many runs share the machine's processors."""
         return replace(self, device=device, options=replace(self.options, sharing=sharing))
 
     def _events(self, planned: Spaces, tuner: Tuner, store: Store) -> Iterator[Event]:
@@ -98,6 +101,6 @@ def winners(store: Store, target: Target, cache: Cache, asked: tuple[Problem, ..
 
 
 def solved(ended: Iterable[ProblemEnded], won: Iterable[BestRow]) -> tuple[ProblemEnded, ...]:
-    """The ends of problems, with the winners that other runs have found since of those that had none."""
+    """Return the ends of problems, with the winners that other runs have found since of those that had none."""
     since = {row.problem: row for row in won}
     return tuple(one if one.winner is not None else replace(one, winner=since.get(one.problem)) for one in ended)

@@ -94,7 +94,7 @@ class Search(Iterator[Candidate]):
             self._judge()
 
     def learn(self) -> bool:
-        """Tell the strategy of the trial that was heard of last; False where that is done."""
+        """Tell the strategy of the trial that was heard of last; False if that is done."""
         if self._heard is None:
             return False
         told, self._heard = self._heard, None
@@ -102,7 +102,7 @@ class Search(Iterator[Candidate]):
         return True
 
     def is_behind(self, candidate: Candidate) -> bool:
-        """Whether one that was given is to wait by now until no other is left."""
+        """Return whether one that was given is to wait by now until no other is left."""
         return self._strategy.is_behind(candidate)
 
     def end(self, why: Why) -> None:
@@ -114,7 +114,10 @@ class Search(Iterator[Candidate]):
             self.why = Why.GAIN
 
     def _new(self) -> Candidate | None:
-        """The next that was neither tried nor given; it counts as given now. What was heard of may change that."""
+        """Return the next that was neither tried nor given; it counts as given now.
+
+        What was heard of may change that.
+        """
         while (candidate := next(self._first, None) or self._strategy.ask()) is not None or self.learn():
             if candidate is not None and candidate.config.text not in self._given:
                 self._given.add(candidate.config.text)

@@ -103,7 +103,7 @@ class Server:
     def open(cls, address: Address, *, create: bool) -> Iterator[Server]:
         """The database at the address. With `create` its tables are made where there are none.
 
-        ToolMissing without the driver; StoreError where it cannot be used.
+        ToolMissing without the driver. Raise StoreError if it cannot be used.
         """
         server = cls(address, _engine(address))
         try:
@@ -131,7 +131,7 @@ class Server:
     def transaction(
         self, *, writes: bool = False, about: tuple[str, ...] = (), durable: bool = True
     ) -> Iterator[Connection]:
-        """One transaction, as Database.transaction. Lost where the server ended it and nothing of it is stored."""
+        """One transaction, as Database.transaction. Raise Lost if the server ended it and nothing of it is stored."""
         token, is_ending = uuid.uuid4().hex, False
         try:
             with self._begun(writes, about, durable) as connection:
@@ -181,9 +181,9 @@ class Server:
         return f"{self._name} {threading.get_ident()}"
 
     def _was_stored(self, token: str, about: tuple[str, ...]) -> bool:
-        """Whether the transaction of this receipt was committed, though its answer was lost.
+        """Return whether the transaction of this receipt was committed, though its answer was lost.
 
-        StoreError where the server does not come back to say so.
+        Raise StoreError if the server does not come back to say so.
         """
 
         def asked() -> bool:
@@ -242,13 +242,13 @@ def as_it_is(address: Address) -> Iterator[Connection]:
 
 
 def schema_at(address: Address) -> int:
-    """The schema of the database at the address; 0 where it is empty. Errors as Server.open."""
+    """Return the schema of the database at the address; 0 if it is empty. Errors as Server.open."""
     with as_it_is(address) as connection:
         return server_layout.found_version(connection, str(address))
 
 
 def _locks(about: tuple[str, ...], durable: bool) -> str:
-    """The statement that takes the lock of what the transaction is about, or the one for all."""
+    """Return the statement that takes the lock of what the transaction is about, or the one for all."""
     if about:
         digest = hashlib.sha256("\0".join(about).encode()).digest()
         number = int.from_bytes(digest[:4], signed=True) or 1  # 0 is the one for all
@@ -298,7 +298,7 @@ def _secret_parameters() -> set[str]:
 
 
 def url_of(address: Address) -> URL:
-    """The address as SQLAlchemy knows it. StoreError where it is none."""
+    """Return the address as SQLAlchemy knows it. Raise StoreError if it is none."""
     try:
         url = make_url(address.url).set(drivername="postgresql+psycopg")
     except (ArgumentError, ValueError):

@@ -49,7 +49,10 @@ schema.newest_of_family.dialect_kwargs["postgresql_where"] = schema.COUNTS  # fo
 
 
 def found_version(connection: Connection, place: str) -> int:
-    """The schema of the tables; 0 where there are none. StoreError for another program's, newer or altered ones."""
+    """Return the schema of the tables; 0 if there are none.
+
+    Raise StoreError for another program's, newer or altered ones.
+    """
     encoding, current = connection.execute(text("SELECT current_setting('server_encoding'), current_schema()")).one()
     if encoding != ENCODING:
         raise StoreError(

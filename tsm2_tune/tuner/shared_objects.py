@@ -35,7 +35,7 @@ def shared_object(
     """Return the shared object that the command builds from these files.
 
     `command` gets the folder with the files and the path of the output. Raise ToolMissing if the compiler fails, and
-    InputError if there is no folder to work in.
+    Raise InputError if there is no folder to work in.
     """
     parent = cache.working_parent()
     try:

@@ -46,10 +46,10 @@ class Spaces(Sequence[SearchSpace]):
 
 
 def spaces(problems: Sequence[Problem], target: Target, *, guidelines: Thresholds, families: Sequence[str]) -> Spaces:
-    """The search space of each problem, each enumerated at its turn: that may take seconds.
+    """Return the search space of each problem, each enumerated at its turn: that may take seconds.
 
-    InputError, before anything is tried, where a problem does not fit the device's memory or where no
-    configuration is left.
+    InputError, before anything is tried, where a problem does not fit the device's memory or where no configuration
+    is left.
     """
     limits = target.limits
     for problem in problems:

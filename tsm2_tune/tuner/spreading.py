@@ -63,8 +63,8 @@ class Spread:
                 self._searches.end(self._problems[place])
 
     def _others(self, place: int) -> tuple[bool, bool]:
-        """Whether other runs are at configurations of the problem, and are not waited for in vain; and whether some
-        that this one left to them are nobody's now.
+        """Return whether other runs are at configurations of the problem, and are not waited for in vain; and whether
+        some that this one left to them are nobody's now.
         """
         problem, now = self._problems[place], time.monotonic()
         at_wanted, is_left = self._claims.left.state(problem)
@@ -73,7 +73,10 @@ class Spread:
         return any(waited < AWAITED_SECONDS for waited in waits), is_left
 
     def _taken(self) -> tuple[int | None, list[int]]:
-        """The first problem that no other run is at, claimed; else those to join. What is done is left no more."""
+        """Return the first problem that no other run is at, claimed; else those to join.
+
+        What is done is left no more.
+        """
         others: list[int] = []
         for place in list(self._left):
             problem, is_joined = self._problems[place], place in self._joined

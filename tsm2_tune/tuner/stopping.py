@@ -111,7 +111,7 @@ def held() -> Iterator[None]:
 
 
 def is_stopping() -> bool:
-    """Whether a signal has asked the run to end."""
+    """Return whether a signal has asked the run to end."""
     return _state.number is not None
 
 

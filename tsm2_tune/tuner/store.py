@@ -57,7 +57,7 @@ class Store:
     @classmethod
     @contextmanager
     def open(cls, name: str | PathLike[str], *, create: bool) -> Iterator[Store]:
-        """The store in this database, made where it is missing if `create`; StoreError as Database.open.
+        """The store in this database, made where it is missing if `create`. Raise StoreError as Database.open.
 
         Of trials that the package brings, such as pretuned:h100, it can only be read.
         """
@@ -222,13 +222,14 @@ class Store:
         alike: Problem | None = None,
         between: bool = False,
     ) -> tuple[BestRow, ...]:
-        """The winners, by device, dtype and shape; only those with this device, family or problem where given, or of
-        the element type and op of the one that is `alike`. Those of shapes between tuned ones alone where `between`.
+        """Return the winners, by device, dtype and shape; only those with this device, family or problem where given,
+        or of the element type and op of the one that is `alike`. Those of shapes between tuned ones alone where
+        `between`.
 
         They are those in this state of the L2; without one, of each problem those in the first of PREFERRED that it
         has. A winner is its problem's over all families: `family` leaves out the problems that another one won. One
-        that this program would make otherwise, or not at all, is stale. StoreError where a winner's rows contradict
-        each other: where it is not verified, or its time not that of its samples.
+        that this program would make otherwise, or not at all, is stale. Raise StoreError if a winner's rows
+        contradict each other: where it is not verified, or its time not that of its samples.
         """
         asked, among = problem or alike, None
         if asked is not None:
@@ -248,9 +249,10 @@ class Store:
 
     @repeated
     def vendor_us(self, device: str, problem: Problem, cache: Cache) -> float | None:
-        """The vendor's median in the newest final of the problem where it was right, by its fastest routine there.
+        """Return the vendor's median in the newest final of the problem where it was right, by its fastest routine
+        there.
 
-        In this state of the L2. None where no final has measured it. StoreError where a row is not as it was stored.
+        In this state of the L2. None if no final has measured it. Raise StoreError if a row is not as it was stored.
         """
         values = conditions.values(device, problem) | {"cache": cache.value}
         rows = self._database.rows(storing.NEWEST_RIGHT, values)
@@ -258,9 +260,10 @@ class Store:
 
     @repeated
     def row(self, trial_id: int) -> BestRow:
-        """The row of a trial that is ok, as `best` has it, though it may have won nothing: by its newest measurement.
+        """Return the row of a trial that is ok, as `best` has it, though it may have won nothing: by its newest
+        measurement.
 
-        It is verified in full also where that was done for another problem. StoreError as `best`.
+        It is verified in full also where that was done for another problem. Raise StoreError as `best`.
         """
         found = self._database.rows(queries.ROW_OF, {"trial_id": trial_id})
         if not found:
@@ -275,7 +278,7 @@ class Store:
     def winning(self, winners: Iterable[BestRow]) -> dict[int, TrialRecord]:
         """Trial -> everything about it, of these winners, with the source as this program renders it now.
 
-        StoreError where the file has another text, entry point, launch or type: what it alone has is not given.
+        Raise StoreError if the file has another text, entry point, launch or type: what it alone has is not given.
         """
         by_trial, every = dict[int, TrialRecord](), tuple(winners)
         with self._database.transaction() as connection:
@@ -295,12 +298,12 @@ class Store:
         return by_trial
 
     def sources(self, rows: Iterable[BestRow]) -> dict[int, KernelSource]:
-        """Trial -> source of these winners; StoreError as `winning`."""
+        """Trial -> source of these winners. Raise StoreError as `winning`."""
         return {trial_id: record.trial.source for trial_id, record in self.winning(rows).items()}
 
     @repeated
     def trial(self, trial_id: int) -> TrialRecord:
-        """Everything about one trial. InputError where there is none of this number."""
+        """Everything about one trial. Raise InputError if there is none of this number."""
         with self._database.transaction() as connection:
             if adding.found(connection, schema.trial, {"id": trial_id}) is None:
                 raise InputError(f"no trial {trial_id} in {self.path}: tsm2-tune show lists them")
@@ -308,7 +311,7 @@ class Store:
                 return records.trial_record(connection, trial_id)
 
     def listing(self) -> tuple[TrialLine, ...]:
-        """Every trial, in the order they were stored."""
+        """Return every trial, in the order they were stored."""
         query = (
             select(schema.trial, *stored.PROBLEM_KEY, schema.measurement.c.median_us)
             .join(schema.problem)
@@ -348,7 +351,7 @@ class Store:
         return tuple(row["device_name"] for row in self._database.rows(select(schema.run.c.device_name).distinct()))
 
     def newest_run(self, device: str) -> TuningRun:
-        """The last run on the device. StoreError where it is not as this program stores runs."""
+        """Return the last run on the device. Raise StoreError if it is not as this program stores runs."""
         query = select(schema.run).where(schema.run.c.device_name == device).order_by(schema.run.c.id.desc()).limit(1)
         rows = self._database.rows(query)
         if not rows:

@@ -20,7 +20,7 @@ from tsm2_tune.tuner.tune import Tuner
 
 
 def candidate_of(config: KernelConfig, problem: Problem, limits: DeviceLimits) -> Candidate:
-    """The configuration, which no guideline is asked about."""
+    """Return the configuration, which no guideline is asked about."""
     return Candidate(family_named(config.family), config, problem, limits, Guidelines())
 
 

@@ -35,8 +35,8 @@ def mark(connection: Connection, trials: Iterable[Row]) -> None:
 
 
 def is_made_so(row: Row, problem: Problem) -> bool:
-    """Whether this program makes the kernel of a row of `trial` of this problem, which also has its source's entry
-    point, and launch as `source_...`.
+    """Return whether this program makes the kernel of a row of `trial` of this problem, which also has its source's
+    entry point, and launch as `source_...`.
     """
     with stored.reading(row["id"]):
         values = checked(row, [*schema.trial.columns, schema.source.c.kernel])

@@ -59,7 +59,7 @@ class Supervisor:
         self._remove()
 
     def _request(self) -> dict[str, Any] | None:
-        """The next one; None where the tuner is gone. An empty line calls off what runs, if anything does."""
+        """Return the next one; None if the tuner is gone. An empty line calls off what runs, if anything does."""
         self._unread = self._unread.lstrip(b"\n")
         while b"\n" not in self._unread:
             if os.getppid() != self._parent:
@@ -83,7 +83,7 @@ class Supervisor:
         return {"done": True}, b""
 
     def _make(self, folder: str) -> None:
-        """A new working folder, locked. FileNotFoundError where somebody took it for a leftover just now."""
+        """A new working folder, locked. Raise FileNotFoundError if somebody took it for a leftover just now."""
         os.mkdir(folder, 0o700)
         self._folder = folder
         path = os.path.join(folder, LOCK)
@@ -125,7 +125,7 @@ class Supervisor:
     def _watched(
         self, child: int, output: int, limit_seconds: float, still_seconds: float
     ) -> tuple[dict[str, Any], bytes]:
-        """The same. Time in which this program or a process of the command's stands still does not count."""
+        """Return the same. Time in which this program or a process of the command's stands still does not count."""
         between = min(max(limit_seconds / LOOKS, 0.001), MOST_SECONDS_BETWEEN)
         messages, counted, still = bytearray(), 0.0, 0.0
         looked, sources = time.monotonic(), [0, self._ended, output]
@@ -164,14 +164,14 @@ class Supervisor:
 
 
 def take(output: int, messages: bytearray) -> bool:
-    """Append what can be read; False where the output has ended."""
+    """Append what can be read; False if the output has ended."""
     read = os.read(output, 2**16)
     messages += read
     return bool(read)
 
 
 def start(request: dict[str, Any], output: int) -> tuple[int, int]:
-    """The process of a command, and 0; or the number of the error with which it cannot be started."""
+    """Return the process of a command, and 0; or the number of the error with which it cannot be started."""
     told, tell = os.pipe()
     try:
         child = os.fork()
@@ -222,7 +222,7 @@ def descendants() -> dict[int, str]:
 
 
 def stands_still() -> bool:
-    """Whether somebody stopped a process of the command's."""
+    """Return whether somebody stopped a process of the command's."""
     return any(state in "Tt" for state in descendants().values())
 
 

@@ -37,7 +37,7 @@ class Target:
         return self.spec == HOST
 
     def cache(self, asked: Cache) -> Cache:
-        """The state that trials are timed in: the one that is asked for; on the host, clean alone."""
+        """Return the state that trials are timed in: the one that is asked for; on the host, clean alone."""
         return Cache.CLEAN if self.is_host else asked
 
     def basis(self, cache: Cache) -> str:
@@ -51,23 +51,23 @@ class Target:
         return tools(found.toolkit, found.flags, found.driver, self.toolchain.extra_digest)
 
     def caches(self, asked: Cache, others: Sequence[Cache]) -> tuple[Cache, ...]:
-        """The state that trials are timed in, the last, and before it the others that the device has."""
+        """Return the state that trials are timed in, the last, and before it the others that the device has."""
         own = self.cache(asked)
         return (*(one for one in others if self.cache(one) is one is not own), own)
 
 
 def default_spec() -> str:
-    """GPU 0 where a CUDA driver offers one, else the host."""
+    """GPU 0 if a CUDA driver offers one, else the host."""
     from tsm2_tune.tuner.cuda import cuda_device_count
 
     return "0" if cuda_device_count() else HOST
 
 
 def find_target(spec: str) -> Target:
-    """The device that `spec` names: a CUDA ordinal or "cpu".
+    """Return the device that `spec` names: a CUDA ordinal or "cpu".
 
-    InputError for another word, and for a host's cache that no kernel can be loaded from; DeviceError where the
-    device does not answer, ToolMissing without its compiler.
+    Raise InputError for another word, and for a host's cache that no kernel can be loaded from. Raise DeviceError if
+    the device does not answer, ToolMissing without its compiler.
     """
     if spec == HOST:
         from tsm2_tune.tuner.host.device import host_identity, host_limits
@@ -87,7 +87,10 @@ def find_target(spec: str) -> Target:
 
 
 def check_spec(spec: str) -> int:
-    """The CUDA ordinal that `spec` names, -1 for the host. InputError or DeviceError where it names neither."""
+    """Return the CUDA ordinal that `spec` names, -1 for the host.
+
+    Raise InputError or DeviceError if it names neither.
+    """
     if spec == HOST:
         return -1
     if spec in PROFILES:
@@ -98,7 +101,7 @@ def check_spec(spec: str) -> int:
 
 
 def is_ordinal(spec: str) -> bool:
-    """Whether it is the digits of a CUDA ordinal. Those of other scripts are none, though int() takes them."""
+    """Return whether it is the digits of a CUDA ordinal. Those of other scripts are none, though int() takes them."""
     return spec.isascii() and spec.isdecimal()
 
 
@@ -119,10 +122,10 @@ def limits_of(spec: str) -> DeviceLimits:
 
 
 def stored_target(known: Sequence[str], spec: str | None, path: str) -> tuple[str, DeviceLimits]:
-    """The name under which the database at `path` has the device, of those `known`, and the device's limits.
+    """Return the name under which the database at `path` has the device, of those `known`, and the device's limits.
 
     `spec` is such a name, or what `limits_of` takes; None is the only device that it has, or the one that is here.
-    InputError where the database has no such device, or where nothing here knows its limits.
+    Raise InputError if the database has no such device, or where nothing here knows its limits.
     """
     if spec is not None and spec in known:
         return spec, _limits_of_name(spec)
@@ -161,7 +164,7 @@ def _limits_of_name(name: str) -> DeviceLimits:
 
 
 def _ordinal(spec: str) -> int:
-    """The CUDA ordinal that decimal digits spell; InputError where they are more than any ordinal has."""
+    """Return the CUDA ordinal that decimal digits spell. Raise InputError if they are more than any ordinal has."""
     if len(spec) > MOST_ORDINAL_DIGITS:
         raise InputError(
             f"unknown device {spec[:MOST_ORDINAL_DIGITS]}... of {len(spec)} digits:"
@@ -171,7 +174,7 @@ def _ordinal(spec: str) -> int:
 
 
 def open_device(spec: str, support_path: str) -> Device:
-    """The device itself, its context owned by the calling process."""
+    """Return the device itself, its context owned by the calling process."""
     if spec == HOST:
         from tsm2_tune.tuner.host.device import HostDevice
 

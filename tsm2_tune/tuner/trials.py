@@ -28,7 +28,7 @@ LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # however the cache w
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A candidate that is compiled, and what the worker is asked for; None where it does not compile."""
+    """A candidate that is compiled, and what the worker is asked for; None if it does not compile."""
 
     candidate: Candidate
     source: KernelSource
@@ -56,7 +56,10 @@ class Trials:
     def ready(
         self, candidate: Candidate, source: KernelSource, compiling: Compiled, fastest_us: float | None
     ) -> Ready:
-        """The candidate, when it is compiled. Its trial ends early where it is out of reach of the fastest one."""
+        """Return the candidate, when it is compiled.
+
+        Its trial ends early where it is out of reach of the fastest one.
+        """
         binary = self._compilers.finish(source, begun=compiling)
         problem, config = candidate.problem, candidate.config
         if isinstance(binary, CompileFailure):
@@ -80,7 +83,7 @@ class Trials:
             self._worker().ask_ahead(ready.request)
 
     def ended(self, ready: Ready, *, since: float, meanwhile: Meanwhile) -> Trial:
-        """The trial of what is ready. `since`: when the one before had ended, on the run's clock."""
+        """Return the trial of what is ready. `since`: when the one before had ended, on the run's clock."""
         candidate, source = ready.candidate, ready.source
         result, compiled = self._tried(ready, meanwhile)
         is_late = result.outcome is Outcome.TIMED_OUT
@@ -126,7 +129,7 @@ class Trials:
         return self._compilers.files(source.dtype_name, binary.path)
 
     def _hangs(self, candidate: Candidate, source: KernelSource, binary: Binary) -> bool:
-        """Whether the kernel, which timed out, does not end on small problems either, or faults there."""
+        """Return whether the kernel, which timed out, does not end on small problems either, or faults there."""
         entry = Entry(binary.path, source.kernel, source.launch)
         request = small_problems(candidate.problem, candidate.config, entry, seed=self._options.seed)
         request = replace(request, support_path=self._compilers.support(candidate.problem.dtype_name))
@@ -134,7 +137,7 @@ class Trials:
 
 
 def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:
-    """The first guideline that the compiled kernel breaks, though the estimate kept it; None where none."""
+    """Return the first guideline that the compiled kernel breaks, though the estimate kept it; None if none."""
     if resources is None:
         return None
     real = replace(candidate.resources, registers=resources.registers, smem_bytes=resources.smem_bytes)
@@ -143,6 +146,6 @@ def broken_guideline(candidate: Candidate, resources: LoadedResources | None) ->
 
 
 def trial_seed(seed: int, problem: Problem, text: str) -> int:
-    """The seed of a trial's inputs: a function of the run's seed, the problem and the configuration."""
+    """Return the seed of a trial's inputs: a function of the run's seed, the problem and the configuration."""
     digest = hashlib.sha256(f"{seed} {problem.text} {text}".encode()).digest()
     return int.from_bytes(digest[:7], "big")

@@ -54,7 +54,7 @@ def verify(
 
 
 def verify_each(device: Device, verifications: Sequence[Verification]) -> list[Verdict]:
-    """The verdict on each, on operands of one dtype, up to the first that is not right.
+    """Return the verdict on each, on operands of one dtype, up to the first that is not right.
 
     As many calls are started one after another as the device takes.
     """
@@ -76,7 +76,7 @@ def verify_each(device: Device, verifications: Sequence[Verification]) -> list[V
 
 
 def _started(verification: Verification, at: int, place: int) -> _Call:
-    """The verification's call number `at`, started: what is found of it has this place."""
+    """Return the verification's call number `at`, started: what is found of it has this place."""
     operands, loaded, check = verification.operands, verification.loaded, verification.checks[at]
     if place == 0:
         operands.support.begin_reports()
@@ -166,7 +166,7 @@ def _look(operands: Operands, check: Check, loaded: LoadedKernel | None, place: 
 
 
 def _judged(call: _Call, report: Report) -> Verdict:
-    """The verdict on a call."""
+    """Return the verdict on a call."""
     problem, check = call.problem, call.check
     if report.counters:
         tile, count = report.first_counter

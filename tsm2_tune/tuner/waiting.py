@@ -49,7 +49,7 @@ class Pending:
         return (one for _, _, one in chain(self._begun, self._waiting))
 
     def step(self) -> bool:
-        """Do a little ahead of the next trials: claim some, or start one's compiler; False where all is done."""
+        """Do a little ahead of the next trials: claim some, or start one's compiler; False if all is done."""
         if len(self._begun) >= 2 * self._least:
             return False
         if not self._claimed:
@@ -62,7 +62,7 @@ class Pending:
         return True
 
     def take(self, meanwhile: Callable[[], object] = lambda: None) -> Begun | None:
-        """The next one that is compiled; None where none is left. `meanwhile` is done while compilers run."""
+        """Return the next one that is compiled; None if none is left. `meanwhile` is done while compilers run."""
         while True:
             while len(self._begun) < self._least and self.step():
                 pass
@@ -72,7 +72,7 @@ class Pending:
                 return taken
 
     def take_compiled(self) -> Begun | None:
-        """The next one that is compiled; None where no compiler has ended, or what is left waits for others."""
+        """Return the next one that is compiled; None if no compiler has ended, or what is left waits for others."""
         while (place := self._compiled()) is not None:
             if (taken := self._taken(place)) is not None:
                 return taken
@@ -88,11 +88,11 @@ class Pending:
         return None
 
     def _compiled(self) -> int | None:
-        """The place of the first one that is compiled; None where there is none."""
+        """Return the place of the first one that is compiled; None if there is none."""
         return next((at for at, one in enumerate(self._begun) if one[2].done()), None)
 
     def _first_compiled(self, meanwhile: Callable[[], object]) -> int:
-        """The place of the first one that is compiled, as soon as there is one."""
+        """Return the place of the first one that is compiled, as soon as there is one."""
         while (place := self._compiled()) is None:
             meanwhile()
             if not self.step():

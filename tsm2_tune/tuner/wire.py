@@ -140,7 +140,7 @@ def _made(hint: Any, found: Any) -> Any:
 
 
 def _chosen(of: tuple[Any, ...], found: Any) -> Any:
-    """Return the type of a union that the value says it is of. IndexError if it is of none."""
+    """Return the type of a union that the value says it is of. Raise IndexError if it is of none."""
     others = [one for one in of if one is not NoneType]
     if found is not None and len(others) == 1:
         return others[0]

@@ -95,7 +95,10 @@ class Worker:
         return answer
 
     def attempt(self, request: Attempt, meanwhile: Meanwhile = nothing_meanwhile) -> AttemptResult:
-        """The result, also where the kernel took the worker down with it. `meanwhile` is done until it is there."""
+        """Return the result, also where the kernel took the worker down with it.
+
+        `meanwhile` is done until it is there.
+        """
         answer = self._ask(request, meanwhile=meanwhile)
         assert isinstance(answer, AttemptResult)
         return answer
@@ -120,7 +123,7 @@ class Worker:
         return answer
 
     def vendor(self) -> Libraries:
-        """Whether the vendor's libraries are there and serve this device."""
+        """Return whether the vendor's libraries are there and serve this device."""
         answer = self._ask("vendor")
         if isinstance(answer, AttemptResult):
             return Libraries((), answer.detail)
@@ -128,7 +131,7 @@ class Worker:
         return answer
 
     def verify_in_full(self, request: FullVerification) -> AttemptResult:
-        """The verdict, in a result without a measurement; OK where it is right."""
+        """Return the verdict, in a result without a measurement; OK where it is right."""
         answer = self._ask(request)
         assert isinstance(answer, AttemptResult)
         return answer
@@ -163,7 +166,7 @@ class Worker:
         return answer
 
     def _answer_of_two(self, request: object, limit_seconds: float, meanwhile: Meanwhile) -> object:
-        """The process's answer; that of a second one where the first failed for no fault of the kernel's."""
+        """Return the process's answer; that of a second one where the first failed for no fault of the kernel's."""
         try:
             return self._answer(request, limit_seconds, meanwhile)
         except _Innocent:
@@ -174,7 +177,7 @@ class Worker:
             return AttemptResult(Outcome.INTERRUPTED, str(died))
 
     def _answer(self, request: object, limit_seconds: float, meanwhile: Meanwhile) -> object:
-        """The process's answer, or how it ended; _Innocent where that may be none of its doing."""
+        """Return the process's answer, or how it ended; _Innocent where that may be none of its doing."""
         if self._asked_ahead is not None and self._asked_ahead is not request:
             self.close()  # its next answer is nobody's
         connection = self._connected()
@@ -225,8 +228,8 @@ class Worker:
             raise
 
     def _connected(self) -> Connection:
-        """The way to a process that has opened its device. One that dies of that, or finds no kernels of the tuner's
-        own, is followed by another one.
+        """Return the way to a process that has opened its device. One that dies of that, or finds no kernels of the
+        tuner's own, is followed by another one.
         """
         if self._connection is not None and self._is_open:
             return self._connection
@@ -270,7 +273,7 @@ class Worker:
             self._process, self._connection = self._started(support_path)
 
     def _started(self, support_path: str) -> tuple[Any, Connection]:
-        """A new process and the way to it. DeviceError where the system refuses either."""
+        """Return a new process and the way to it. Raise DeviceError if the system refuses either."""
         try:
             return start_child(serve, self._spec, support_path)
         except OSError as error:

@@ -22,7 +22,7 @@ TEMPORARY = ".tsm2-tune-"  # how temporary names begin: short, as the name besid
 
 
 def refuse_name(output: str | PathLike[str]) -> None:
-    """InputError where no file can be called so."""
+    """Raise InputError if no file can be called so."""
     name = os.fspath(output)
     try:
         os.lstat(name)
@@ -36,7 +36,7 @@ def refuse_name(output: str | PathLike[str]) -> None:
 
 
 def refuse_unwritable(output: str | PathLike[str], *, is_ordinary: bool = False) -> None:
-    """InputError where the file could not be written as things are, to say so before what may take hours.
+    """Raise InputError if the file could not be written as things are, to say so before what may take hours.
 
     A device or a pipe can be written, but not where the file `is_ordinary`, as one of several is.
     """
@@ -62,7 +62,7 @@ def refuse_unwritable(output: str | PathLike[str], *, is_ordinary: bool = False)
 
 
 def refuse_database(output: str | PathLike[str], database: str | PathLike[str] | Address) -> None:
-    """InputError where `output` is the database, or a file that SQLite keeps beside it, or no name of a file."""
+    """Raise InputError if `output` is the database, or a file that SQLite keeps beside it, or no name of a file."""
     refuse_name(output)
     if isinstance(database, Address) or is_address(database):
         return
@@ -80,7 +80,7 @@ def refuse_database(output: str | PathLike[str], database: str | PathLike[str] |
 def write(text: str, output: str | PathLike[str]) -> None:
     """Put the text into the file `output`, whole or not at all; into a device or a pipe it is written as it comes.
 
-    InputError where it cannot be written.
+    Raise InputError if it cannot be written.
     """
     path = Path(os.path.realpath(output))  # a link keeps pointing where it points
     if os.path.exists(output) and not os.path.isfile(output):  # unlike Path's, these raise nothing

@@ -43,7 +43,7 @@ FAMILIES: dict[str, Family[Any]] = {
 
 
 def family_named(name: str) -> Family[Any]:
-    """The family called `name`; InputError for an unknown one."""
+    """Return the family called `name`. Raise InputError for an unknown one."""
     if name in FORMER_NAMES:
         raise InputError(f"family {name!r} is called {FORMER_NAMES[name]} now")
     if name not in FAMILIES:
@@ -52,7 +52,7 @@ def family_named(name: str) -> Family[Any]:
 
 
 def config_spelt(text: str) -> KernelConfig | None:
-    """The configuration that is spelt so, of whatever family; None where there is none."""
+    """Return the configuration that is spelt so, of whatever family; None if there is none."""
     family = FAMILIES.get(family_spelt(text))
     found: KernelConfig | None = family.config_type.parse(text) if family else None
     return found

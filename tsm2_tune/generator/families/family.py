@@ -47,11 +47,11 @@ class Family(ABC, Generic[C]):
     config_type: type[C]
 
     def grids(self) -> Iterable[Grid[C]]:
-        """Every configuration before any rule, each once, in a fixed order; none where these are in tables."""
+        """Yield every configuration before any rule, each once, in a fixed order; none where these are in tables."""
         return ()
 
     def configurations(self) -> Iterator[C]:
-        """Every configuration before any rule, each once, in a fixed order."""
+        """Yield every configuration before any rule, each once, in a fixed order."""
         return chain.from_iterable(self.every_grid)
 
     @abstractmethod
@@ -147,7 +147,7 @@ class Family(ABC, Generic[C]):
         )
 
     def supports(self, problem: Problem) -> bool:
-        """Whether the template can compute this problem at all: by default column-major products alone."""
+        """Return whether the template can compute this problem at all: by default column-major products alone."""
         return problem.op == "nn" and problem.dtype_name in self.dtypes
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:

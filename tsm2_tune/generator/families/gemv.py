@@ -125,7 +125,7 @@ def _adders(config: GemvConfig, problem: Problem) -> int:
 
 
 def widest(problem: Problem) -> int:
-    """The largest vector that whole lines of A consist of."""
+    """Return the largest vector that whole lines of A consist of."""
     extent = problem.k if _a_along_k(problem) else problem.m
     most = VECTOR_BYTES // problem.dtype.element_bytes
     return max(vector for vector in VECTORS if vector <= most and extent % vector == 0)

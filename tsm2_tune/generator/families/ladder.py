@@ -116,7 +116,7 @@ STEPS = {
 
 
 def _exists(config: LadderConfig) -> bool:
-    """Whether a block is not too large, and in steps 5 and 6 each thread loads as many pieces of a tile."""
+    """Return whether a block is not too large, and in steps 5 and 6 each thread loads as many pieces of a tile."""
     if config.step in ("tiled", "coarse1d"):
         return config.threads <= MOST_THREADS
     piece = config.threads * (LARGEST_VECTOR if config.step == "vectorised" else 1)

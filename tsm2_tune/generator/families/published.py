@@ -150,7 +150,8 @@ class Tsm2(Published[Tsm2Config]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[Tsm2Config, ...]:
-        """The model's t1, t2 and t3. The other t1 that the paper profiles (section 3.6.3) are left to the search.
+        """Return the model's t1, t2 and t3. The other t1 that the paper profiles (section 3.6.3) are left to the
+        search.
 
         Before it, where all is small, what won on an H200: V2, all of a row at once.
         """
@@ -212,7 +213,7 @@ class Ism2(Published[Ism2Config]):
 
 
 def nearest(options: tuple[int, ...], value: int) -> int:
-    """The option nearest to `value`, the larger of two equally near ones."""
+    """Return the option nearest to `value`, the larger of two equally near ones."""
     return min(options, key=lambda option: (abs(option - value), -option))
 
 

@@ -195,7 +195,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         return tuple(chosen if short else sorted(chosen, key=lambda config: -busy[config]))
 
     def _busy(self, config: StagedWgmmaConfig, problem: Problem) -> float:
-        """The share of the blocks' time in which they have work, in parts as the template makes them."""
+        """Return the share of the blocks' time in which they have work, in parts as the template makes them."""
         tiles = self.launch(config, problem).tiles(problem.m, problem.n)
         items = tiles * max(config.splits // tiles, 1)
         return items / (-(-items // config.splits) * config.splits)

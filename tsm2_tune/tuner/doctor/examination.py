@@ -73,7 +73,7 @@ class Examination:
 
 
 def examine(spec: str | None, database: str) -> Examination:
-    """Probe all that tuning on the device needs; by default GPU 0 where there is one, else the host."""
+    """Probe all that tuning on the device needs; by default GPU 0 if there is one, else the host."""
     with cache_left_as_it_was(), ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             of_driver = [] if spec == HOST else _examined(FIRST, Question(spec or "0", database))
@@ -93,14 +93,14 @@ def examine(spec: str | None, database: str) -> Examination:
 
 
 def _applies(probe: Probe, question: Question, spec: str | None) -> bool:
-    """Whether there is something to look at, and whoever asks may want to know it."""
+    """Return whether there is something to look at, and whoever asks may want to know it."""
     if probe.kind == "running gpu":
         return question.gpu is not None
     return probe.kind != "gpu" or spec != HOST
 
 
 def _weighed(finding: Finding, probe: Probe, spec: str) -> Finding:
-    """A problem only of what the device needs."""
+    """Return a problem only of what the device needs."""
     is_of_device = probe.kind == "any" or (probe.kind == "host") == (spec == HOST)
     if finding.state is State.PROBLEM and not is_of_device:
         return replace(finding, state=State.NOTE)

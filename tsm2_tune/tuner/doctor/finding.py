@@ -44,13 +44,13 @@ class Question:
 
     @property
     def gpu(self) -> dict[str, Any] | None:
-        """Facts of the GPU that is asked about; None where there is none."""
+        """Facts of the GPU that is asked about; None if there is none."""
         found = self.driver.get("gpus", [])
         return found[int(self.spec)] if self.spec.isdecimal() and int(self.spec) < len(found) else None
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
-        """The GPU's; None where there is none."""
+        """The GPU's; None if there is none."""
         return None if self.gpu is None else tuple(self.gpu["compute_capability"])
 
 

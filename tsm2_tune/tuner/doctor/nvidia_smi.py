@@ -35,7 +35,7 @@ class _Refused(_Silent):
 
 
 def nvidia_smi(question: Question) -> list[Finding]:
-    """A finding each of modes, clocks and processes; one where the tool is not here or fails."""
+    """Return a finding each of modes, clocks and processes; one where the tool is not here or fails."""
     tool = program_path(TOOL)
     means = "clocks, modes and other processes are not looked at"
     if tool is None:
@@ -49,7 +49,7 @@ def nvidia_smi(question: Question) -> list[Finding]:
 
 
 def _asked(tool: str, bus_id: str, query: str) -> list[list[str]]:
-    """The lines that it answers, as fields."""
+    """Return the lines that it answers, as fields."""
     command = [tool, f"--id={bus_id}", query, "--format=csv,noheader,nounits"]
     try:
         ended = run(command, limit_seconds=ANSWER_SECONDS, errors=False)
@@ -118,7 +118,7 @@ def _clocks(tool: str, bus_id: str) -> Finding:
 
 
 def _reasons(tool: str, bus_id: str) -> int:
-    """The bits of what lowers the clock now; 0 where it does not tell."""
+    """Return the bits of what lowers the clock now; 0 if it does not tell."""
     for name in REASONS:
         try:
             return int(_fields(tool, bus_id, (name,))[name], 16)

@@ -34,7 +34,10 @@ NOT_NUMBERED = text(
 
 
 def on_server(address: Address) -> Finding:
-    """Whether it answers, is ours or empty, and may be written by this user. TuneError where it cannot be read."""
+    """Return whether it answers, is ours or empty, and may be written by this user.
+
+    Raise TuneError if it cannot be read.
+    """
     with as_it_is(address) as connection:
         found = server_layout.found_version(connection, str(address))
         return _finding(address, connection, found)

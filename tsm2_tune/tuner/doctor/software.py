@@ -71,7 +71,7 @@ def host_compiler(question: Question) -> list[Finding]:
 
 
 def _compiled(name: str, means: str, place: Path) -> Finding:
-    """Whether a line runs that is compiled in this folder, from where kernels are loaded too."""
+    """Return whether a line runs that is compiled in this folder, from where kernels are loaded too."""
     remedy = "mend it, or name another in CXX"
     command = compiler_command()
     told = run([*command, "--version"], limit_seconds=COMPILE_SECONDS)
@@ -119,7 +119,7 @@ def pycuda(question: Question) -> list[Finding]:
 
 
 def _opened(drv: Any, ordinal: int) -> Finding:
-    """Whether a context can be made there."""
+    """Return whether a context can be made there."""
     try:
         context = drv.Device(ordinal).retain_primary_context()
         context.push()

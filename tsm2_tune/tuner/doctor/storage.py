@@ -120,7 +120,7 @@ def _of_space(name: str, found: str, free_bytes: int | None) -> Finding:
 
 
 def _write(folder: Path) -> None:
-    """OSError where no file can be written there; a file without a name, or one that is removed at once."""
+    """Raise OSError if no file can be written there; a file without a name, or one that is removed at once."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(PROBE_BYTES))
         file.flush()
@@ -158,7 +158,7 @@ def _unreadable(path: Path) -> str:
 
 
 def _locks_hold(folder: Path) -> bool:
-    """Whether a second process is kept from a database that a first one writes."""
+    """Return whether a second process is kept from a database that a first one writes."""
     with tempfile.TemporaryDirectory(prefix=".tsm2-tune-probe-", dir=folder, ignore_cleanup_errors=True) as probe:
         file = os.path.join(probe, "locks.db")
         with closing(sqlite3.connect(file, isolation_level=None)) as first:

@@ -55,7 +55,7 @@ def _passed_over(used: nvcc.Nvcc) -> list[Finding]:
 
 
 def _compiled(question: Question, used: nvcc.Nvcc) -> Finding:
-    """Whether the nvcc that runs use does so."""
+    """Return whether the nvcc that runs use does so."""
     told = run([used.path, "--version"], limit_seconds=COMPILE_SECONDS)
     if told.how is Ending.TIMED_OUT:
         return problem(NAME, f"{used.path} --version: {ending_of(told)}", means=MEANS, remedy=_other_than(used))
@@ -104,7 +104,7 @@ def _trouble(toolchain: Toolchain, *, has_architecture: bool, limit_seconds: flo
 
 
 def vendor(question: Question) -> list[Finding]:
-    """The libraries that finals time beside the kernels."""
+    """Return the libraries that finals time beside the kernels."""
     name, means = "cuBLAS and cuBLASLt", "finals have no times of the vendor's"
     versions = {}
     for which in (libraries.CUBLAS, libraries.CUBLASLT):

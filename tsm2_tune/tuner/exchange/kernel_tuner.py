@@ -13,7 +13,7 @@ from tsm2_tune.tuner.exchange.results import TIME, Result, metadata, results
 
 
 def document(entry: Entry) -> dict[str, Any]:
-    """The entry, whose trials are of one family, as a cache."""
+    """Return the entry, whose trials are of one family, as a cache."""
     found = list(results(entry))
     names = list(found[0].tunables)
     problem = entry.problem

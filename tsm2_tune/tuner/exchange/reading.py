@@ -32,7 +32,7 @@ def told_in(path: Path) -> Told:
 
 
 def refuse_others(path: Path) -> None:
-    """InputError where the file is another tool's, or of another version than this program reads."""
+    """Raise InputError if the file is another tool's, or of another version than this program reads."""
     _read(path, lambda found: refuse_version(found[NAME]))
 
 
@@ -65,7 +65,7 @@ def told_of(document: Mapping[str, Any]) -> Told:
 
 
 def _told(entry: Entry) -> Told:
-    """The entry's trials whose kernels this program makes so, and why the others are left out."""
+    """Return the entry's trials whose kernels this program makes so, and why the others are left out."""
     told, part = Told(), _renamed(stamped(entry))
     trials = dict(part.trials)
     for key, tried in part.trials.items():
@@ -87,7 +87,10 @@ def _told(entry: Entry) -> Told:
 
 
 def _renamed(part: Part) -> Part:
-    """The part with the names that families and tunables have now. ValueError where two trials become one."""
+    """Return the part with the names that families and tunables have now.
+
+    Raise ValueError if two trials become one.
+    """
     keys, trials = dict[TrialKey, TrialKey](), dict[TrialKey, Tried]()
     for key, tried in part.trials.items():
         text = key[0]
@@ -117,7 +120,7 @@ def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:
 
 
 def _check(problem: Problem, tried: Tried, source: KernelSource) -> None:
-    """ValueError where the trial contradicts itself."""
+    """Raise ValueError if the trial contradicts itself."""
     first = None
     if tried.first is not None:
         samples = [{"ordinal": at, "us": us} for at, us in enumerate(tried.first.samples_us)]
@@ -134,7 +137,7 @@ def _check(problem: Problem, tried: Tried, source: KernelSource) -> None:
 
 
 def _once(members: list[tuple[str, Any]]) -> Mapping[str, Any]:
-    """The object of these members; ValueError where one is there twice."""
+    """Return the object of these members. Raise ValueError if one is there twice."""
     found = dict[str, Any]()
     for name, value in members:
         if name in found:

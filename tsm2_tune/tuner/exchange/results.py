@@ -79,7 +79,7 @@ def metadata(entry: Entry) -> dict[str, Any]:
 
 
 def _newest(entry: Entry, key: TrialKey) -> Timed | None:
-    """The trial's time in its last final in the entry's state of the L2, or its own."""
+    """Return the trial's time in its last final in the entry's state of the L2, or its own."""
     finals = (one.timed[key] for one in entry.part.rounds if key in one.timed)
     of_state = [timed for timed in finals if timed.values["cache"] == entry.cache]
     return of_state[-1] if of_state else entry.part.trials[key].first

@@ -25,7 +25,7 @@ UNITS = {"GFLOP/s": "GFLOP/s", "local_bytes": "B", "smem_bytes": "B", "spill_byt
 
 
 def document(entry: Entry) -> dict[str, Any]:
-    """The entry as a T4 object."""
+    """Return the entry as a T4 object."""
     return {
         "schema_version": "1.0.0",
         "metadata": {"timeunit": "milliseconds", **metadata(entry)},

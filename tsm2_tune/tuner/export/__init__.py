@@ -60,10 +60,10 @@ def export_text(
     cubins: Cubins | None = None,
     launcher: bytes | None = None,
 ) -> str:
-    """The winners in one of FORMATS. `sources` maps their trials, `database` says where they come from; what is
-    `known` of divisions and cards, `cubins` and `launcher` are for a module.
+    """Return the winners in one of FORMATS. `sources` maps their trials, `database` says where they come from; what
+    is `known` of divisions and cards, `cubins` and `launcher` are for a module.
 
-    InputError for an unknown format, or without winners.
+    Raise InputError for an unknown format, or without winners.
     """
     if format_name not in FORMATS:
         raise InputError(f"unknown format {format_name!r}: expected one of {', '.join(FORMATS)}")
@@ -95,14 +95,14 @@ def export(
     unverified: Unverified = Unverified.REFUSED,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> str:
-    """The store's winners, or only this device's, those of chosen problems or in this state of the L2, in one of
-    FORMATS.
+    """Return the store's winners, or only this device's, those of chosen problems or in this state of the L2, in one
+    of FORMATS.
 
     `among` gives the rows that stand for them: of other kernels, where fewer are to do. With `binaries` a module
     holds those of its kernels; why one is missing is told; `unverified` says what becomes of one that cannot be
-    verified here. With `launcher` it holds the compiled launcher. InputError
-    without winners; StoreError where a module's kernel is not as this program makes it; ToolMissing where what builds
-    the launcher is missing, before `among` is asked.
+    verified here. With `launcher` it holds the compiled launcher. InputError without winners. Raise StoreError if a
+    module's kernel is not as this program makes it. Raise ToolMissing if what builds the launcher is missing, before
+    `among` is asked.
     """
     rows: Sequence[BestRow] = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     has_launcher = launcher and bool(rows) and format_name == "module"

@@ -48,7 +48,7 @@ def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Se
 
 
 def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[BestRow]) -> list[BestRow]:
-    """The winners, and behind them rows of the kernels that are wanted for shapes between, at one of theirs.
+    """Return the winners, and behind them rows of the kernels that are wanted for shapes between, at one of theirs.
 
     Wanted are they by all winners of a type and op, whichever are given: as a run has them, which verifies them in
     full. Those that were not are left out, which is told.

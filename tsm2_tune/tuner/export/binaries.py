@@ -30,8 +30,8 @@ def compiled_cubins(
     """For each kernel of a GPU and each width of index the binary; and why some are missing.
 
     Those of `codes`, digests of machine code, come from the package if it brings them. The cache may have others; if
-    not, how far the compiler is and how long it still takes are told from time to time. ToolMissing where a compiler
-    is needed and none is here.
+    not, how far the compiler is and how long it still takes are told from time to time. Raise ToolMissing if a
+    compiler is needed and none is here.
     """
     of_gpus = [row for row in rows if row.compute_capability]
     wanted = dict.fromkeys((row.source_digest, row.compute_capability) for row in of_gpus)
@@ -58,7 +58,7 @@ def compiled_cubins(
 
 
 def _told(results: Iterator[bytes | str], count: int, tell: Callable[[str], None]) -> Iterator[bytes | str]:
-    """The results, and every few seconds how many there are, and how long the others take."""
+    """Yield the results, and every few seconds how many there are, and how long the others take."""
     begin = last = time.monotonic()
     for done, result in enumerate(results, 1):
         if time.monotonic() - last >= NEWS_SECONDS and done < count:
@@ -80,7 +80,7 @@ def capability(text: str) -> tuple[int, int]:
 
 
 def _cubin(source: KernelSource, toolchain: Toolchain, bits: int) -> bytes | str:
-    """The binary, or why there is none."""
+    """Return the binary, or why there is none."""
     found = compile_text(
         source.text,
         kernel=source.kernel,

@@ -23,9 +23,9 @@ LIBRARIES = ("-lm", "-lc", "-lgcc")
 
 
 def launcher_binary(winners: Winners = (), known: Known = NOTHING_KNOWN) -> bytes:
-    """The launcher, for this machine and CPython from 3.11 on, which chooses among these winners.
+    """Return the launcher, for this machine and CPython from 3.11 on, which chooses among these winners.
 
-    ToolMissing where what builds it is missing.
+    Raise ToolMissing if what builds it is missing.
     """
     headers = Path(sysconfig.get_path("include"))
     compiler = compiler_command()

@@ -31,11 +31,11 @@ def export_exchange(
     cache: Cache | None = None,
     family: str | None = None,
 ) -> str:
-    """The trials that count of the one chosen problem that the store has on this device, or on any, in one of
+    """Return the trials that count of the one chosen problem that the store has on this device, or on any, in one of
     EXCHANGE: in this state of the L2, or the first of PREFERRED that it has, and of this family, or all.
 
-    InputError where there is none, or more than one of what the format has one of; StoreError where a row is not as
-    it was stored.
+    Raise InputError if there is none, or more than one of what the format has one of. Raise StoreError if a row is
+    not as it was stored.
     """
     device, problem = _place(store, form, device, chosen)
     every = [one for one in store.current(device, problem) if is_of_this_version(one.config, problem)]
@@ -55,7 +55,7 @@ def export_exchange(
 
 
 def _place(store: Store, form: str, device: str | None, chosen: Callable[[Problem], bool]) -> tuple[str, Problem]:
-    """The one device and problem."""
+    """Return the one device and problem."""
     with store.database.transaction() as connection:
         found = [(on, problem) for on, problem in places(connection) if device in (None, on) and chosen(problem)]
     if not found:
@@ -70,7 +70,7 @@ def _place(store: Store, form: str, device: str | None, chosen: Callable[[Proble
 
 
 def _part(store: Store, device: str, problem: Problem, found: list[CurrentTrial]) -> Part:
-    """All of these trials. Tunables that are younger than a trial are spelt out."""
+    """Return all of these trials. Tunables that are younger than a trial are spelt out."""
     with store.database.transaction() as connection:
         part = Reader(connection).part(device, problem)
     trials = dict[TrialKey, Tried]()

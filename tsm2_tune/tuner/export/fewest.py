@@ -60,9 +60,9 @@ class Fewest:
     tell: Callable[[ExportEvent], object]
 
     def __call__(self, winners: Sequence[BestRow]) -> list[BestRow]:
-        """A row for each winner, in the same order, of the kernel that is chosen for its shape.
+        """Return a row for each winner, in the same order, of the kernel that is chosen for its shape.
 
-        InputError where a winner is stale, and where no kernel serves a shape.
+        Raise InputError if a winner is stale, and where no kernel serves a shape.
         """
         for row in winners:
             refuse_stale(row, self.store)

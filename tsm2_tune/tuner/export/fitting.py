@@ -25,10 +25,10 @@ OPTIONS: Mapping[str, tuple[int, ...]] = {  # of tunables of a launch that sever
 def configuration_for(
     known: Mapping[Problem, KernelConfig], problem: Problem, limits: DeviceLimits, blocks: float | None = None
 ) -> KernelConfig | None:
-    """The kernel's configuration for the problem; `known` says how it is best started for others.
+    """Return the kernel's configuration for the problem; `known` says how it is best started for others.
 
     Of the ways to start it that its family has, the one that breaks the fewest of the family's rules, and then has
-    nearly as many blocks as are given, or else as at the nearest shape of those. None where it cannot compute the
+    nearly as many blocks as are given, or else as at the nearest shape of those. None if it cannot compute the
     problem.
     """
     nearest = min(known, key=lambda one: (distance(one, problem), one))
@@ -56,7 +56,7 @@ def configuration_for(
 
 @cache
 def launches(config: KernelConfig) -> tuple[KernelConfig, ...]:
-    """The configurations that start the same kernel."""
+    """Return the configurations that start the same kernel."""
     return tuple(_launches(config))
 
 

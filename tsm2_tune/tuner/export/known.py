@@ -62,7 +62,7 @@ def known_of(store: Store, winners: Mapping[int, TrialRecord], *, vendor: bool =
 
 
 def _card(run: TuningRun) -> Card | None:
-    """The card of a run; None where its multiprocessors are not known."""
+    """Return the card of a run; None if its multiprocessors are not known."""
     profile = next((name for name, driver_name in DRIVER_NAMES.items() if driver_name == run.identity.name), None)
     sms = run.sms or (PROFILES[profile].sms if profile is not None else None)
     if sms is None:

@@ -71,9 +71,9 @@ def export_library(
     """Write the store's winners as the library `output`, and what is beside it: all of it or nothing.
 
     `unverified` says what becomes of binaries that cannot be verified here. `among` gives the rows that stand for
-    those that a library can have. What is left out, and why, is told.
-    InputError for a name that a library cannot have, and without winners; ToolMissing where nvcc or the C++ compiler
-    is missing; StoreError as `export`.
+    those that a library can have. What is left out, and why, is told. Raise InputError for a name that a library
+    cannot have, and without winners. Raise ToolMissing if nvcc or the C++ compiler is missing. Raise StoreError as
+    `export`.
     """
     refuse_output(output)
     path, files = Path(output), _files(output)
@@ -102,7 +102,7 @@ def export_library(
 
 
 def refuse_output(output: str) -> None:
-    """InputError for a name that a library cannot have, and where one of its files could not be written."""
+    """Raise InputError for a name that a library cannot have, and where one of its files could not be written."""
     path = Path(output)
     if path.suffix != ".so" or not path.stem:
         raise InputError(f"cannot write a library to {output}: name a file that ends in .so, such as libtsm2.so")
@@ -111,12 +111,12 @@ def refuse_output(output: str) -> None:
 
 
 def _files(output: str) -> dict[str, Path]:
-    """The files of a library by their suffixes."""
+    """Return the files of a library by their suffixes."""
     return {suffix: Path(output).with_suffix(suffix) for suffix in LIBRARY_SUFFIXES}
 
 
 def _usable(rows: Sequence[BestRow], tell: Callable[[str], None]) -> list[BestRow]:
-    """The winners that the library has functions for."""
+    """Return the winners that the library has functions for."""
     of_gpus = [row for row in rows if row.compute_capability]
     usable = [row for row in of_gpus if row.dtype in ELEMENT_TYPES]
     for count, what in ((len(rows) - len(of_gpus), "of a host"), (len(of_gpus) - len(usable), "of --math")):
@@ -132,7 +132,7 @@ def _with_binaries(
     missing: Sequence[str],
     tell: Callable[[str], None],
 ) -> tuple[Winners, Cubins]:
-    """The winners that have binaries, and these. ToolMissing where none has."""
+    """Return the winners that have binaries, and these. Raise ToolMissing if none has."""
     for why in missing:
         tell(f"left out: {why.rstrip('.')}")
     whole = [row for row in rows if all(key in cubins for key in _keys(row))]
@@ -148,7 +148,10 @@ def _keys(row: BestRow) -> list[tuple[str, int, str]]:
 
 
 def library_bytes(winners: Winners, cubins: Cubins, name: str, known: Known) -> bytes:
-    """The shared object of this name. ToolMissing where the C++ compiler is missing, or does not make it."""
+    """Return the shared object of this name.
+
+    Raise ToolMissing if the C++ compiler is missing, or does not make it.
+    """
     return built(pack_text(winners, cubins, known), b"".join(_aligned(cubins)), name)
 
 
@@ -158,7 +161,10 @@ def _aligned(cubins: Cubins) -> Iterator[bytes]:
 
 
 def built(pack: str, binaries: bytes, name: str) -> bytes:
-    """The shared object of this name, from the text of its pack. ToolMissing where the compiler does not make it."""
+    """Return the shared object of this name, from the text of its pack.
+
+    Raise ToolMissing if the compiler does not make it.
+    """
     texts = c_texts(SOURCES)
     sources = [file for file in sorted((*texts, PACK)) if file.endswith(".c")]
     files = {**texts, PACK: pack.encode(), BINARIES: binaries}
@@ -177,8 +183,8 @@ def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> l
 
 
 def pack_text(winners: Winners, cubins: Cubins | None, known: Known) -> str:
-    """The tables of pack.h, those of binaries where there are some. Whatever is from the database stands in them as
-    string literals.
+    """Return the tables of pack.h, those of binaries where there are some. Whatever is from the database stands in
+    them as string literals.
     """
     kernels = {digest: number for number, digest in enumerate(dict.fromkeys(row.source_digest for row, _ in winners))}
     about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row, _ in winners)
@@ -201,13 +207,13 @@ def pack_text(winners: Winners, cubins: Cubins | None, known: Known) -> str:
 
 
 def _card(card: Card) -> list[str]:
-    """The members of pack.h's `struct card`."""
+    """Return the members of pack.h's `struct card`."""
     gflops = _list(repr(card.gflops.get(dtype, 0.0)) for dtype in ELEMENT_TYPES)
     return [str(card.sms), repr(card.read_gbytes_per_s), repr(card.copy_gbytes_per_s), gflops]
 
 
 def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
-    """The members of pack.h's `struct winner` from `card` on; those of `struct point` join the others."""
+    """Return the members of pack.h's `struct winner` from `card` on; those of `struct point` join the others."""
     cards = known.cards
     if w.device not in cards:
         return ["-1", "{0}", "0.0", "0.0", "0.0", "0", "0", "0", "0"]
@@ -237,12 +243,12 @@ def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
 
 
 def _points(interpolated: Interpolated) -> list[list[str]]:
-    """The members of pack.h's `struct point`, of the only kernel."""
+    """Return the members of pack.h's `struct point`, of the only kernel."""
     return [list(map(repr, point)) for point in interpolated.points(0)]
 
 
 def _row(row: BestRow, source: KernelSource, kernel: int, known: Known, points: list[list[str]]) -> list[str]:
-    """The members of pack.h's `struct winner`."""
+    """Return the members of pack.h's `struct winner`."""
     w = winner(row, source, known)
     vendor = [literal(w.vendor_routine or ""), repr(w.vendor_us)] if w.x_cublas is not None else ["NULL", "0.0"]
     return [
@@ -266,7 +272,7 @@ def _list(members: Iterator[str]) -> str:
 
 
 def _cubin_rows(kernels: Mapping[str, int], cubins: Cubins) -> Iterator[list[str]]:
-    """The members of pack.h's `struct cubin`."""
+    """Yield the members of pack.h's `struct cubin`."""
     offset = 0
     for ((digest, bits, architecture), binary), aligned in zip(cubins.items(), _aligned(cubins), strict=True):
         sha256 = _list(str(byte) for byte in hashlib.sha256(binary).digest())
@@ -276,6 +282,6 @@ def _cubin_rows(kernels: Mapping[str, int], cubins: Cubins) -> Iterator[list[str
 
 
 def literal(value: str) -> str:
-    """The text as C spells it, in ASCII: other bytes, quotes and ? (trigraphs) stand as octal escapes."""
+    """Return the text as C spells it, in ASCII: other bytes, quotes and ? (trigraphs) stand as octal escapes."""
     plain = (chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in value.encode())
     return f'"{"".join(plain)}"'

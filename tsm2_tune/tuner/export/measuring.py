@@ -128,7 +128,7 @@ class Search:
                     yield from self._settled(pair, known)
 
     def _choice(self, known: Known) -> Choice | None:
-        """The fewest kernels, where unknown pairs count as served."""
+        """Return the fewest kernels, where unknown pairs count as served."""
         costs: dict[str, dict[Problem, float]] = {}
         for kernel in known:
             costs[kernel] = {}
@@ -162,7 +162,7 @@ class Search:
         return [pair for pair in pairs if pair[1] not in known[pair[0]] and pair not in self._closed]
 
     def _suited(self, pairs: list[Pair], known: Known) -> list[tuple[Pair, KernelConfig]]:
-        """The pairs with the configuration to try; those of which there is none, or was tried, are closed."""
+        """Return the pairs with the configuration to try; those of which there is none, or was tried, are closed."""
         found = []
         for kernel, problem in pairs:
             started = {one: trial.config for one, trial in known[kernel].items()}
@@ -193,7 +193,7 @@ class Search:
                 return
 
     def _is_due(self, pair: Pair, known: Known) -> bool:
-        """Whether the kernel has yet to be measured in turns with the best, or to be verified in full."""
+        """Return whether the kernel has yet to be measured in turns with the best, or to be verified in full."""
         kernel, problem = pair
         row, winner = self.tuned.store.row(known[kernel][problem].id), self.tuned.winners[problem]
         if not row.verified_in_full:

@@ -48,7 +48,10 @@ def module_text(
     cubins: Cubins | None = None,
     launcher: bytes | None = None,  # compiled here
 ) -> str:
-    """The module. Whatever is from the database stands in it as ASCII string literals, or quoted in a comment."""
+    """Return the module.
+
+    Whatever is from the database stands in it as ASCII string literals, or quoted in a comment.
+    """
     cubins = cubins or {}
     texts = {row.source_digest: sources[row.trial_id].text.encode() for row in rows}
     architectures = sorted({architecture for _, _, architecture in cubins})
@@ -81,7 +84,7 @@ def module_text(
 
 
 def packed(data: bytes) -> list[str]:
-    """A text or binary as literals, in lines: compressed, in base 85."""
+    """Return a text or binary as literals, in lines: compressed, in base 85."""
     text = base64.b85encode(zlib.compress(data, 9)).decode()
     return [ascii(text[at : at + LINE_CHARACTERS]) for at in range(0, len(text), LINE_CHARACTERS)]
 

@@ -84,7 +84,10 @@ class Tuned:
             self.read(problem)
 
     def read(self, problem: Problem) -> None:
-        """Take from the database what it has of the shape now. InputError where it has no winner, or a stale one."""
+        """Take from the database what it has of the shape now.
+
+        Raise InputError if it has no winner, or a stale one.
+        """
         winner = next(iter(self.store.best(device=self.device, problem=problem, cache=self._cache)), None)
         if winner is None:
             raise InputError(f"{self.store.path} has no right result for {problem.text} any more: tune it again")
@@ -108,24 +111,24 @@ class Tuned:
         return frozenset(trial.config.text for trial in self._trials[problem])
 
     def is_alone(self, problem: Problem) -> bool:
-        """Whether one configuration alone gave a right result at the shape."""
+        """Return whether one configuration alone gave a right result at the shape."""
         return len(self._right[problem]) < 2
 
     def is_right(self, trial: CurrentTrial) -> bool:
-        """Whether the trial still has a right result."""
+        """Return whether the trial still has a right result."""
         return any(one.id == trial.id for one in self._right[trial.problem])
 
     def families(self) -> frozenset[str]:
-        """The families of all trials at these shapes."""
+        """Return the families of all trials at these shapes."""
         return frozenset(trial.config.family for trials in self._trials.values() for trial in trials)
 
     def winners_count(self) -> bool:
-        """Whether all winners are among what counts."""
+        """Return whether all winners are among what counts."""
         right = {one.id for of_problem in self._right.values() for one in of_problem}
         return all(winner.trial_id in right for winner in self.winners.values())
 
     def candidates(self) -> Known:
-        """The trials of the kernels that are within the share at one of the shapes."""
+        """Return the trials of the kernels that are within the share at one of the shapes."""
         known = fastest(one for of_problem in self._right.values() for one in of_problem)
         return {
             kernel: at
@@ -145,9 +148,10 @@ class Tuned:
         return fastest(one for one in right if _started(one) in started)
 
     def selected(self) -> Selected:
-        """The fewest kernels by what is stored: a pair that was not measured, or verified in full, serves nothing.
+        """Return the fewest kernels by what is stored: a pair that was not measured, or verified in full, serves
+        nothing.
 
-        InputError where a shape is served by none.
+        Raise InputError if a shape is served by none.
         """
         verified = self._verified()
         costs = {
@@ -188,7 +192,7 @@ class Tuned:
 
 
 def refuse_stale(winner: BestRow, store: Store) -> None:
-    """InputError where the winner is stale: no kernel of now can be compared with it."""
+    """Raise InputError if the winner is stale: no kernel of now can be compared with it."""
     if winner.stale:
         raise InputError(
             f"{store.path} has a stale winner for {winner.problem.text} on {winner.device}, with which --within"

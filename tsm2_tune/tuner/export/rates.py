@@ -37,7 +37,7 @@ FAR = 4.0  # times as long as the card's rates allow, from where on a time tells
 
 
 def fitted(winner: Winner, card: Card) -> Division:
-    """The winner's division with the rates that explain its times best, and are not far from usual ones.
+    """Return the winner's division with the rates that explain its times best, and are not far from usual ones.
 
     Usual ones where it has none, or was measured where it won alone.
     """

@@ -54,7 +54,7 @@ _HEAD = re.compile(r'"""[^"]*"""\n(?:(?:import |from |[ )#]).*\n|\n)*')
 
 @cache
 def runtime_parts() -> tuple[str, str]:
-    """The imports that the modules need, and their bodies, each below its docstring as a comment."""
+    """Return the imports that the modules need, and their bodies, each below its docstring as a comment."""
     imports, bodies = defaultdict[str, set[str]](set, json=set()), []  # json: for the data
     for name in MODULES:
         text = resources.files(PACKAGE).joinpath(f"{name}.py").read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ def runtime_parts() -> tuple[str, str]:
 
 
 def _without_imports(text: str, imports: dict[str, set[str]]) -> tuple[str, str]:
-    """The docstring of a module and what follows its imports, which are added to `imports`."""
+    """Return the docstring of a module and what follows its imports, which are added to `imports`."""
     head = _HEAD.match(text)
     tree, end = ast.parse(head[0] if head else text), 0
     for node in tree.body:

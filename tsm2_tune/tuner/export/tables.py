@@ -79,7 +79,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with every run of white space and unprintable characters as one space."""
+    """Return the text with every run of white space and unprintable characters as one space."""
     return " ".join(visible(text).split())
 
 
@@ -97,7 +97,7 @@ def csv_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], datab
 
 
 def csv_cell(value: object) -> object:
-    """A text as spreadsheets show it: an apostrophe before what they would compute, as OWASP has it."""
+    """Return a text as spreadsheets show it: an apostrophe before what they would compute, as OWASP has it."""
     if not isinstance(value, str):
         return value  # a number, also a negative one
     text = visible(value)
@@ -105,14 +105,14 @@ def csv_cell(value: object) -> object:
 
 
 def json_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
-    """An object with the winners as `best`, parameters as objects."""
+    """Return an object with the winners as `best`, parameters as objects."""
     best = [asdict(row) | {"parameters": row.tunables} for row in rows]
     document = {"program": f"tsm2-tune {__version__}", "database": database, "best": best}
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 def markdown_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
-    """A table for each device and toolkit under its heading."""
+    """Return a table for each device and toolkit under its heading."""
 
     def escape(text: str) -> str:
         return escaped(text, MARKDOWN)
@@ -128,7 +128,7 @@ def markdown_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], 
 
 
 def latex_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
-    """A `table` for each device and toolkit; needs no package."""
+    """Return a `table` for each device and toolkit; needs no package."""
 
     def escape(text: str) -> str:
         return escaped(text, LATEX)
@@ -160,7 +160,7 @@ def latex_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], dat
 
 
 def by_setting(rows: Iterable[BestRow]) -> Iterator[tuple[BestRow, list[BestRow]]]:
-    """The rows by device, tools and state of the L2, each group with its first row."""
+    """Yield the rows by device, tools and state of the L2, each group with its first row."""
 
     def setting(row: BestRow) -> tuple[str, ...]:
         return (row.device, row.compute_capability, row.driver, row.toolkit, row.flags, row.version, row.cache)
@@ -171,7 +171,7 @@ def by_setting(rows: Iterable[BestRow]) -> Iterator[tuple[BestRow, list[BestRow]
 
 
 def facts(row: BestRow) -> str:
-    """The device's and the tools' versions, as a sentence, and the state of a GPU's L2, as another one."""
+    """Return the device's and the tools' versions, as a sentence, and the state of a GPU's L2, as another one."""
     capability = f"Compute capability {row.compute_capability}" if row.compute_capability else "The host's CPU"
     driver = f", driver {row.driver}" if row.driver else ""
     state = f" Times with the L2 {row.cache}." if row.compute_capability else ""

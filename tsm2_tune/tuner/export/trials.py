@@ -31,9 +31,10 @@ def export_trials(
     chosen: Callable[[Problem], bool] = lambda problem: True,
     cache: Cache | None = None,
 ) -> str:
-    """The text of the store's winners, or only of this device's, those of chosen problems or in this state of the L2.
+    """Return the text of the store's winners, or only of this device's, those of chosen problems or in this state of
+    the L2.
 
-    InputError without winners; StoreError where a row is not as it was stored.
+    InputError without winners. Raise StoreError if a row is not as it was stored.
     """
     rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     if not rows:
@@ -42,9 +43,9 @@ def export_trials(
 
 
 def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
-    """The text of these winners, and of what ties with them; of the kernels for shapes between that they want,
+    """Return the text of these winners, and of what ties with them; of the kernels for shapes between that they want,
     verified in full or not; of what was measured of all these kernels at other shapes, as far as an export would have
-    it; and of what the vendor took at all of these shapes. StoreError where a row is not as it was stored.
+    it; and of what the vendor took at all of these shapes. Raise StoreError if a row is not as it was stored.
     """
     known = [*winners, *rows_between(store, winners), *_between_tuned(store, winners)]
     wanted = {row.trial_id for row in known}
@@ -58,7 +59,7 @@ def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
 
 
 def _kinds(rows: Sequence[BestRow]) -> list[BestRow]:
-    """A row of each device, state of the L2, element type and op."""
+    """Return a row of each device, state of the L2, element type and op."""
     found = {(row.device, row.cache, row.dtype, row.op): row for row in rows}
     return [found[key] for key in sorted(found)]
 
@@ -103,7 +104,7 @@ def _entries(store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Pro
 
 
 def _last(part: Part, trials: Collection[TrialKey]) -> frozenset[str]:
-    """The rounds in which the last time of a trial in a state of the L2 was taken."""
+    """Return the rounds in which the last time of a trial in a state of the L2 was taken."""
     found = dict[tuple[TrialKey, str], str]()
     for one in part.rounds:
         found |= {(key, timed.values["cache"]): one.final for key, timed in one.timed.items() if key in trials}

@@ -37,8 +37,8 @@ def verified_cubins(
     """Return the binaries of these winners, by kernel and width of index, and why some are missing.
 
     A binary is the verified one if its machine code has the digest that is stored with the verdict. Others, and those
-    of a verdict without digests, are verified now if their device is here.
-    InputError if some cannot be and the policy refuses them; ToolMissing if a compiler is needed and missing.
+    of a verdict without digests, are verified now if their device is here. Raise InputError if some cannot be and the
+    policy refuses them. Raise ToolMissing if a compiler is needed and missing.
     """
     codes = _codes(store, rows)
     cubins, missing = compiled_cubins(rows, sources, tell, codes)

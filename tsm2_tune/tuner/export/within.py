@@ -29,7 +29,7 @@ class Choice:
     is_proven: bool  # that no fewer of them do
 
     def serving(self, costs: Costs, shape: Problem) -> str:
-        """The one that costs least at the shape."""
+        """Return the one that costs least at the shape."""
         return min((one for one in self.kernels if shape in costs[one]), key=lambda one: (costs[one][shape], one))
 
 
@@ -168,7 +168,7 @@ def bought(losses: Costs, shapes: Sequence[Problem], chosen: Sequence[str]) -> t
 
 
 def _best_everywhere(losses: Costs, shapes: Sequence[Problem]) -> tuple[str, ...]:
-    """The fewest kernels of which every shape that any serves has the best."""
+    """Return the fewest kernels of which every shape that any serves has the best."""
     least = {shape: min((of[shape] for of in losses.values() if shape in of), default=math.inf) for shape in shapes}
     at_best = {
         name: {shape: 0.0 for shape, loss in of.items() if loss <= least.get(shape, -1.0)}
@@ -190,13 +190,13 @@ class _Table:
         return tuple(map(self._names.index, names))
 
     def with_one_more(self, chosen: tuple[int, ...]) -> tuple[int, ...]:
-        """The kernels and the other one with which they are best."""
+        """Return the kernels and the other one with which they are best."""
         unserved, worst, mean = self._scores(chosen)
         ranked = np.lexsort((mean, worst, unserved))
         return (*chosen, next(one for one in map(int, ranked) if one not in chosen))
 
     def exchanged(self, chosen: tuple[int, ...]) -> tuple[int, ...]:
-        """The kernels after exchanges that improve them, one at a time, until none does."""
+        """Return the kernels after exchanges that improve them, one at a time, until none does."""
         while True:
             rest = [chosen[:place] + chosen[place + 1 :] for place in range(len(chosen))]
             better = min(map(self.with_one_more, rest), key=self._score)
@@ -215,7 +215,7 @@ class _Table:
         return int(unserved[chosen[0]]), float(worst[chosen[0]]), float(mean[chosen[0]])
 
     def _scores(self, chosen: tuple[int, ...]) -> tuple[NDArray[np.int_], NDArray[np.float64], NDArray[np.float64]]:
-        """The same of these kernels with each other one."""
+        """Return the same of these kernels with each other one."""
         least = np.minimum(self._matrix, self._matrix[list(chosen)].min(axis=0, initial=math.inf))
         is_served = np.isfinite(least)
         losses, served = np.where(is_served, least, 0.0), is_served.sum(axis=1)

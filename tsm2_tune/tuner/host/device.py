@@ -33,7 +33,7 @@ RATE_TURNS = 256  # of 64 products in each of 256 threads: 2 ms at 5 Gflop/s
 
 
 def host_identity(toolchain: Toolchain) -> DeviceIdentity:
-    """The CPU with this compiler."""
+    """Return the CPU with this compiler."""
     return DeviceIdentity(
         name=f"cpu {cpu_name()}",
         uuid="",
@@ -92,7 +92,7 @@ class HostDevice:
         self._flushed: npt.NDArray[np.float32] | None = None
 
     def allocate(self, size_bytes: int) -> HostBuffer:
-        """Memory that ends where a page begins that faults. MemoryError where the machine has not enough."""
+        """Memory that ends where a page begins that faults. Raise MemoryError if the machine has not enough."""
         self._buffers = [buffer for buffer in self._buffers if not buffer.freed]
         used = sum(whole_pages(buffer.size_bytes) for buffer in self._buffers)
         if used + size_bytes > self.limits.memory_bytes:
@@ -115,11 +115,11 @@ class HostDevice:
         as_bytes(values)[:] = self._view(buffer, size_bytes=values.nbytes)
 
     def load(self, path: str, kernel: str) -> HostKernel:
-        """The entry point `kernel` of a shared library. LaunchFailed where it is none of ours."""
+        """Return the entry point `kernel` of a shared library. Raise LaunchFailed if it is none of ours."""
         return HostKernel(self, path, kernel)
 
     def synchronise(self) -> None:
-        """KernelFault where a kernel faulted, or wrote before the start of a buffer."""
+        """Raise KernelFault if a kernel faulted, or wrote before the start of a buffer."""
         if self._fault is None:
             self._fault = self._written_before()
         if self._fault is not None:

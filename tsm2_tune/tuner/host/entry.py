@@ -32,7 +32,10 @@ os.register_at_fork(after_in_child=_unlock_in_child)
 
 @cache
 def _stacks() -> Stacks:
-    """The stacks of all launches; never freed, since any thread may be about to use them. `_launching` is held."""
+    """Return the stacks of all launches; never freed, since any thread may be about to use them.
+
+    `_launching` is held.
+    """
     return Stacks(STACKS)
 
 
@@ -40,7 +43,7 @@ class EntryPoint:
     """A kernel that any thread may run: launches follow one another, and none leaves anything to the next."""
 
     def __init__(self, path: str, kernel: str, limits: DeviceLimits) -> None:
-        """LaunchFailed where the library is none of ours."""
+        """Raise LaunchFailed if the library is none of ours."""
         self._name = kernel
         try:
             self._library = ctypes.CDLL(path)
@@ -55,7 +58,7 @@ class EntryPoint:
         )
 
     def check(self, arguments: Sequence[np.generic], **launch: int) -> None:
-        """LaunchFailed where the kernel cannot be started so."""
+        """Raise LaunchFailed if the kernel cannot be started so."""
         for name, least, most in self._bounds:
             if not least <= launch[name] <= most:
                 raise LaunchFailed(f"kernel {self._name!r}: {name} = {launch[name]} is outside {least} ... {most}")
@@ -76,7 +79,7 @@ class EntryPoint:
         seed: int = IN_ORDER,
         known: Callable[[], Sequence[Stretch]] = tuple,
     ) -> str | None:
-        """Run the checked launch to its end: how it faulted, told by the known memory; None where it did not."""
+        """Run the checked launch to its end: how it faulted, told by the known memory; None if it did not."""
         cells = [np.array(argument) for argument in arguments]  # each has an address
         pointers = (ctypes.c_void_p * max(len(cells), 1))(*(cell.ctypes.data for cell in cells))
         with _launching:

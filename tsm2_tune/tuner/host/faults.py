@@ -99,7 +99,7 @@ class Stretch:
 
 
 def fault_message(launch: Launch, buffers: Sequence[Stretch]) -> str:
-    """The launch's fault as one sentence that says which thread, what and where."""
+    """Return the launch's fault as one sentence that says which thread, what and where."""
     fault = launch.fault
     block = f"block ({fault.block}, {fault.split})" if launch.splits > 1 else f"block ({fault.block})"
     if fault.kind == FaultKind.SIGNALLED:
@@ -150,7 +150,7 @@ def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
 
 
 def _place_text(stretch: Stretch, address: int) -> str:
-    """An address, told from the start of the stretch and from its nearer end."""
+    """Return an address, told from the start of the stretch and from its nearer end."""
     size = f"{stretch.name} of {stretch.size_bytes} bytes"
     if address < stretch.address:
         return f"memory {stretch.address - address} bytes before the start of {size}"

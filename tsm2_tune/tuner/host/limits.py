@@ -16,11 +16,11 @@ UNIT_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def host_limits() -> DeviceLimits:
-    """The limits for the host. Those of a block and of a multiprocessor are the H200's.
+    """Return the limits for the host. Those of a block and of a multiprocessor are the H200's.
 
     A CPU has no registers to share out and no multiprocessors, but with a GPU's limits the rules drop the same
-    configurations here as there, so that what the host tries is what a GPU would. The clock and the bandwidth
-    are round numbers for the performance model; nothing measured is compared with them.
+    configurations here as there, so that what the host tries is what a GPU would. The clock and the bandwidth are
+    round numbers for the performance model; nothing measured is compared with them.
     """
     return DeviceLimits(
         name=f"cpu {cpu_name()}",
@@ -70,7 +70,7 @@ def memory_bytes() -> int:
 
 
 def _text(path: Path) -> str:
-    """The file's text; "" where it cannot be read."""
+    """Return the file's text; "" where it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -54,7 +54,7 @@ class Mapping:
             raise MemoryError(f"the protection of {size_bytes} bytes: {os.strerror(ctypes.get_errno())}")
 
     def bytes_at(self, *, at_byte: int, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """A view of some of it; not to be used after `free`."""
+        """Return a view of some of it; not to be used after `free`."""
         return np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(self.address + at_byte))
 
     def free(self) -> None:
@@ -89,7 +89,7 @@ class HostBuffer:
         return self._mapping.bytes_at(at_byte=self.address - self._mapping.address, size_bytes=size_bytes)
 
     def bytes_written_before(self) -> int:
-        """How far before its start something was written, in bytes; 0 where nothing was."""
+        """How far before its start something was written, in bytes; 0 if nothing was."""
         if self._slack.tobytes() == self._poisoned:
             return 0
         return len(self._slack) - int(np.flatnonzero(self._slack != POISON)[0])
@@ -118,7 +118,10 @@ class Stacks:
 
 
 def as_bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """The array's memory, not copied, in the order in which it lies there. ValueError for a strided array."""
+    """Return the array's memory, not copied, in the order in which it lies there.
+
+    Raise ValueError for a strided array.
+    """
     if values.flags.c_contiguous:
         return values.reshape(-1).view(np.uint8)
     if values.flags.f_contiguous:

@@ -36,10 +36,10 @@ def run_on_host(
 
     The grid has `blocks` in x and `splits` in y.
 
-    An array among the arguments is passed as its address, as is a uint64; every other argument is a NumPy
-    scalar of the parameter's type. Any thread may call it: what goes wrong in one call is raised there, and
-    there alone. DeviceError where the text does not compile, LaunchFailed where the arguments or the launch do
-    not fit the kernel, KernelFault where it faults; ToolMissing without a compiler.
+    An array among the arguments is passed as its address, as is a uint64; every other argument is a NumPy scalar of
+    the parameter's type. Any thread may call it: what goes wrong in one call is raised there, and there alone. Raise
+    DeviceError if the text does not compile, LaunchFailed where the arguments or the launch do not fit the kernel,
+    KernelFault where it faults; ToolMissing without a compiler.
     """
     values = [np.uint64(a.ctypes.data) if isinstance(a, np.ndarray) else a for a in arguments]
     entry = _entry_point(text, kernel, defines)
@@ -62,7 +62,7 @@ os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 def _entry_point(text: str, kernel: str, defines: tuple[str, ...]) -> EntryPoint:
-    """The loaded kernel. What is loaded does not wait for what is being compiled."""
+    """Return the loaded kernel. What is loaded does not wait for what is being compiled."""
     key = (text, kernel, defines)
     if key not in _entry_points:
         with _compiling:

@@ -16,10 +16,10 @@ _STATIC_SHARED = re.compile(
 
 
 def host_text(text: str) -> str:
-    """The CUDA text as the host's compiler gets it: line for line the same, and each kernel made known.
+    """Return the CUDA text as the host's compiler gets it: line for line the same, and each kernel made known.
 
-    A kernel is a `__global__ void` function at global scope that no preprocessor condition leaves out. Static
-    shared variables become `static`, as the threads of a block share them, and are made known to what tells races.
+    A kernel is a `__global__ void` function at global scope that no preprocessor condition leaves out. Static shared
+    variables become `static`, as the threads of a block share them, and are made known to what tells races.
     """
     code = _NO_CODE.sub(" ", text)
     kernels = [

@@ -93,9 +93,9 @@ def compilable(cuda_text: str) -> str:
 
 
 def host_toolchain() -> Toolchain:
-    """The command named by $CXX, or else the first of c++, g++ and clang++ on PATH.
+    """Return the command named by $CXX, or else the first of c++, g++ and clang++ on PATH.
 
-    ToolMissing where there is none, or where it does not build a C++ library.
+    Raise ToolMissing if there is none, or where it does not build a C++ library.
     """
     compiler, *own_words = compiler_command()
     variables = deciding((*OF_TEXTS, *OF_LINKERS))
@@ -120,7 +120,7 @@ def watching(toolchain: Toolchain) -> Toolchain:
 
 
 def compiler_command() -> list[str]:
-    """The compiler's path, then what $CXX says besides; ToolMissing without one."""
+    """Return the compiler's path, then what $CXX says besides; ToolMissing without one."""
     try:
         named = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
@@ -201,7 +201,7 @@ def cpu_facts() -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """The CPU's model, such as "Intel(R) Xeon(R) Processor"."""
+    """Return the CPU's model, such as "Intel(R) Xeon(R) Processor"."""
     return in_a_line(cpu_facts().get("model name") or platform.processor() or platform.machine())
 
 

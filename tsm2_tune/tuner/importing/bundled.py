@@ -21,7 +21,7 @@ SUFFIX = ".db"
 def opened(name: str) -> Iterator[Database]:
     """The database of the text that is named, such as pretuned:h100, which can only be read.
 
-    InputError for a name that the package does not have, and where the cache cannot be written.
+    Raise InputError for a name that the package does not have, and where the cache cannot be written.
     """
     with pretuned.named(name) as text:
         key = hashlib.sha256(f"{__version__} {migrations.version()} {SUFFIX}".encode() + text.read_bytes())

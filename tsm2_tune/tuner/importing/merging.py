@@ -121,7 +121,7 @@ def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tu
 
 
 def _is_made_so(problem: Problem, tried: Tried) -> bool:
-    """Whether this program still renders the trial's kernel unchanged."""
+    """Return whether this program still renders the trial's kernel unchanged."""
     return stored.made_so(problem, tried.values) is not None
 
 

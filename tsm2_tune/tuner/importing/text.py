@@ -136,7 +136,7 @@ def _last(rounds: Sequence[Round], key: tuple[str, str]) -> list[Round]:
 
 
 def has_line(tried: Tried) -> bool:
-    """Whether a text has a line for the trial: it gave a right result and was timed."""
+    """Return whether a text has a line for the trial: it gave a right result and was timed."""
     return tried.values["outcome"] == "ok" and tried.values["verdict_correct"] == 1 and tried.first is not None
 
 

@@ -21,12 +21,12 @@ Make = Callable[[SearchSpace, int, Known], Strategy]  # of a space and the run's
 
 
 def exhaustive(space: SearchSpace, seed: int = 0, known: Known = ()) -> Strategy:
-    """The candidates in the order of the space: a family after the other."""
+    """Return the candidates in the order of the space: a family after the other."""
     return InOrder(space.kept)
 
 
 def shuffled(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
-    """The candidates in an order that only the seed decides."""
+    """Return the candidates in an order that only the seed decides."""
     places = list(range(len(space.kept)))
     random.Random(seed).shuffle(places)
     return InOrder(Chosen(space.kept, np.array(places, int)))
@@ -48,12 +48,12 @@ OPTUNA = "optuna:"  # before the name of a sampler
 def strategy_named(name: str) -> Make:
     """Return what makes the strategy of this name: one of OWN, or OPTUNA and a sampler's name.
 
-    ToolMissing where it needs Optuna, which is not installed.
+    Raise ToolMissing if it needs Optuna, which is not installed.
     """
     return OWN[name] if name in OWN else by_optuna(name.removeprefix(OPTUNA))
 
 
 def by_optuna(sampler: str) -> Make:
-    """The candidates that a sampler of Optuna's asks for."""
+    """Return the candidates that a sampler of Optuna's asks for."""
     require_optuna()
     return lambda space, seed, known: Sampled(sampler, space.kept, seed)

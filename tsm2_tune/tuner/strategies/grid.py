@@ -23,7 +23,7 @@ class Grid:
 
     @classmethod
     def of_families(cls, candidates: Sequence[Candidate]) -> dict[str, Grid]:
-        """The grid of each family."""
+        """Return the grid of each family."""
         places = dict[str, list[int]]()
         for place, one in enumerate(candidates):
             places.setdefault(one.config.family, []).append(place)
@@ -31,7 +31,7 @@ class Grid:
 
     @classmethod
     def of(cls, configs: Sequence[KernelConfig], places: Sequence[int]) -> Grid:
-        """The grid of one family's configurations, which are at these places."""
+        """Return the grid of one family's configurations, which are at these places."""
         columns = {name: [one.tunables[name] for one in configs] for name in configs[0].tunables}
         values = {name: tuple(sorted(set(column))) for name, column in columns.items() if len(set(column)) > 1}
         points = np.zeros((len(configs), len(values)))
@@ -41,7 +41,7 @@ class Grid:
         return cls(values, np.array(places, int), points)
 
     def squares(self, place: int) -> Floats:
-        """The square of each one's distance from the candidate at the place."""
+        """Return the square of each one's distance from the candidate at the place."""
         own = self.points[np.searchsorted(self.places, place)]
         found: Floats = ((self.points - own) ** 2).sum(axis=1)
         return found

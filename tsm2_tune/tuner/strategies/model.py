@@ -70,7 +70,7 @@ class Model(Strategy):
             insort(self._in_order, (us, config.text, config), key=lambda one: one[:2])
 
     def _in_line(self) -> Candidate | None:
-        """The next that need not wait, or the first that waits."""
+        """Return the next that need not wait, or the first that waits."""
         for candidate in self._coming:
             if not self.is_behind(candidate):
                 return candidate

@@ -35,7 +35,7 @@ SAMPLERS: dict[str, Callable[[int], Any]] = {"tpe": _tpe, "nsgaii": _nsgaii}
 
 
 def require_optuna() -> None:
-    """ToolMissing where Optuna is not installed."""
+    """Raise ToolMissing if Optuna is not installed."""
     try:
         import optuna
     except ImportError:

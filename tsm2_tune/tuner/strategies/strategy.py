@@ -36,14 +36,14 @@ class Strategy(ABC):
 
     @abstractmethod
     def ask(self) -> Candidate | None:
-        """The next candidate; None where there is none now, though what it is told may change that."""
+        """Return the next candidate; None if there is none now, though what it is told may change that."""
 
     def tell(self, told: Told) -> None:
         """Take a trial into account."""
         return
 
     def is_behind(self, candidate: Candidate) -> bool:
-        """Whether a candidate that was given is to wait by now until no other is left."""
+        """Return whether a candidate that was given is to wait by now until no other is left."""
         return False
 
 

@@ -170,7 +170,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _refused(error: StoreError) -> Finding:
-    """A row that is not as it was stored."""
+    """Return a row that is not as it was stored."""
     found, _, remedy = in_a_line(str(error)).partition("): ")
     return problem("row", f"{found})", remedy=remedy)
 
@@ -210,7 +210,7 @@ def _told_apart(one: Round) -> object:
 
 
 def _is_made_otherwise(asked: Problem, tried: Tried) -> bool:
-    """Whether the trial competes, though this program makes another kernel, or none."""
+    """Return whether the trial competes, though this program makes another kernel, or none."""
     return not tried.values["superseded"] and stored.made_so(asked, tried.values) is None
 
 
@@ -253,7 +253,7 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
 
 
 def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:
-    """The first of each kind, and how many more there are."""
+    """Yield the first of each kind, and how many more there are."""
     told, last = Counter[str](), list[Finding]()
     for one in found:
         told[one.name] += 1

@@ -37,8 +37,8 @@ class Migrated:
 def migrate(place: Path | Address, *, keep: bool) -> Migrated:
     """Bring a database to this version's schema, in one transaction; if `keep`, copy the file before.
 
-    InputError for a copy of a server's; StoreError where the database cannot be used or written, or where the copy's
-    name is taken.
+    Raise InputError for a copy of a server's. Raise StoreError if the database cannot be used or written, or where
+    the copy's name is taken.
     """
     if keep and isinstance(place, Address):
         raise InputError("--keep copies a file: leave it out, and copy a server's database with pg_dump")
@@ -86,7 +86,10 @@ def _schema_of(place: Path | Address) -> int:
 
 
 def _kept(path: Path, before: int) -> Path:
-    """The name of a copy of the database, which is whole wherever it is. StoreError where another file has it."""
+    """Return the name of a copy of the database, which is whole wherever it is.
+
+    Raise StoreError if another file has it.
+    """
     into = path.with_name(f"{path.name}.schema-{before}")
     part = into.with_name(f"{into.name}.part")
     part.unlink(missing_ok=True)

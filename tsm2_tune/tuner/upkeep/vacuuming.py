@@ -42,8 +42,8 @@ class Vacuumed:
 def vacuum(place: Path | Address, *, alone: bool) -> Vacuumed:
     """Remove rows that no trial has, and claims of runs that have ended; then write a file anew without gaps.
 
-    Runs on the database go on: they wait for each of the two, and for the second one MOST_SECONDS at the most, or
-    as long as it takes if nobody else uses the database, who is `alone`. StoreError where it cannot be written.
+    Runs on the database go on: they wait for each of the two, and for the second one MOST_SECONDS at the most, or as
+    long as it takes if nobody else uses the database, who is `alone`. Raise StoreError if it cannot be written.
     """
     if isinstance(place, Address):
         return Vacuumed(_removed(place))
@@ -54,7 +54,7 @@ def vacuum(place: Path | Address, *, alone: bool) -> Vacuumed:
 
 
 def _removed(place: Path | Address) -> Mapping[str, int]:
-    """The rows that were removed of each table, if any."""
+    """Return the rows that were removed of each table, if any."""
     claims = select(func.count()).select_from(schema.claim)
     with Database.open(place, create=False) as database:
         with database.transaction(writes=True) as connection:
@@ -69,7 +69,10 @@ def _removed(place: Path | Address) -> Mapping[str, int]:
 
 
 def _compact(path: Path, *, alone: bool) -> bool:
-    """Whether the file was written anew: not where that takes too long. Then, or after a kill, it is as it was."""
+    """Return whether the file was written anew: not where that takes too long.
+
+    Then, or after a kill, it is as it was.
+    """
     with closing(databases.connected(path, "rw")) as connection:
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)  # the new file
         timer = threading.Timer(MOST_SECONDS, connection.interrupt)

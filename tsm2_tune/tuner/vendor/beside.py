@@ -59,7 +59,7 @@ class Beside:
 class Vendor:
     """Both libraries, open on a device, each with a workspace, until `close`.
 
-    ToolMissing where one is missing, CublasError where one does not serve this device, MemoryError without room.
+    Raise ToolMissing if one is missing, CublasError if one does not serve this device, MemoryError without room.
     """
 
     def __init__(self, device: Device) -> None:
@@ -115,7 +115,7 @@ class Vendor:
 
 
 def libraries(device: Device) -> Libraries:
-    """Whether the libraries are there and serve this device."""
+    """Return whether the libraries are there and serve this device."""
     try:
         vendor = Vendor(device)
     except UNUSABLE as error:

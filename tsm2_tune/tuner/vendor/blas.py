@@ -96,7 +96,7 @@ def scalar_of(element: Element, value: float) -> Any:
 def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
     """cublasOperation_t of A and of B; those of the transposed product's B and A where C is row-major.
 
-    CublasError where BLAS has none: it conjugates only what it transposes.
+    Raise CublasError if BLAS has none: it conjugates only what it transposes.
     """
     letters = [letter if is_complex else UNCONJUGATED.get(letter, letter) for letter in op[:2]]
     row_major_c = len(op) == 3
@@ -119,7 +119,7 @@ def product_of(problem: Problem) -> tuple[Element, tuple[int, int]]:
 
 
 def gemm_of(operands: Operands) -> Gemm:
-    """C = op(A) op(B) on the operands as they lie now. CublasError where BLAS has no such product."""
+    """C = op(A) op(B) on the operands as they lie now. Raise CublasError if BLAS has no such product."""
     problem = operands.problem
     element, (operation_a, operation_b) = product_of(problem)
     first, second, m, n = operands.a, operands.b, problem.m, problem.n
@@ -154,7 +154,7 @@ class Gemv:
 
 
 def gemv_of(operands: Operands) -> Gemv:
-    """C = op(A) B on the operands as they lie now, n = 1. CublasError where BLAS has no such product."""
+    """C = op(A) B on the operands as they lie now, n = 1. Raise CublasError if BLAS has no such product."""
     problem = operands.problem
     letters = [letter if problem.dtype.is_complex else UNCONJUGATED.get(letter, letter) for letter in problem.factors]
     if problem.n > 1 or problem.dtype_name not in GEMV_CALLS or letters[0] not in OPERATIONS or letters[1] in "cj":

@@ -15,7 +15,7 @@ class Cublas:
     """A cuBLAS handle in the current context, with the library's default algorithm and math mode."""
 
     def __init__(self) -> None:
-        """ToolMissing where there is no cuBLAS, CublasError where it does not serve this device."""
+        """Raise ToolMissing if there is no cuBLAS, CublasError if it does not serve this device."""
         self._library = library(CUBLAS)
         self._handle = ctypes.c_void_p()
         check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
@@ -49,7 +49,7 @@ class Cublas:
         return self.started("cublasGemmEx", *extents, *factors, ctypes.byref(beta), *result)
 
     def gemv_launch(self, operands: Operands) -> Callable[[], None]:
-        """The same by cuBLAS's product of a matrix and a vector."""
+        """Return the same by cuBLAS's product of a matrix and a vector."""
         gemv, element = gemv_of(operands), ELEMENTS[operands.problem.dtype_name]
         a, b, c = (ctypes.c_void_p(one.address) for one in (operands.a, operands.b, operands.c))
         alpha, beta = (ctypes.byref(scalar_of(element, value)) for value in (1.0, 0.0))
@@ -79,5 +79,5 @@ class Cublas:
 
 
 def routine_of(call: str) -> str:
-    """The name under which a call is documented."""
+    """Return the name under which a call is documented."""
     return call.removesuffix("_v2")

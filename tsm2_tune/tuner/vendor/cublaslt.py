@@ -41,7 +41,7 @@ class HeuristicResult(ctypes.Structure):
 
 
 def alignment(address: int) -> int:
-    """The largest power of two, in bytes, that divides the address, as far as the heuristic cares."""
+    """Return the largest power of two, in bytes, that divides the address, as far as the heuristic cares."""
     return min(address & -address, MOST_ALIGNMENT) if address else MOST_ALIGNMENT
 
 
@@ -67,7 +67,7 @@ class CublasLt:
         self._workspace.free()
 
     def plan(self, operands: Operands) -> Plan:
-        """The product on the operands as they lie now. CublasError where BLAS has none."""
+        """Return the product on the operands as they lie now. Raise CublasError if BLAS has none."""
         return Plan(self._library, self._handle, self._workspace, gemm_of(operands), self._stream)
 
 

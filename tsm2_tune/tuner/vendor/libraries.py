@@ -42,7 +42,7 @@ def check(status: int, call: str) -> None:
 
 
 def library(name: str) -> ctypes.CDLL:
-    """The newest library of this name, CUBLAS or CUBLASLT; ToolMissing where none opens."""
+    """Return the newest library of this name, CUBLAS or CUBLASLT. Raise ToolMissing if none opens."""
     for folder in folders():
         for file in (FILES[name] + suffix for suffix in SUFFIXES):
             try:

@@ -41,7 +41,7 @@ class Timed:
 
 
 def routines_of_cublas(cublas: Cublas, operands: Operands) -> list[Routine]:
-    """Its GEMM, and what else it has for such a product. CublasError where BLAS has none."""
+    """Its GEMM, and what else it has for such a product. Raise CublasError if BLAS has none."""
     problem = operands.problem
     found = [Routine(routine_of(gemm_of(operands).element.call or "cublasGemmEx"), cublas.launch(operands))]
     with suppress(CublasError):
@@ -56,14 +56,14 @@ def routines_of_cublas(cublas: Cublas, operands: Operands) -> list[Routine]:
 
 
 def routines_of_cublaslt(plan: Plan) -> list[Routine]:
-    """Each algorithm that the heuristic names, in its order."""
+    """Return each algorithm that the heuristic names, in its order."""
     return [Routine(f"{MATMUL} #{place}", plan.launch(one)) for place, one in enumerate(plan.heuristic(), 1)]
 
 
 def fastest_first(device: Device, routines: Sequence[Routine], cache: Cache = Cache.CLEAN) -> list[Timed]:
     """Those of the routines that run, by the median of a few samples in this state of the L2.
 
-    CublasError where none does, but there are.
+    Raise CublasError if none does, but there are.
     """
     found: list[Timed] = []
     declined: CublasError | None = None
@@ -84,7 +84,7 @@ def fastest_first(device: Device, routines: Sequence[Routine], cache: Cache = Ca
 
 
 def verdict_on(device: Device, operands: Operands, routine: Routine, *, seed: int) -> Verdict:
-    """The routine's answer to those of our calls that leave the operands where they lie, with the same bounds.
+    """Return the routine's answer to those of our calls that leave the operands where they lie, with the same bounds.
 
     CublasError, KernelFault pass through.
     """
@@ -106,7 +106,7 @@ def verdict_on(device: Device, operands: Operands, routine: Routine, *, seed: in
 def right_first(
     device: Device, operands: Operands, ranked: Sequence[Timed], *, seed: int
 ) -> tuple[Routine, Verdict] | None:
-    """The fastest routine that is right; the fastest one, with what is wrong with it, where none is."""
+    """Return the fastest routine that is right; the fastest one, with what is wrong with it, where none is."""
     wrong: tuple[Routine, Verdict] | None = None
     for one in ranked:
         verdict = verdict_on(device, operands, one.routine, seed=seed)

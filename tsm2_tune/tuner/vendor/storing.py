@@ -71,9 +71,10 @@ def add(
 
 
 def beside(connection: Connection, winner: BestRow, rounds: Sequence[tuple[int, Measurement]]) -> BestRow:
-    """The winner with its newest time in each state of the L2, of all its rounds, and what the vendor took there.
+    """Return the winner with its newest time in each state of the L2, of all its rounds, and what the vendor took
+    there.
 
-    StoreError where a row is not as it was stored.
+    Raise StoreError if a row is not as it was stored.
     """
     newest = {measured.cache: (number, measured.median_us) for number, measured in rounds}
     for cache, (number, ours_us) in newest.items():
@@ -129,7 +130,7 @@ def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
 
 
 def of_finals(finals: Select[tuple[int, int]]) -> Select[Row]:
-    """The query of `versions`: of the vendor in those rounds, run and number, of the problem's finals."""
+    """Return the query of `versions`: of the vendor in those rounds, run and number, of the problem's finals."""
     run = schema.run.c
     columns = (VENDOR.c.id, run.driver, VENDOR.c.library, VENDOR.c.library_version)
     rounds = finals.subquery()
@@ -160,7 +161,7 @@ def median_us(row: Row) -> float:
 
 
 def versions(rows: Collection[Row]) -> frozenset[tuple[str, str, int]]:
-    """The driver, library and version of each."""
+    """Return the driver, library and version of each."""
     found = set()
     for row in rows:
         with stored.reading(row["id"], KIND):

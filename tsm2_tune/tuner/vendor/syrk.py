@@ -38,7 +38,7 @@ class Syrk:
 
 
 def operation_of(problem: Problem) -> int:
-    """cublasOperation_t of X as it lies in memory. CublasError where neither syrk nor herk is the product."""
+    """cublasOperation_t of X as it lies in memory. Raise CublasError if neither syrk nor herk is the product."""
     if not problem.dtype.is_complex:
         return NO_TRANSPOSE if problem.op[0] == "n" else TRANSPOSE
     if problem.op not in HERK:
@@ -47,7 +47,7 @@ def operation_of(problem: Problem) -> int:
 
 
 def syrk_of(operands: Operands) -> Syrk:
-    """The product on the operands as they lie now. CublasError where cuBLAS has none."""
+    """Return the product on the operands as they lie now. Raise CublasError if cuBLAS has none."""
     problem = operands.problem
     if problem.dtype_name not in CALLS:
         raise CublasError(f"cuBLAS has no syrk of {problem.dtype_name}")
@@ -77,7 +77,7 @@ def launch(cublas: Cublas, operands: Operands) -> Callable[[], None]:
 
 
 def mirrored(lower: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """The Hermitian matrix with this lower half; what is above is not looked at."""
+    """Return the Hermitian matrix with this lower half; what is above is not looked at."""
     below = np.tril(lower, -1)
     return np.asarray(np.tril(lower) + below.conj().T)
 

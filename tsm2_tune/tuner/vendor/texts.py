@@ -16,14 +16,14 @@ NOT_MEASURED = "-"
 
 
 def vendor_us(row: BestRow, digits: int = 1) -> str:
-    """The vendor's median in microseconds, marked where its answer is outside the bound."""
+    """Return the vendor's median in microseconds, marked where its answer is outside the bound."""
     if row.vendor_us is None:
         return NOT_MEASURED
     return f"{row.vendor_us:.{digits}f}" + ("" if row.vendor_right else " (wrong)")
 
 
 def x_cublas(row: BestRow) -> str:
-    """How many times as fast as the vendor the winner is; below 1 the vendor is faster."""
+    """Return how many times as fast as the vendor the winner is; below 1 the vendor is faster."""
     return NOT_MEASURED if row.x_cublas is None else f"{row.x_cublas:.2f}"
 
 

@@ -26,7 +26,7 @@ class VendorTurn:
     _libraries: Libraries | None = None
 
     def is_wanted(self, problem: Problem) -> bool:
-        """Whether a final of the problem is to measure the vendor too."""
+        """Return whether a final of the problem is to measure the vendor too."""
         if problem in self.troubles:
             return False
         try:
@@ -37,7 +37,7 @@ class VendorTurn:
         return bool(self._found().versions)
 
     def is_due(self, past: Past) -> bool:
-        """Whether no library was in the problem's last final, with this driver and in this version."""
+        """Return whether no library was in the problem's last final, with this driver and in this version."""
         return not any((self.driver, *version) in past.vendor for version in self._found().versions)
 
     def keep_out(self, problem: Problem, trouble: str) -> None:

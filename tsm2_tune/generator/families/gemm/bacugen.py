@@ -80,7 +80,7 @@ def blocks() -> Blocks:
 
 
 def with_reading_grids(chosen: Ints, problem: Problem) -> dict[str, Any]:
-    """The nine parameters of every variant of the chosen rows of `blocks()`: an array for each name.
+    """Return the nine parameters of every variant of the chosen rows of `blocks()`: an array for each name.
 
     The first extent of a reading grid lies along the operand's memory.
     """

@@ -102,7 +102,7 @@ class Gemm(Family[GemmConfig]):
     least: ClassVar[dict[str, tuple[int, float]]] = LEAST
 
     def table(self, vector: int, read: str, load: int, buffers: int) -> GemmConfig:
-        """All blocks, one a row, without their reading grids."""
+        """Return all blocks, one a row, without their reading grids."""
         grids = dict.fromkeys(("m_dim_a", "n_dim_a", "m_dim_b", "n_dim_b"), 0)
         return self.config_type(**blocks().columns, **grids, vector=vector, read=read, load=load, buffers=buffers)
 
@@ -146,7 +146,7 @@ class Gemm(Family[GemmConfig]):
     def kept_in_tables(
         self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
     ) -> tuple[Sequence[Candidate], Counter[str]]:
-        """A table for each way to read, see `_kept`."""
+        """Return a table for each way to read, see `_kept`."""
         dropped = Counter[str]()
         tables = self._tables(problem, limits, guidelines, rules, dropped)
         return Joined([Rows(one) for one in tables]), dropped

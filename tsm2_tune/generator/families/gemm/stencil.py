@@ -158,9 +158,10 @@ OF_GRIDS = (LOADS_FIT_GRIDS, GRIDS_OF_A_WARP, LINES)  # the rules that ask how a
 
 
 def _reading_grid(threads: int, lines: int, k_blk: int, *, along_k: bool, wide: int) -> tuple[int, int] | None:
-    """The grid that goes furthest along the memory of an operand's stripe, up to a warp, `wide` elements at a time.
+    """Return the grid that goes furthest along the memory of an operand's stripe, up to a warp, `wide` elements at a
+    time.
 
-    None where no grid fits.
+    None if no grid fits.
     """
     along, across = (k_blk, lines) if along_k else (lines, k_blk)
     fits = [
@@ -174,7 +175,7 @@ def _reading_grid(threads: int, lines: int, k_blk: int, *, along_k: bool, wide: 
 def with_widest_grids(made: type[S], problem: Problem, *numbers: int) -> S | None:
     """m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers: with the reading grids that go furthest along memory.
 
-    Where both operands are copied element by element, `load` is 1. None where no grid fits.
+    Where both operands are copied element by element, `load` is 1. None if no grid fits.
     """
     m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers = numbers
     threads, (along_a, along_b, _) = m_dim * n_dim, problem.contiguous

@@ -121,8 +121,8 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
         return config.warp_tile[1]
 
     def probe_shapes(self, config: InnerDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """The fourth, whose k is odd, has aligned addresses where the leading dimensions of the general call are not,
-        or the other way round; the last two have vectors that a part-filled tile must not reach past.
+        """Return the fourth, whose k is odd, has aligned addresses where the leading dimensions of the general call
+        are not, or the other way round; the last two have vectors that a part-filled tile must not reach past.
         """
         rows, columns, block_k = config.block_m, config.block_n, self.block_k(config, problem)
         return (

@@ -255,9 +255,10 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[InnerFmaRingConfig, ...]:
-        """Every product of C in one tile, those parts of it for each thread that keep shared memory least busy.
+        """Return every product of C in one tile, those parts of it for each thread that keep shared memory least
+        busy.
 
-        None where lines are whole vectors, and extents such as other families' tiles have.
+        None if lines are whole vectors, and extents such as other families' tiles have.
         """
         if max(problem.m, problem.n) > TILE[-1] or self._is_for_others(problem):
             return ()

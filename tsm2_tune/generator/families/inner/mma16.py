@@ -98,7 +98,7 @@ class InnerTf32Config(InnerMma16Config):
 
 
 def warp_tile(strips: int, octets: int) -> tuple[int, int]:
-    """The largest option of at most so many strips and octets."""
+    """Return the largest option of at most so many strips and octets."""
     return max(option for option in WARP_TILES if option[0] <= strips and option[1] <= octets)
 
 

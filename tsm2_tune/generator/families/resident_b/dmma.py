@@ -271,7 +271,7 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         return tuple(dict.fromkeys(configs))
 
     def _proposals_of_small(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBDmmaConfig, ...]:
-        """All rows at once: as many warps as a multiprocessor's rows need, or several for each of its strips.
+        """Return all rows at once: as many warps as a multiprocessor's rows need, or several for each of its strips.
 
         The ring has room for all of a row of A, or nearly.
         """

@@ -120,7 +120,7 @@ def _factors(config: RowLanesRegisterBConfig, problem: Problem) -> int:
 
 
 def _wide(problem: Problem) -> bool:
-    """Whether to write C takes nearly all of the time."""
+    """Return whether to write C takes nearly all of the time."""
     long = problem.n * problem.dtype.element_bytes >= 2 * LONG_ROW_BYTES
     return problem.row_major_c and problem.n >= WIDE * problem.k and long
 
@@ -147,7 +147,7 @@ def _joined_rows_fit(candidate: Candidate) -> bool:
 
 
 def _lanes_fit(candidate: Candidate) -> bool:
-    """Whether the lanes of a row have all of it at once, and half of them would not."""
+    """Return whether the lanes of a row have all of it at once, and half of them would not."""
     covered = depth(_config(candidate), candidate.problem)
     return covered // 2 < candidate.problem.k <= covered
 
@@ -216,7 +216,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         }
 
         def is_alone(config: RowLanesRegisterBConfig) -> bool:
-            """Whether one lane has all of its rows."""
+            """Return whether one lane has all of its rows."""
             layout = (config.lanes, config.vectors, config.teams)
             return config.vector_bytes == VECTOR_BYTES[0] and layout == LAYOUTS[0]
 
@@ -314,7 +314,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         return found
 
     def _min_blocks(self, config: RowLanesRegisterBConfig, problem: Problem, limits: DeviceLimits) -> list[int]:
-        """The most blocks whose registers are enough."""
+        """Return the most blocks whose registers are enough."""
         registers = self.resources(config, problem).registers
         enough = [b for b in MIN_BLOCKS if registers <= TIGHT * limits.registers_per_sm / (THREADS * b)]
         return enough[-1:]

@@ -109,7 +109,7 @@ def strip_rows(config: RowLanesSharedBConfig) -> int:
 
 
 def run(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """Neighbours in a row of A that one load moves; 0 where it is too narrow."""
+    """Neighbours in a row of A that one load moves; 0 if it is too narrow."""
     return config.vector_bytes // problem.dtype.element_bytes
 
 
@@ -142,7 +142,7 @@ def chunks(config: RowLanesSharedBConfig, problem: Problem) -> int:
 
 
 def staged_rows(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """The longest share of k whose rows of B all stay in shared memory: whole turns of the stages."""
+    """Return the longest share of k whose rows of B all stay in shared memory: whole turns of the stages."""
     return chunks(config, problem) // config.stages * prefetch(config, problem)
 
 

@@ -56,7 +56,7 @@ def _bounds(rows: int, columns: int) -> tuple[int, ...]:
 
 
 def has_three_products(problem: Problem) -> bool:
-    """Whether three products of real numbers do for a complex one: where sums have more bits than the parts.
+    """Return whether three products of real numbers do for a complex one: where sums have more bits than the parts.
 
     In f64 they have 29 more than c64's. The kernel finds the elements whose parts differ in size by more than that.
     """

@@ -53,7 +53,7 @@ class StagedDmmaConfig(WarpTileConfig):
 
 
 def _is_wide(config: StagedDmmaConfig) -> bool:
-    """Whether a tile is for a large C alone, and a warp's sums leave no registers to spare."""
+    """Return whether a tile is for a large C alone, and a warp's sums leave no registers to spare."""
     return config.block_n > COLUMNS[-1]
 
 
@@ -105,7 +105,7 @@ class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
         return 4 if along_a == "k" else 2, b_along_k if along_b == "k" else 2
 
     def singles(self, config: StagedDmmaConfig, problem: Problem) -> bool:
-        """Whether A alone lies along k: no two neighbours in memory stay so in the fragments of A and of B.
+        """Return whether A alone lies along k: no two neighbours in memory stay so in the fragments of A and of B.
 
         So it is where both do, if a warp has no registers to spare in which neighbours could be moved apart.
         """
@@ -113,7 +113,7 @@ class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
         return along_a == "k" and (along_b != "k" or _is_wide(config))
 
     def paired(self, config: StagedDmmaConfig, problem: Problem) -> bool:
-        """Whether a lane's columns of C are neighbours in two octets."""
+        """Return whether a lane's columns of C are neighbours in two octets."""
         moved_apart = _is_wide(config) and problem.contiguous[1] != "k"
         return config.octets % 2 == 0 and not self.singles(config, problem) and not moved_apart
 

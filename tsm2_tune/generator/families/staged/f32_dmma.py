@@ -98,7 +98,7 @@ class StagedF32Dmma(WarpTileKernel[StagedF32DmmaConfig]):
         return 8 if along_a == "k" else 4, 8 if along_b == "k" else 4
 
     def paired(self, config: StagedF32DmmaConfig, problem: Problem) -> bool:
-        """Whether a lane's columns of C are neighbours in two octets."""
+        """Return whether a lane's columns of C are neighbours in two octets."""
         return config.octets % 2 == 0 and problem.contiguous[1] != "k"
 
     def context(self, config: StagedF32DmmaConfig, problem: Problem) -> dict[str, Any]:

@@ -28,7 +28,7 @@ MANY_BLOCKS = 16  # which have panels, turns and stretches in the probes that ar
 def full_rules(
     tile: tuple[int, ...], *, columns: tuple[int, ...] = (), covered: int | None = None
 ) -> tuple[Rule, ...]:
-    """The schedule's rules for the options of a tile's rows and columns, as `tile_rules` has them.
+    """Return the schedule's rules for the options of a tile's rows and columns, as `tile_rules` has them.
 
     A C that is skinny neither way may have as much smaller tiles than `covered` as make them enough for all.
     """
@@ -52,7 +52,7 @@ C = TypeVar("C", bound=FullConfig)
 
 
 def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-    """The configurations with as many blocks, or as many fewer, as k has work for.
+    """Return the configurations with as many blocks, or as many fewer, as k has work for.
 
     However little a block multiplies, it leaves a whole tile of sums to be added up. So more than one block on a
     multiprocessor are worth it where all have chunks to fill their rings, and one where it has a chunk.
@@ -106,7 +106,7 @@ class FullKernel(StagedKernel[C]):
         )
 
     def sums_in_registers(self, config: C) -> bool:
-        """Whether a thread's sums are those of C, and none of its neighbours' must be added."""
+        """Return whether a thread's sums are those of C, and none of its neighbours' must be added."""
         return False
 
     def has_whole_tiles(self, config: C, problem: Problem) -> bool:

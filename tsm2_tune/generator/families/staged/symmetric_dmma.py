@@ -96,7 +96,7 @@ class StagedSymmetricDmma(SymmetricKernel[StagedSymmetricDmmaConfig]):
         return VECTOR_BYTES // problem.dtype.element_bytes
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSymmetricDmmaConfig, ...]:
-        """Every product of C in one tile; none where it has more."""
+        """Return every product of C in one tile; none where it has more."""
         if not OCTET_COLUMNS < problem.m <= TILE[-1] or not has_f64_tensor_cores(limits, problem):
             return ()
         tile = covering(TILE, problem.m)

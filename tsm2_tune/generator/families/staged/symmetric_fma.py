@@ -72,7 +72,7 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
         return [Grid(StagedSymmetricFmaConfig, axes, {f"tile lines step {RING}": self.fills_ring})]
 
     def fills_ring(self, config: StagedSymmetricFmaConfig) -> bool:
-        """Whether every thread of a ring has products of a chunk, of pairs of groups and of odd groups."""
+        """Return whether every thread of a ring has products of a chunk, of pairs of groups and of odd groups."""
         pairs, halves = self.members(config), config.tile // config.lines // 2
         return (
             pairs <= config.ring_threads
@@ -101,7 +101,7 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
         return vector if problem.contiguous[0] == "k" or config.tile >= 32 else 0
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSymmetricFmaConfig, ...]:
-        """Every product of C in one tile. None where it has more, or where TSMT or the tensor cores do better."""
+        """Return every product of C in one tile. None if it has more, or where TSMT or the tensor cores do better."""
         if not 8 < problem.m <= TILE[-1] or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits, problem)):
             return ()
         tile = covering(TILE, problem.m)

@@ -82,7 +82,7 @@ class WarpTileKernel(FullKernel[W]):
         return WARP_THREADS * (config.block_m // rows) * (config.block_n // columns)
 
     def has_whole_teams(self, config: W) -> bool:
-        """Whether the teams of a ring are whole, and have a step of each chunk."""
+        """Return whether the teams of a ring are whole, and have a step of each chunk."""
         team = self.team(config)
         return config.ring_threads % team == 0 and config.block_k * team >= config.ring_threads * DEPTH
 

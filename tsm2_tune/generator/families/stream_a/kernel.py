@@ -88,7 +88,7 @@ class StreamA(Family[C]):
         return config.columns
 
     def has_one_tile(self, config: C) -> bool:
-        """Whether the text has no loop over row tiles: a block has one where k is split."""
+        """Return whether the text has no loop over row tiles: a block has one where k is split."""
         return config.has_splits
 
     def ring_bytes(self, config: C, problem: Problem) -> int:

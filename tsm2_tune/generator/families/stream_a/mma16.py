@@ -172,7 +172,7 @@ class StreamAMma16(Mma16):
 
 
 def _long_run(tiles: int, slots: int) -> int:
-    """The tiles a block that give nearly every slot one block; 0 where no option does."""
+    """Return the tiles a block that give nearly every slot one block; 0 if no option does."""
     return next((run for run in LONG_RUNS if LEAST_FILLED * slots <= -(-tiles // run) <= slots), 0)
 
 
