@@ -1,4 +1,4 @@
-"""Confirming: stored winners in, their repeated finals out."""
+"""Confirm stored winners by repeating their finals."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ def confirm(
 ) -> tuple[Confirmed, ...]:  # fmt: skip
     """Repeat the finals of stored winners, in a new process on this device. `tsm2-tune confirm` does this.
 
-    The finalists, the fastest few, are compiled, verified in full, and timed in turns, with cuBLAS where it was
-    beside them. The new times are stored as the problem's next rounds; those of before stay. A kernel that gives a
-    wrong result now competes no more.
+    The finalists, the fastest few, are compiled, verified in full, and timed in turns, with cuBLAS if the earlier
+    final had it. The new times are stored as the problem's next rounds; earlier ones stay. A kernel that gives a
+    wrong result now no longer competes.
 
-    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which winners, as of `best`. The device must be
-      here; without one it is GPU 0, or this host.
+    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which winners, as for `best`. The device must be
+      in this machine; the default is GPU 0, or this host.
     - `wait`: whether to wait for another run on the device.
-    - `on_event`: called with each event in this thread, once what it tells is stored. What it raises ends the run.
+    - `on_event`: called in this thread with each event, after its facts are stored. An exception from it ends the
+      run.
 
-    The result is empty if the database has none of what is named; the command refuses that. Raise DeviceError if the
-    device is not here or is in use. Raise StoreError for a database that is missing or cannot be used; other errors
-    as `tune`.
+    The result is empty if the database has no such winner; the command refuses that. Raise DeviceError if the device
+    is not here or is in use. Raise StoreError for a database that is missing or cannot be used, and other errors as
+    `tune`.
     """
     check_callable("on_event", on_event)
     tell: Callable[[Event], object] = on_event or (lambda event: None)
@@ -76,7 +77,7 @@ def confirm(
 
 
 def _target(selection: Selection, store: Store) -> target.Target:
-    """Return the device that is asked for, which must be here."""
+    """Return the selected device, which must be in this machine."""
     asked = selection.device
     if asked is None or asked == target.HOST or target.is_ordinal(asked):
         return target.find_target(spec_of(asked))

@@ -1,4 +1,4 @@
-"""Devices as a caller or a command line names them: one, or several that tune together."""
+"""Devices as a caller or a command line names them: one device, or several that tune together."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Devices = OneDevice | Sequence[OneDevice] | None
 def targets_of(devices: Devices) -> tuple[Target, ...]:
     """Return the devices, each once, with their compilers.
 
-    A text may name several with commas between; "all" is every GPU; None is GPU 0, or the host where there is none.
-    Raise InputError for a word that is no device, and for one that is named twice. Raise DeviceError if one does not
-    answer.
+    A text may name several, separated by commas; "all" is every GPU; None is GPU 0, or the host if there is none.
+    Raise InputError for a word that is no device, and for a device that is named twice. Raise DeviceError if one does
+    not respond.
     """
     if devices is None:
         return (find_target(default_spec()),)

@@ -1,4 +1,4 @@
-"""Trials from elsewhere."""
+"""Import trials from databases and files."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tsm2_tune.tuner.importing.merging import Imported, merge, merge_parts
 
 
 def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT_DATABASE) -> Imported:
-    """Add the trials of another database, or of a file of trials. `tsm2-tune import` does this.
+    """Add the trials of another database or of a file of trials. `tsm2-tune import` does this.
 
     - `source`: a database, which is only read; a file that `export` wrote with the format "trials", "t4" or
-      "kernel-tuner-cache"; or a text that the package brings, such as "pretuned:h200".
-    - `db`: the database that they are added to, made where it is missing.
+      "kernel-tuner-cache"; or a text of the package, such as "pretuned:h200".
+    - `db`: the database to add them to, created if it is missing.
 
-    What is there already is recognised and stays. Twice is as once, the order of several imports does not matter, and
-    after a kill the same call adds what is missing.
+    Trials that exist already stay. Importing twice changes nothing, and the order of imports does not matter. After a
+    kill the same call adds what is missing.
 
-    Raise InputError for a source that cannot be read, or is not as this version writes it. Raise StoreError for a
-    database that cannot be used. Of a source that is refused nothing is added.
+    Raise InputError for a source that cannot be read, or that this version would write differently. Raise StoreError
+    for a database that cannot be used. Nothing is added from a source that is refused.
     """
     into = place_of(file_name("db", db))
     if isinstance(into, Address):
-        from tsm2_tune.tuner.server import url_of  # a file does not wait for what speaks to one
+        from tsm2_tune.tuner.server import url_of  # imported only for a server
 
-        url_of(into)  # refused before the source is read, which may take a minute
+        url_of(into)  # raises before the source is read, which may take a minute
 
     def database() -> AbstractContextManager[Database]:
         return Database.open(into, create=True)
@@ -49,8 +49,10 @@ def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT
 
 
 def refuse_others(source: str | PathLike[str]) -> None:
-    """Raise InputError or StoreError if `import_trials` would refuse the source for what it is: one that cannot be
-    read, is not of this program, or is of a newer version. What is wrong in its rows shows when they are read.
+    """Raise InputError or StoreError for a source that `import_trials` would refuse by its beginning.
+
+    Such a source cannot be read, is not of this program, or is of a newer version. Damaged rows are found only when
+    they are read.
     """
     with _named(source) as place:
         refuse(place)

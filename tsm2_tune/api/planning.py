@@ -1,4 +1,4 @@
-"""Problems, and the search space of one on any device. Nothing here runs a kernel, or needs a GPU."""
+"""Problems, and the search space of a problem on any device. No function here runs a kernel or needs a GPU."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tsm2_tune.tuner.target import default_spec, limits_of
 def problems(
     products: Products, *, dtype: ElementTypes = "f32", op: Texts = "nn", layout: str = "column", math: str = "full"
 ) -> tuple[Problem, ...]:
-    """Return the problems that texts spell, each once: every shape in every element type and op.
+    """Return the problems that texts name, each once: every shape in every element type and op.
 
-    - `products`: a text or several, or Problems, which stand for themselves. A text is MxNxK, with commas, ranges and
-      files as `--shapes` has them, or a problem as it is printed, `100000x8x16:f32:tnt`, with its own type and op.
+    - `products`: a text, a Problem, or several of them. A text is MxNxK, with commas, ranges and files as in
+      `--shapes`, or a printed problem such as `100000x8x16:f32:tnt`, with its own type and op.
     - `dtype`: f32, f64, c64, c128, bf16, f16, or NumPy's types; several are a list, or a text with commas.
-    - `op`: the letters of A and of B as `--op` has them, or "gram"; several as of `dtype`.
-    - `layout`: "column", or "row" where every matrix lies row-major.
+    - `op`: the letters of A and of B as in `--op`, or "gram"; several as for `dtype`.
+    - `layout`: "column", or "row" if every matrix is row-major.
     - `math`: how elements are multiplied: "full", "tf32", "3xtf32", "minplus".
 
-    Raise InputError for a text that spells none.
+    Raise InputError for an invalid text.
     """
     return problems_of(products, dtype, op, layout, math)
 
@@ -48,17 +48,16 @@ def plan_space(
     family: Texts | None = None,
     guidelines: str | Thresholds | None = None,
 ) -> SearchSpace:
-    """Return the search space of one product: which configurations a search would try, and which rule dropped how
-    many.
+    """Return the search space of one product: the configurations to try, and how many each rule dropped.
 
-    - `product`, `dtype`, `op`, `layout`, `math`: one problem, as `problems` takes it.
+    - `product`, `dtype`, `op`, `layout`, `math`: one problem, as for `problems`.
     - `device`: a CUDA ordinal, "cpu" for this host, a bundled card such as "h200", or limits of your own; None is GPU
-      0, or this host where there is none.
-    - `family`: only these kernel families, a text with commas or a list.
-    - `guidelines`: thresholds of guidelines that are moved, by a text such as "none,min-reuse=2" or by name.
+      0, or this host if there is none.
+    - `family`: only these kernel families, as a list or a text with commas.
+    - `guidelines`: changed thresholds of guidelines, as a text such as "none,min-reuse=2" or by name.
 
-    Raise InputError for a text that spells no problem or several, for one that no family computes, and for an unknown
-    device. Raise DeviceError if the device does not answer.
+    Raise InputError for a text that names no problem or several, for a problem that no family computes, and for an
+    unknown device. Raise DeviceError if the device does not respond.
     """
     found = problems(product, dtype=dtype, op=op, layout=layout, math=math)
     if len(found) != 1:
@@ -70,5 +69,5 @@ def plan_space(
 
 
 def spec_of(device: int | str | None) -> str:
-    """How the command spells the device."""
+    """Return the device as the command takes it."""
     return default_spec() if device is None else device_name(device)

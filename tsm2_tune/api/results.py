@@ -35,8 +35,8 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.tune import Options
 
-TRIALS = "trials"  # a text, which `import_trials` reads
-PACKS = ("module", "library")  # formats that serve all shapes
+TRIALS = "trials"  # the format that `import_trials` reads
+PACKS = ("module", "library")  # formats with kernels for all shapes
 
 
 def best(
@@ -52,16 +52,15 @@ def best(
     """Return the winners in a database, by device, op, element type and shape. `tsm2-tune best` shows them.
 
     - `db`: the database.
-    - `device`: only winners on "cpu", on a CUDA ordinal, or on the device of this stored name or part of one.
-    - `products`, `dtype`, `op`, `layout`: only these shapes or problems, element types and ops, as of `problems`;
-      `layout` without `op`: only products whose C lies so.
-    - `cache`: only winners in this state of the L2, "dirty", "clean" or "warm"; without it of each problem the first
-      of these that it has.
+    - `device`: only winners on "cpu", on a CUDA ordinal, or on the device with this stored name or part of it.
+    - `products`, `dtype`, `op`, `layout`: only these shapes or problems, element types and ops, as for `problems`.
+      `layout` without `op` selects by the layout of C.
+    - `cache`: only winners in this state of the L2: "dirty", "clean" or "warm". The default is, for each problem, the
+      first of these that it has.
 
-    The result is empty if the database has none of what is named; the command refuses that.
-
-    Raise InputError for a text that spells nothing, and for a device that the database does not have. Raise
-    StoreError for a database that is missing or cannot be used.
+    The result is empty if the database has no such winner; the command refuses that. Raise InputError for an invalid
+    text, and for a device that the database does not have. Raise StoreError for a database that is missing or cannot
+    be used.
     """
     selection = selected(device, products, dtype, op, cache, layout)
     with Store.open(file_name("db", db), create=False) as store:
@@ -74,8 +73,8 @@ def best(
 class Exported:
     """The result of an export."""
 
-    files: tuple[Path, ...]  # that were written
-    text: str | None  # what is in the file, or would be; None of a library, which is no text
+    files: tuple[Path, ...]  # the written files
+    text: str | None  # the content of the file; None for a library
 
 
 def export(
@@ -86,28 +85,30 @@ def export(
     within: float | str | None = None, measure: bool = True, wait: bool = False, allow_unverified: bool = False,
     on_event: Callable[[ExportEvent], object] | None = None,
 ) -> Exported:  # fmt: skip
-    """Write the winners as an importable module, a C library, a table or a text of trials, for `import_trials`; or
-    all trials of one problem on one device in a format of other autotuners. `tsm2-tune export` does this.
+    """Write the winners as a Python module, a C library, a table or a text of trials. `tsm2-tune export` does this.
 
-    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which winners, as of `best`.
+    It can also write all trials of one problem on one device in a format of other autotuners.
+
+    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which winners, as for `best`.
     - `family`: only trials of this kernel family, in a format of other autotuners.
-    - `format`: "module", "library", "csv", "json", "markdown", "latex", "trials"; of other autotuners "t4",
-      "kernel-tuner-cache".
-    - `output`: the file; a library needs one that ends in .so. None writes no file: the result has the text.
-    - `binaries`: whether a module holds compiled kernels, where nvcc is here to make them.
-    - `launcher`: whether it holds a compiled launcher, by which a call takes less time.
-    - `between`: whether a module or library has kernels for shapes between the tuned ones; without `within` it does.
+    - `format`: "module", "library", "csv", "json", "markdown", "latex", or "trials" for `import_trials`; of other
+      autotuners "t4" and "kernel-tuner-cache".
+    - `output`: the file; a library needs one that ends in .so. With None no file is written: the result has the text.
+    - `binaries`: whether a module has compiled kernels, if nvcc is here to make them.
+    - `launcher`: whether a module has a compiled launcher, which makes calls cheaper.
+    - `between`: whether a module or library has kernels for shapes between the tuned ones. The default is True
+      without `within`.
     - `within`: a share from 0.0 to 1.0, or a text such as "3%": only the fewest kernels that keep each shape within
-      so much of its best time.
-    - `measure`: with `within`, whether what has to be known is measured where the device is here.
+      that share of its best time.
+    - `measure`: with `within`, whether to measure missing times, if the device is here.
     - `wait`: with `within`, whether to wait for another run on the device.
-    - `allow_unverified`: whether a module or library may hold binaries that are not the verified ones, as after an
-      update of the compiler. Else they are verified where the device is here, or refused.
-    - `on_event`: called with what happens, such as a note on a kernel that is left out.
+    - `allow_unverified`: whether a module or library may have binaries that are not the verified ones, as after an
+      update of the compiler. Otherwise they are verified if the device is here, or refused.
+    - `on_event`: called with each event, such as a note on a kernel that is left out.
 
-    Raise InputError for what cannot be asked for, without winners, and for a file that cannot be written. Raise
-    StoreError for a database that cannot be used, and for a kernel that this version would make otherwise. Raise
-    ToolMissing if a compiler is missing; with `within` also the errors of `tune`.
+    Raise InputError for invalid arguments, without winners, and for a file that cannot be written. Raise StoreError
+    for a database that cannot be used, and for a kernel that this version renders differently. Raise ToolMissing if a
+    compiler is missing. With `within` also raise the errors of `tune`.
     """
     check_named("format", format, FORMATS)
     if family is not None:
@@ -128,7 +129,7 @@ def export(
     if path is None and format == "library":
         raise InputError("a library is no text: name a file that ends in .so, such as libtsm2.so, as the output")
     if path is not None:
-        exports.refuse_database(path, name)  # before winners are read, which may take long
+        exports.refuse_database(path, name)  # before the slow reading of winners
         refuse = exports.refuse_output if format == "library" else exports.refuse_unwritable
         refuse(path)
     with nullcontext() if share is None else interruptible(), Store.open(name, create=False) as store:
@@ -155,7 +156,7 @@ class _Export:
     tell: Callable[[ExportEvent], object]
 
     def exported(self, store: Store, selection: Selection, path: str | None) -> Exported:
-        """Return the selection of the store's winners, written to the path if there is one."""
+        """Return the selected winners, written to the path if there is one."""
         which: dict[str, Any] = {
             "device": selection.device_in(store),
             "chosen": selection.__contains__,
@@ -187,7 +188,7 @@ class _Export:
         return partial(self._verified, store)
 
     def _verified(self, store: Store, winners: Sequence[BestRow]) -> Sequence[BestRow]:
-        """Those that may be exported, with kernels for shapes between where these are wanted."""
+        """Return the winners that may be exported, with kernels for shapes between the tuned ones if asked for."""
         found = exports.verified_in_full(winners, self._note)
         return found if self.between is False else exports.with_between(store, self._note, found)
 
@@ -207,7 +208,7 @@ def contradiction(
     wait: bool,
     allow_unverified: bool = False,
 ) -> str | None:
-    """Which of these cannot be asked for together, in a sentence; None if all can."""
+    """Return a sentence on which of these options exclude one another; None if they fit."""
     if family is not None and format not in EXCHANGE:
         return f"--family is of --format {' and '.join(EXCHANGE)}: winners are those of all families"
     if format == "library" and not binaries:
@@ -228,7 +229,7 @@ def contradiction(
 
 
 def _refuse_nothing(store: Store, selection: Selection) -> None:
-    """Raise InputError if there are winners, none of which was asked for."""
+    """Raise InputError if there are winners but none is selected."""
     device = selection.device_in(store)
     found, every = store.best(device=device, cache=selection.cache), store.best(device=device)
     if every and not any(row.problem in selection for row in found):

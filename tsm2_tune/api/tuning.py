@@ -1,4 +1,4 @@
-"""Tuning: products in, winners out, everything that happens as events."""
+"""Tune problems: take products, return winners, and report progress as events."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ from tsm2_tune.tuner.trial import Cache
 class TuningResult:
     """The result of a tuning run. All trials are in the database."""
 
-    targets: tuple[Target, ...]  # the devices, which later runs can be given
-    ended: tuple[ProblemEnded, ...]  # of each problem and kind of device, in the order in which these ended
-    winners: tuple[BestRow, ...]  # of what was asked for, as `best` has them
-    interrupted: int  # trials and finals that the machine kept from being judged: the same call tries them again
-    left: tuple[Problem, ...] = ()  # of several runs: whose tuning did not end, as runs ended early
+    targets: tuple[Target, ...]  # the devices, which can be passed to later calls
+    ended: tuple[ProblemEnded, ...]  # one end for each problem and kind of device, in the order of ends
+    winners: tuple[BestRow, ...]  # the winners of the given problems, as from `best`
+    interrupted: int  # trials and finals that the machine interrupted: the same call repeats them
+    left: tuple[Problem, ...] = ()  # with several runs: problems that none of them finished, as runs ended early
 
     @property
     def target(self) -> Target:
@@ -70,18 +70,18 @@ class TuningResult:
 
     @property
     def unsolved(self) -> tuple[Problem, ...]:
-        """The problems of which no configuration gave a right result."""
+        """The problems without a configuration that gave a right result."""
         return tuple(one.problem for one in self.ended if one.winner is None)
 
     @property
     def changed(self) -> tuple[Problem, ...]:
-        """The problems for which a kernel of another one has won since their searches ended."""
+        """The problems whose winner changed after their search, as another problem's kernel was faster."""
         before = {one.problem: one.winner.config for one in self.ended if one.winner is not None}
         return tuple(row.problem for row in self.winners if before.get(row.problem, row.config) != row.config)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all problems have a winner, and nothing was kept from being judged."""
+        """Whether every problem has a winner and the machine interrupted no trial or final."""
         return not (self.unsolved or self.interrupted or self.left)
 
 
@@ -97,34 +97,36 @@ def tune(
 ) -> TuningResult:  # fmt: skip
     """Tune products: enumerate, prune, generate, compile, verify, time and store. `tsm2-tune --shapes` does this.
 
-    - `products`, `dtype`, `op`, `layout`, `math`: what to tune, as `problems` takes it.
+    - `products`, `dtype`, `op`, `layout`, `math`: what to tune, as for `problems`.
     - `device`: a CUDA ordinal, "cpu" for this host, or the target of an earlier result; None is GPU 0, or this host.
-      Several, as a list or a text with commas, and "all" GPUs divide the work, each in a process of its own.
-    - `cluster`: the address of a Dask scheduler. Each of its workers has a run, on the first GPU that it sees, or
-      on its host where it sees none or `device` is "cpu". `db` must be a database that all of them reach.
-    - `db`: the database, made where it is missing. The same call again goes on where the last one stopped.
-    - `budget`, `max_trials`: seconds and configurations for each problem, those of earlier runs included; None is
-      no limit, and so is a budget of 0.
+      Several devices, as a list or a text with commas, and "all" GPUs divide the work, each in a process of its own.
+    - `cluster`: the address of a Dask scheduler. Each of its workers has a run on the first GPU that it sees. A
+      worker without a GPU, or with `device` "cpu", uses its host. All of them must reach `db`.
+    - `db`: the database, created if it is missing. The same call again continues where the last one stopped.
+    - `budget`, `max_trials`: the most seconds and configurations for each problem, including earlier runs'; None, or
+      a budget of 0, is no limit.
     - `compile_limit`, `run_limit`: seconds for compiling one configuration, and for each stage of its trial.
-    - `cache`: what is in a GPU's L2 before a trial is timed: "dirty", "clean" or "warm".
-    - `family`, `guidelines`: the kernel families that are searched, and by which thresholds, as of `plan_space`.
-    - `retry`: outcomes that are tried again, such as "timed-out"; "failed" is all but ok.
-    - `seed`: of inputs and order.
-    - `full_trials`: whether on a GPU also what cannot win is verified and timed in full: otherwise a trial ends as
-      "behind" if each of its first launches takes over 6 % longer than the fastest right kernel so far.
-    - `strategy`: in which order configurations are tried: "model", "exhaustive", "random", or a sampler of Optuna's,
-      such as "optuna:tpe".
-    - `gain`: a problem's search ends once less than this share of the best time is expected to be gained by going on:
-      0.005, or "0.5%"; None is no such end.
-    - `vendor`: whether cuBLAS and cuBLASLt are measured beside the fastest kernels.
-    - `pairs`: whether kernels are measured at the other tuned shapes too, beyond `budget` and `max_trials`.
+    - `cache`: the state of a GPU's L2 before a trial is timed: "dirty", "clean" or "warm".
+    - `family`, `guidelines`: the kernel families to search, and thresholds of guidelines, as for `plan_space`.
+    - `retry`: outcomes to try again, such as "timed-out"; "failed" is all but ok.
+    - `seed`: the seed of inputs and order.
+    - `full_trials`: whether to verify and time also configurations that cannot win. Otherwise, on a GPU, a trial ends
+      as "behind" if each of its first launches takes over 6 % longer than the fastest right kernel so far.
+    - `strategy`: the order in which configurations are tried: "model", "exhaustive", "random", or a sampler of
+      Optuna, such as "optuna:tpe".
+    - `gain`: end a problem's search when the expected gain of going on is less than this share of the best time, such
+      as 0.005 or "0.5%"; None is no such end.
+    - `vendor`: whether to time cuBLAS and cuBLASLt beside the fastest kernels.
+    - `pairs`: whether to time kernels at the other tuned shapes too, beyond `budget` and `max_trials`.
     - `wait`: whether to wait for another run on the device.
-    - `on_event`: called with each event in this thread, once what it tells is stored. What it raises ends the run.
+    - `on_event`: called in this thread with each event, after its facts are stored. An exception from it ends the
+      run.
 
-    Ctrl-C ends it, too, by KeyboardInterrupt: every trial that ended is stored, unless a server is away. InputError,
-    before anything is tried, for what cannot be asked for. Raise DeviceError if the device does not answer or is in
-    use; ToolMissing without its compiler, or without Optuna where that is asked for. Raise StoreError for a database
-    that cannot be used. Raise WorkerError if the device fails.
+    Ctrl-C ends the run too, by KeyboardInterrupt. Every trial that ended is stored, unless the server is unreachable.
+
+    Raise InputError for invalid arguments, before anything is tried. Raise DeviceError if the device does not respond
+    or is in use. Raise ToolMissing without the device's compiler, or without Optuna if `strategy` needs it. Raise
+    StoreError for a database that cannot be used. Raise WorkerError if the device fails.
     """
     name = file_name("db", db)
     check_callable("on_event", on_event)
@@ -147,7 +149,7 @@ def tune(
         if len(targets) == 1:
             return _of_one(run.on(targets[0]), tell)
         for kind in {target.identity.name: target for target in targets}.values():
-            run.on(kind).planned()  # refuses what cannot be tuned before anything starts
+            run.on(kind).planned()  # raises for problems that cannot be tuned, before anything starts
         runs = {name: run.on(target, sharing=len(targets)) for name, target in names_of(targets).items()}
         return _of_several(Fleet(runs), run, tell)
 
@@ -157,8 +159,9 @@ def options_of(
     retry: Texts | None, seed: int, vendor: bool = False, reach: float | None = None, strategy: str = "model",
     gain: float | str | None = None,
 ) -> Options:  # fmt: skip
-    """Return the options of a run, from the arguments of `tune`. Raise InputError for what none can have. Raise
-    ToolMissing if Optuna is asked for and not installed.
+    """Return the options of a run from the arguments of `tune`.
+
+    Raise InputError for invalid ones. Raise ToolMissing if Optuna is asked for and not installed.
     """
     check_named("strategy", strategy, STRATEGIES)
     strategy_named(strategy)
@@ -190,7 +193,7 @@ def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> 
     """
     place = place_of(run.db)
     if isinstance(place, Address):
-        from tsm2_tune.tuner.server import schema_at  # a file does not wait for what speaks to one
+        from tsm2_tune.tuner.server import schema_at  # imported only for a server
 
         schema_at(place)
     merged = Merged(run.problems)
@@ -208,7 +211,7 @@ def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> 
 
 
 def _seconds(name: str, value: float, most: float, *, may_be_zero: bool = False) -> float:
-    """Return the time in seconds. Raise InputError for what is none, and outside these bounds."""
+    """Return the time in seconds. Raise InputError for anything else, and outside these bounds."""
     expected = f"seconds, above 0 and at most {most:g}"
     seconds = real(name, value, expected)
     if not (0 < seconds <= most or (may_be_zero and seconds == 0)):
