@@ -317,6 +317,7 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     ),
     (("trial", "verified_code"),),
     (("trial", "space_configurations"),),
+    (("trial", "search_ended"),),
 )
 
 

@@ -300,6 +300,7 @@ def test_an_older_schema_is_brought_to_this_one_with_a_copy_kept(path: Path) -> 
         "21 to 22",
         "22 to 23",
         "23 to 24",
+        "24 to 25",
     ]
     assert lines[1].startswith("17 to 18: A trial may end as behind")
     assert dump(kept) == before

@@ -9,7 +9,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import run
-from tests.fabricated import GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.simulated import DEVICE, SHAPES, TARGET, Simulated
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.html import trials as page
@@ -23,7 +23,7 @@ from tsm2_tune.tuner.suggested import candidate_of
 
 RUN = tuning_run()
 STORED = "SELECT strategy FROM trial"
-OF_SPACE = "SELECT space_configurations FROM trial"
+OF_SPACE = "SELECT space_configurations, search_ended FROM trial"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_search_stores_its_strategy_and_what_is_no_search_none(store: Store) -
         list(job.run([SearchSpace(problem, TARGET.limits, ("tsm2",), kept, (), ())], device, store, make=make))
     found = {row.problem: row.strategy for row in store.best(device=DEVICE)}
     assert found == {SHAPES[0]: "random", SHAPES[1]: None}
-    assert plain_sql(Path(store.path), f"{OF_SPACE} ORDER BY id") == [(1,), (None,)]
+    assert plain_sql(Path(store.path), f"{OF_SPACE} ORDER BY id") == [(1, "all tried"), (None, None)]
 
 
 def test_exports_and_show_tell_it(stored: Path) -> None:
@@ -84,18 +84,18 @@ def test_a_text_of_trials_carries_it_and_one_of_before_has_none(stored: Path, tm
     assert plain_sql(new, STORED) == [("optuna:tpe",)]
 
 
-def test_merged_databases_keep_the_size_of_the_search_space(path: Path, tmp_path: Path) -> None:
+def test_merged_databases_keep_how_far_a_search_went(path: Path, tmp_path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500, strategy="model", space_configurations=1840))
+        store.end_search(GPU, PROBLEM, BASIS, "max-trials")
     older, merged = tmp_path / "older.db", tmp_path / "merged.db"
     older.write_bytes(path.read_bytes())
     downgrade(older, 23)
     tsm2_tune.import_trials(path, merged)
-    assert plain_sql(merged, OF_SPACE) == [(1840,)]
-    with Store.open(older, create=True) as store:
-        assert store.trial(1).trial.space_configurations is None
-    with Store.open(merged, create=False) as store:
-        assert store.trial(1).trial.space_configurations == 1840
+    tsm2_tune.import_trials(older, merged)
+    assert plain_sql(merged, OF_SPACE) == [(1840, "max-trials")]
+    with Store.open(older, create=True):
+        assert plain_sql(older, OF_SPACE) == [(None, None)]
 
 
 def test_trials_of_an_older_schema_have_none(stored: Path) -> None:

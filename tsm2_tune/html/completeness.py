@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tsm2_tune.generator.families import config_spelt
@@ -10,6 +10,9 @@ from tsm2_tune.html.bounds import MOST_PROBLEMS, left_out
 from tsm2_tune.html.convergence import name_of
 from tsm2_tune.html.reading import TrialRow
 from tsm2_tune.html.tables import Table, count, fixed
+from tsm2_tune.tuner.search import Why
+
+ENDED: Mapping[str | None, str] = {Why.MAX_TRIALS: "--max-trials", Why.BUDGET: "--budget", Why.GAIN: "--gain"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,7 @@ class Coverage:
     search: str
     tried: int
     configurations: int
+    ended: str | None  # why, as the tuner stores it
 
 
 def coverages(searches: Sequence[Sequence[TrialRow]]) -> list[Coverage]:
@@ -36,7 +40,7 @@ def _coverage(trials: Sequence[TrialRow]) -> Iterator[Coverage]:
     tried = len({config.early for config in configs})  # without the variants that a search tries late
     configurations = max(one.space_configurations or 0 for one in trials)
     if 0 < tried <= configurations:
-        yield Coverage(name_of(trials[0]), tried, configurations)
+        yield Coverage(name_of(trials[0]), tried, configurations, trials[-1].search_ended)
 
 
 def sentence(found: Sequence[Coverage], searches: int) -> str:
@@ -47,8 +51,6 @@ def sentence(found: Sequence[Coverage], searches: int) -> str:
     whole = sum(one.tried == one.configurations for one in found)
     said = f"Configurations tried: {tried:,} of {configurations:,} ({100 * tried / configurations:.1f} %)"
     said += f" in {len(found):,} searches, of which {whole:,} tried all."
-    if whole < len(found):
-        said += " The others ended before, as by --gain, --budget or --max-trials; the reason is not stored."
     if len(found) < searches:
         said += f" How many configurations there are is not known for {searches - len(found):,} more."
     return said
@@ -57,9 +59,15 @@ def sentence(found: Sequence[Coverage], searches: int) -> str:
 def table(found: Sequence[Coverage]) -> Table:
     """Return a row for each search."""
     rows = tuple(
-        (one.search, count(one.tried), count(one.configurations), fixed(100 * one.tried / one.configurations, 1))
+        (
+            one.search,
+            count(one.tried),
+            count(one.configurations),
+            fixed(100 * one.tried / one.configurations, 1),
+            ENDED.get(one.ended, one.ended or "interrupted, or not stored"),
+        )
         for one in found[:MOST_PROBLEMS]
     )
     note = left_out("searches", len(rows), len(found), "those that tried most configurations")
-    heads = ("search", "configurations tried", "in the search space", "% tried")
+    heads = ("search", "configurations tried", "in the search space", "% tried", "ended by")
     return Table("Completeness of each search", heads, rows, note=note)

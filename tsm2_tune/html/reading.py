@@ -19,7 +19,7 @@ TIMES = ("median_us", "low_us", "high_us")  # of a trial's first measurement; NU
 SHOWN = (
     "id", "device_name", "config", "family", "tunables", "basis", "outcome", "detail", "registers", "spill_bytes",
     "smem_bytes", "blocks_per_sm", "guideline_broken", "floor_us", "total_seconds", "ended_at", "cache", "is_between",
-    "superseded", "strategy", "space_configurations",
+    "superseded", "strategy", "space_configurations", "search_ended",
 )  # fmt: skip
 
 
@@ -52,6 +52,7 @@ class TrialRow:
     is_superseded: bool
     strategy: str | None  # of the search that tried it; None where none did, or where nobody stored it
     space_configurations: int | None  # in the space of that search; None as for the strategy
+    search_ended: str | None  # why it ended; None also if it was interrupted
 
     @property
     def is_compared(self) -> bool:
@@ -141,4 +142,5 @@ def _trial(row: Row, known: dict[tuple[object, ...], Problem]) -> TrialRow:
             is_superseded=bool(values["superseded"]),
             strategy=values["strategy"],
             space_configurations=values["space_configurations"],
+            search_ended=values["search_ended"],
         )

@@ -32,6 +32,7 @@ MOST_MEMBERS, MOST_JSON = 64, 4096  # of a JSON object; characters
 MOST_SAMPLES = 4096  # of a measurement
 
 _RULE = re.compile(r"[a-z][a-z0-9-]{0,63}")
+_ENDED = re.compile(r"[a-z][a-z -]{0,63}")
 _STRATEGY = re.compile(r"[a-z][a-z0-9:-]{0,63}")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 # As versions spell it now, and as older ones did.
@@ -106,6 +107,7 @@ BY_NAME: dict[str, Domain] = {
     "text": up_to(MOST_KERNEL),
     "config": matching(_CONFIG),
     "strategy": matching(_STRATEGY),
+    "search_ended": matching(_ENDED),
     "outcome": set(Outcome).__contains__,
     "dtype": DTYPES.__contains__,
     "op": matching(_WORD),

@@ -133,6 +133,8 @@ class Turn:
             interrupted += isinstance(event, TrialInterrupted)
             new_trials += isinstance(event, TrialStored)
             yield event
+        if not make:
+            store.end_search(device, problem, tuner.basis, search.why)
         yield from self.settled(again)
         past = past_of(store, tuner, problem, self.own, again)
         winners = store.best(device=device, problem=problem, cache=self.cache)

@@ -259,6 +259,11 @@ def _to_24(connection: Connection) -> None:
     _add_columns(connection, [(schema.trial, "space_configurations")])
 
 
+def _to_25(connection: Connection) -> None:
+    """A trial says why its search ended; before, nobody stored it."""
+    _add_columns(connection, [(schema.trial, "search_ended")])
+
+
 def _add_columns(connection: Connection, columns: Iterable[tuple[Table, str]]) -> None:
     """Add these columns, but for those that are there, as in a table made just now."""
     there = inspect(connection)
@@ -294,6 +299,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _to_22,
     _to_23,
     _to_24,
+    _to_25,
 )
 FIRST_ON_SERVERS = 20  # migrations from it on are of servers too
 

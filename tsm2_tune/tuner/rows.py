@@ -106,5 +106,6 @@ def trial_values(trial: Trial) -> dict[str, Any]:
         "superseded": 0,
         "strategy": trial.strategy,
         "space_configurations": trial.space_configurations,
+        "search_ended": None,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }

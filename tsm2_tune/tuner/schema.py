@@ -139,6 +139,8 @@ trial = Table(
     Column("verified_code", Text),
     # Configurations in the space of the search that tried it; NULL if none did, or if nobody stored it.
     Column("space_configurations", Integer),
+    # Why that search ended, a value of search.Why; NULL until it ends, and if nobody stored it.
+    Column("search_ended", Text),
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )

@@ -153,6 +153,15 @@ class Store:
             row = row.where(trial.cache == cache.value, trial.is_between == 1)
             connection.execute(row.values(is_between=0))
 
+    def end_search(self, device_name: str, problem: Problem, basis: str, why: str) -> None:
+        """Store with the trials of the problem's searches why the last of these ended."""
+        trial, about = schema.trial.c, (device_name, problem.text)
+        with self._database.transaction(writes=True, about=about) as connection:
+            problem_id = adding.found(connection, schema.problem, rows.problem_key(problem))
+            row = update(schema.trial).where(trial.device_name == device_name, trial.problem_id == problem_id)
+            row = row.where(trial.basis == basis, trial.strategy.is_not(None))
+            connection.execute(row.values(search_ended=why))
+
     def searched(self, device_name: str, cache: Cache, alike: Problem) -> frozenset[Problem]:
         """The problems of this one's element type and op that a search tried anything of, in this state of the L2."""
         values = conditions.values(device_name, alike) | {"cache": cache.value}

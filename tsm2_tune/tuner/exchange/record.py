@@ -37,7 +37,7 @@ from tsm2_tune.tuner.vendor import storing
 
 NAME, VERSION = "tsm2_tune", 2
 # Members that older versions did not write; left out if they are null.
-LATER = frozenset({"slowed", "first_basis", "space_configurations"})
+LATER = frozenset({"slowed", "first_basis", "space_configurations", "search_ended"})
 RATIO = "verdict_worst_ratio"  # infinite where a value is NaN; JSON has no infinity, and null stands for it
 
 
