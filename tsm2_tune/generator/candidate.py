@@ -1,4 +1,4 @@
-"""A configuration beside everything that a rule or a model may ask about it."""
+"""A configuration with everything that rules and models may ask about it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Design(Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration beside everything a rule may ask about it, computed when it is asked."""
+    """A configuration with everything that a rule may ask about it, computed on demand."""
 
     family: Design
     config: KernelConfig
     problem: Problem
     limits: DeviceLimits
     guidelines: Guidelines
-    compiled: Resources | None = None  # what the compiler made of it, where that is known
+    compiled: Resources | None = None  # after compiling, if that is known
 
     @cached_property
     def resources(self) -> Resources:

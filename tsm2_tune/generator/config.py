@@ -1,4 +1,4 @@
-"""KernelConfig: one point of a search space, with its spellings; and what it costs on the device."""
+"""KernelConfig, one point of a search space, with its text forms; and its resources and memory traffic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = re.compile("[a-z][a-z0-9_]*")  # of a family
 
 
 def family_spelt(text: str) -> str:
-    """Return the name of the family in the spelling of a configuration, also of one by an older version."""
+    """Return the family's name in the text of a configuration, also of an older version's."""
     return _parts(text)[0]
 
 
@@ -41,7 +41,7 @@ def _parts(text: str) -> tuple[str, str]:
 
 
 class _Spelt:
-    """Where a configuration keeps its spelling, once it is asked for: no field, and nothing that is compared."""
+    """Holds the text of a configuration once it was asked for. It is no field and takes no part in comparisons."""
 
     __slots__ = ("_text",)
     _text: str
@@ -49,41 +49,42 @@ class _Spelt:
 
 @dataclass(frozen=True, slots=True)
 class KernelConfig(_Spelt):
-    """Every choice that a family's template needs. Each family extends it with one field a tunable, which says what
-    the tunable is: tunables.py.
-    """
+    """The values of a family's tunables. Each family extends it with one field for each tunable: see tunables.py."""
 
     family: ClassVar[str]
 
     def __lt__(self, other: object) -> bool:
-        """By their tunables, in order. Defined once: four methods of each class would take time at every start."""
+        """Compare the tunables in order.
+
+        Defined once here: four methods for each class would slow down every start.
+        """
         if type(other) is not type(self):
             return NotImplemented
         return tuple(self.tunables.values()) < tuple(other.tunables.values())
 
     @classmethod
     def launch_tunables(cls) -> tuple[str, ...]:
-        """Those that say how a kernel is started: its text has no such number."""
+        """Return the tunables that affect only the launch: the kernel's text does not depend on them."""
         return tuple(one.name for one in declared(cls) if one.tunable.is_launch)
 
     @classmethod
     def late_tunables(cls) -> dict[str, tuple[int, ...]]:
-        """Those that a search moves only in its fastest configurations, with their values."""
+        """Return the tunables, with their values, that a search varies only in its fastest configurations."""
         return {one.name: one.tunable.late for one in declared(cls) if one.tunable.late}
 
     @classmethod
     def later_tunables(cls) -> dict[str, TunableValue]:
-        """Those that were added later, whose fields have defaults: the values of trials from before."""
+        """Return the tunables added in later versions, with the values that older trials had."""
         return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
 
     @property
     def tunables(self) -> dict[str, TunableValue]:
-        """Tunable -> value, in the order of the fields."""
+        """The values of the tunables by name, in the order of the fields."""
         return {one.name: getattr(self, one.name) for one in declared(type(self))}
 
     @property
     def text(self) -> str:
-        """The one spelling, such as tsm2:version=v3,threads=128,columns=8,prefetch=4."""
+        """The canonical text, such as tsm2:version=v3,threads=128,columns=8,prefetch=4."""
         try:
             return self._text
         except AttributeError:
@@ -93,9 +94,9 @@ class KernelConfig(_Spelt):
 
     @property
     def kernel_text(self) -> str:
-        """The spelling of all configurations that have the same kernel, such as ism2:optimisation=1,...,row_tiles=*.
+        """The text of all configurations with the same kernel, such as ism2:optimisation=1,...,row_tiles=*.
 
-        One that does not split k has another kernel than those that do.
+        A configuration that does not split k has another kernel than those that do.
         """
         launch_tunables = [name for name in self.launch_tunables() if name != "splits" or self.has_splits]
         values = self.tunables | dict.fromkeys(launch_tunables, "*")
@@ -103,13 +104,13 @@ class KernelConfig(_Spelt):
 
     @property
     def early(self) -> Self:
-        """The configuration of the space that this one is, or was made of."""
+        """The configuration of the space that this one is, or of which it is a variant."""
         late = self.late_tunables()
         return replace(self, **{name: values[0] for name, values in late.items()}) if late else self
 
     @property
     def later(self) -> tuple[Self, ...]:
-        """The others that are made of one of the space, by moving one tunable."""
+        """Its variants that are not in the space: one of the late tunables has another value."""
         early = self.early
         return tuple(
             replace(early, **{name: value}) for name, values in self.late_tunables().items() for value in values[1:]
@@ -117,7 +118,7 @@ class KernelConfig(_Spelt):
 
     @property
     def has_splits(self) -> bool:
-        """Whether blocks leave sums to be added up, of parts of k or of all work."""
+        """Whether blocks write partial sums to be added up, for parts of k or of all work."""
         return int(getattr(self, "splits", 1)) > 1
 
     @property
@@ -127,9 +128,9 @@ class KernelConfig(_Spelt):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the configuration that is spelt so, its tunables in any order; None if none is.
+        """Return the configuration with this text, its tunables in any order; None if there is none.
 
-        Older versions have a letter for each tunable: tsm2-v3-t128-c8-p4.
+        In older versions' texts each tunable is a letter: tsm2-v3-t128-c8-p4.
         """
         family, values = _parts(text)
         found = None
@@ -141,9 +142,10 @@ class KernelConfig(_Spelt):
 
     @classmethod
     def from_tunables(cls, values: dict[str, Any]) -> Self:
-        """Return the configuration with these tunables. Raise InputError if a name or a type is not this family's.
+        """Return the configuration with these tunables. Raise InputError for a name or a type that is not this
+        family's.
 
-        Later ones may be missing.
+        Tunables of later versions may be missing.
         """
         expected = {one.name: one.type for one in declared(cls)}
         values = cls.later_tunables() | values
@@ -160,7 +162,7 @@ class KernelConfig(_Spelt):
 
 @dataclass(frozen=True, slots=True)
 class OtherConfig(KernelConfig):
-    """A configuration of another version, whose family or tunables this one lacks, as it is stored."""
+    """A stored configuration of another version, whose family or tunables this version lacks."""
 
     family: str  # type: ignore[misc]  # there is no class for each
     spelling: str
@@ -185,15 +187,15 @@ class Resources:
     threads: int  # per block
     registers: int  # per thread, by the family's formula
     smem_bytes: int  # per block
-    bytes_in_flight: int  # of A, that one thread has requested and not yet used
-    reuse: float  # FMAs for each element of A that is loaded into a register
+    bytes_in_flight: int  # bytes of A that one thread has requested and not yet used
+    reuse: float  # FMAs per element of A loaded into a register
 
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """After how many rows, columns and products a kernel does the same again: of a tile, of what it loads ahead.
+    """The numbers of rows, columns and products after which a kernel repeats its pattern, such as a tile's.
 
-    What it does at the end of an extent depends on the remainder by its period, or by a length that is shorter.
+    The remainder of an extent by its period, or by a shorter length, decides how a kernel ends there.
     """
 
     m: int
@@ -203,7 +205,7 @@ class Periods:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes that a launch moves through device memory, as the design predicts: re-reads included."""
+    """The bytes that a launch moves through device memory, re-reads included, as the design predicts."""
 
     read_bytes: int
     written_bytes: int

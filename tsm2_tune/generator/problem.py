@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tsm2_tune.errors import InputError, nearest_name, shown
 from tsm2_tune.generator.plain import plain
 
-if TYPE_CHECKING:  # a command line is parsed without it
+if TYPE_CHECKING:  # a command line is parsed without NumPy
     import numpy as np
 
 INT32_MAX = 2**31 - 1
@@ -24,17 +24,17 @@ FULL_MATH = "full"  # sums of products, in the precision of the type
 
 @dataclass(frozen=True, slots=True)
 class Semiring:
-    """In what C = alpha A B + beta C is read: what stands for sum and product, and what alpha and beta leave alone.
+    """The operations of C = alpha A B + beta C: sum, product, and their neutral elements.
 
-    A beta that is `zero` makes C no part of the sum: it is not read then.
+    If beta is `zero`, C is not read.
     """
 
-    name: str  # also of its reference, in templates/reference.cu.jinja
-    zero: float  # the sum of nothing; as a factor it leaves nothing of a sum
-    one: float  # as a factor it changes nothing
-    instructions: int = 1  # that take a product into a sum
-    unit: str = "FMA"  # of those instructions
-    is_exact: bool = False  # whether results are the exact ones, rounded: in whatever order
+    name: str  # also the name of its reference in templates/reference.cu.jinja
+    zero: float  # neutral element of sums; absorbing as a factor
+    one: float  # neutral element of products
+    instructions: int = 1  # to add a product to a sum
+    unit: str = "FMA"  # the unit of those instructions
+    is_exact: bool = False  # whether results are the exact ones, rounded, in any order of summation
 
 
 PLUS_TIMES = Semiring("PlusTimes", zero=0.0, one=1.0)
@@ -46,24 +46,24 @@ MIN_PLUS = Semiring("MinPlus", zero=math.inf, one=0.0, instructions=2, unit="add
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """Facts of one element type, and of the arithmetic that its products are computed with.
+    """An element type, with the arithmetic of its products.
 
-    An element that is complex has two real parts beside each other, which `component_name` names.
+    A complex element has two real parts beside each other, of the type `component_name`.
     """
 
     name: str  # the short name used in texts and tables
     c_type: str  # the CUDA type
-    numpy_name: str  # of an element: of its bits, where NumPy has no such type
+    numpy_name: str  # NumPy's type of an element, or of its bits if NumPy has no such type
     element_bytes: int
     registers: int  # 32-bit registers that one element occupies
-    significand_bits: int  # p, of a result: unit roundoff is 2**-p
-    exponents: tuple[int, int]  # 2 to the first is the least number above 0, 2 to the second is past the largest
-    parts: int = 1  # real numbers of an element: 2 where it is complex
-    component_name: str = ""  # the Dtype of one of them, with the same bits; "" where that is this one
-    sum_name: str = ""  # the Dtype in which products are added up, and of alpha and beta; "": this one
-    product_roundings: float = 1  # unit roundoffs of the sums that each product and its addition may cost
-    operand_error: float = 0.0  # relative error of a product whose operands were rounded before
-    tensor_products: int = 1  # of the tensor cores that make one product
+    significand_bits: int  # p of a result: unit roundoff is 2**-p
+    exponents: tuple[int, int]  # 2 to the first is the least number above 0, 2 to the second exceeds the largest
+    parts: int = 1  # real numbers in an element: 2 if it is complex
+    component_name: str = ""  # the Dtype of one of them, with the same bits; "" if that is this one
+    sum_name: str = ""  # the Dtype of sums of products, and of alpha and beta; "": this one
+    product_roundings: float = 1  # error of a product and its addition, in unit roundoffs of the sum
+    operand_error: float = 0.0  # relative error of a product from rounding its operands before
+    tensor_products: int = 1  # products of the tensor cores for one product
     math: str = (
         FULL_MATH  # of MATHS, how elements are multiplied and added up; where it is another, of `component_name`
     )
@@ -80,22 +80,22 @@ class Dtype:
 
     @property
     def component(self) -> Dtype:
-        """The type of the real numbers that an element has."""
+        """The type of an element's real numbers."""
         return DTYPES[self.component_name or self.name]
 
     @property
     def reference_name(self) -> str:
-        """The Dtype whose reference this one's products are compared with: the exact product is the same."""
+        """The Dtype whose reference verifies this one's products: the exact product is the same."""
         return self.name if self.is_complex or self.semiring is not PLUS_TIMES else self.component.name
 
     @property
     def element_name(self) -> str:
-        """The Dtype of the elements as they lie in memory, whatever is done with them."""
+        """The Dtype of the elements in memory, whatever the arithmetic."""
         return self.name if self.math == FULL_MATH else self.component.name
 
     @property
     def rate_name(self) -> str:
-        """The Dtype whose rate of arithmetic in registers is this one's, but for the tensor cores."""
+        """The Dtype with the same rate of arithmetic outside of the tensor cores."""
         return self.sum.component.name if self.semiring is PLUS_TIMES else self.name
 
     @property
@@ -106,11 +106,11 @@ class Dtype:
 
     @property
     def sum(self) -> Dtype:
-        """The type in which products are added up, and of alpha and beta."""
+        """The type of sums of products, and of alpha and beta."""
         return DTYPES[self.sum_name or self.name]
 
     def factor(self, value: complex) -> np.generic:
-        """Alpha or beta as a kernel gets it; the real part alone where elements are real."""
+        """Return alpha or beta as a kernel takes it; only the real part if elements are real."""
         import numpy as np
 
         scalar: Any = np.dtype(self.sum.numpy_name).type
@@ -119,8 +119,10 @@ class Dtype:
 
     @property
     def flops_per_product(self) -> int:
-        """Floating-point operations of sum += a b, an FMA or an addition and a minimum counting as two: a complex
-        product takes four."""
+        """The floating-point operations of sum += a b: an FMA, or an addition and a minimum, counts as two.
+
+        A complex product takes four FMAs.
+        """
         return 2 * self.parts**2
 
 
@@ -206,7 +208,7 @@ def dtype_named(name: str) -> Dtype:
 
 
 def unknown_dtype(name: object, others: str = "") -> InputError:
-    """The error of a name that no type has: which element types there are, with others, and what may be meant."""
+    """Return the error for an unknown type: it lists the types, with `others`, and suggests a similar one."""
     known = {one: one for one in DTYPES} | {one: of for one, of in SPELT_OTHERWISE.items() if len(one) > 1}
     meant = SPELT_OTHERWISE.get(str(name).lower()) or known.get(nearest_name(name, known), "")
     expected = f"expected one of {', '.join(ELEMENT_TYPES)}{others}"
@@ -229,21 +231,19 @@ ACROSS = {"t": "n", "c": "n", "n": "t", "j": "t"}  # A's letter -> B's, where bo
 @dataclass(frozen=True, slots=True, order=True)
 @plain
 class Problem:
-    """C (m x n) = alpha A (m x k) B (k x n) + beta C, where each matrix lies column-major or row-major.
+    """C (m x n) = alpha A (m x k) B (k x n) + beta C, where each matrix is column-major or row-major.
 
     Sums and products are those of the dtype's semiring.
 
-    `op` has a letter for A, one for B, and one for C where that lies row-major. It names the product as BLAS
-    does, whose matrices are column-major: "n" as it is, "t" transposed, which is what a row-major matrix is to
-    BLAS. So "nn" is A B with all three column-major, "ttt" the same with all three row-major, and "tn" the
-    product of a tall and skinny matrix's transpose with another, X^T Y, where both are column-major. "c" and "j" are
-    "t" and "n" with the complex conjugates of what is in memory: X^H Y is "cn", or "jtt" where X, Y and C are
-    row-major.
+    `op` has a letter for A, a letter for B, and a third letter if C is row-major. It names the product as BLAS does,
+    whose matrices are column-major: "n" is not transposed, "t" is transposed, as a row-major matrix is to BLAS. So
+    "nn" is A B with three column-major matrices, and "ttt" the same with three row-major ones. "tn" is X^T Y with
+    column-major X and Y. "c" and "j" are "t" and "n" with complex conjugates: X^H Y is "cn", or "jtt" if X, Y and C
+    are row-major.
 
-    An "x" in place of B's letter says that B is the matrix of A itself, as BLAS's syrk and herk have it: X^T X is
-    "tx", or "nxt" where X and C are row-major, and X^H X is "cx" or "jxt". Such a Gram matrix is symmetric or
-    Hermitian, so that half of its products are enough. All of C is written, element by element as ever: beta C
-    need not be symmetric.
+    An "x" instead of B's letter says that B is A's own matrix, as in BLAS's syrk and herk. X^T X is "tx", or "nxt" if
+    X and C are row-major; X^H X is "cx" or "jxt". Such a Gram matrix is symmetric or Hermitian, so half of its
+    products suffice. All of C is written, and beta C need not be symmetric.
     """
 
     m: int
@@ -278,17 +278,17 @@ class Problem:
 
     @property
     def is_gram(self) -> bool:
-        """Whether B is the matrix of A itself, so that C is symmetric or Hermitian."""
+        """Whether B is A's own matrix, so that C is symmetric or Hermitian."""
         return self.op[1] == SAME
 
     @property
     def factors(self) -> str:
-        """The letters of A and of B, where B is A's own matrix too."""
+        """The letters of A and of B, even if B is A's own matrix."""
         return self.op[0] + (ACROSS[self.op[0]] if self.is_gram else self.op[1])
 
     @property
     def contiguous(self) -> tuple[Extent, Extent, Extent]:
-        """The extent along which the elements of A, of B and of C are neighbours in memory."""
+        """The extents along which A, B and C are contiguous in memory."""
         return (
             "m" if self.factors[0] in COLUMN_MAJOR else "k",
             "k" if self.factors[1] in COLUMN_MAJOR else "n",
@@ -297,7 +297,7 @@ class Problem:
 
     @property
     def conjugated(self) -> tuple[bool, bool]:
-        """Whether the product takes the complex conjugates of A's elements, and of B's."""
+        """Whether the product uses the complex conjugates of A's elements, and of B's."""
         return self.factors[0] in CONJUGATED, self.factors[1] in CONJUGATED
 
     @property
@@ -306,7 +306,7 @@ class Problem:
 
     @property
     def storage(self) -> str:
-        """How the three matrices lie, in words."""
+        """The layout of the three matrices, in words."""
         rows = [
             name for name, along in zip("ABC", self.contiguous, strict=True) if along == ("k" if name == "A" else "n")
         ]
@@ -343,21 +343,21 @@ class Problem:
 
     @property
     def text(self) -> str:
-        """The one short spelling, such as 20480x16x20480:f32, or 16x16x10000000:f64:tn where op is not nn."""
+        """The canonical text, such as 20480x16x20480:f32, or 16x16x10000000:f64:tn if op is not nn."""
         return f"{self.shape}:{self.dtype_name}" + (f":{self.op}" if self.op != "nn" else "")
 
     @property
     def flops(self) -> int:
-        """Floating-point operations, 2 m n k, 8 m n k of complex numbers: an FMA counts as two.
+        """Floating-point operations: 2 m n k, or 8 m n k for complex numbers. An FMA counts as two.
 
-        Of a Gram matrix each product counts once: m (m + 1) / 2 elements.
+        A Gram matrix has m (m + 1) / 2 elements to compute.
         """
         elements = self.m * (self.m + 1) // 2 if self.is_gram else self.m * self.n
         return self.dtype.flops_per_product * elements * self.k
 
     @property
     def read_bytes(self) -> int:
-        """Least bytes read at beta = 0: A and B once each, or the one matrix that both are."""
+        """Least bytes read if beta = 0: A and B once each, or once if they are one matrix."""
         columns = self.m if self.is_gram else self.m + self.n
         return columns * self.k * self.dtype.element_bytes
 
@@ -373,11 +373,11 @@ class Problem:
 
     @property
     def index_bits(self) -> int:
-        """Width of the index that reaches every element, padded leading dimensions included: 32 or 64."""
+        """The width of an index that reaches every element, including padding: 32 or 64."""
         return self.index_bits_of({})
 
     def index_bits_of(self, padding: Mapping[str, int]) -> int:
-        """Return the same where lines of an operand, by its name, are longer by so many elements."""
+        """Return the width of the index if lines of an operand, by name, are longer by so many elements."""
         # A loop that strides over rows counts up to a grid's rows past m, and one over k likewise.
         largest = max(
             *(
@@ -391,7 +391,7 @@ class Problem:
 
     @classmethod
     def parse(cls, text: str) -> Problem:
-        """Return the problem spelled as `text`. Raise InputError if it is no MxNxK:DTYPE[:OP]."""
+        """Return the problem with this text. Raise InputError unless it is MxNxK:DTYPE[:OP]."""
         match = re.fullmatch(r"([0-9]+)x([0-9]+)x([0-9]+):(\w+?)(?::(\w+))?", text)
         if match is None:
             raise InputError(f"problem {text!r}: expected MxNxK:DTYPE, such as 20480x16x20480:f32, or MxNxK:DTYPE:OP")

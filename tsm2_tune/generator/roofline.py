@@ -107,7 +107,7 @@ class Modelled:
 
     problem: Problem
     roofline: Roofline
-    tsm2: ModelChoice | None  # what the paper's model chooses; None where it says nothing of the problem
+    tsm2: ModelChoice | None  # what the paper's model chooses; None if it says nothing of the problem
     unmodelled: str | None  # why it says nothing
 
 

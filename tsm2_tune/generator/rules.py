@@ -12,13 +12,13 @@ from tsm2_tune.generator.plain import plain
 from tsm2_tune.generator.problem import Problem
 
 RuleKind = Literal["limit", "shape", "guideline"]
-RESOURCES = "resources"  # in place of those tunables that decide what a block needs
-REGISTERS_SPARED = 1.15  # of the estimate to what the compiler can do with, before it spills in the inner loop
+RESOURCES = "resources"  # stands for the tunables that decide a block's resources
+REGISTERS_SPARED = 1.15  # estimated registers over those with which the inner loop does not spill yet
 
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """Options of a tunable, of which the smallest one that covers an extent is the largest useful one."""
+    """The options of a tunable of which the smallest that covers an extent is the largest useful one."""
 
     tunable: str
     options: tuple[int, ...]
@@ -28,7 +28,7 @@ class Covering:
         return _covering(self.options, self.extent(problem))
 
 
-@lru_cache  # of candidates by the hundred thousand, most are of one problem
+@lru_cache  # hundreds of thousands of candidates share a problem
 def _covering(options: tuple[int, ...], wanted: int) -> int:
     return min((option for option in options if option >= wanted), default=max(options))
 
@@ -42,14 +42,14 @@ class Rule:
     kind: RuleKind
     because: str
     keeps: Callable[[Candidate], bool]
-    of: tuple[str, ...] | None = None  # the tunables that it looks at, RESOURCES among them; None: perhaps all
-    covering: Covering | None = None  # what it says of a tunable
+    of: tuple[str, ...] | None = None  # the tunables that it reads, or RESOURCES; None: perhaps all
+    covering: Covering | None = None  # set for a covering rule
 
 
 def covering_rule(
     name: str, because: str, *, tunable: str, options: tuple[int, ...], extent: Callable[[Problem], int]
 ) -> Rule:
-    """A shape rule: drop a value of the tunable where a smaller one of its options already covers the extent."""
+    """Return a shape rule that drops a value of the tunable if a smaller option already covers the extent."""
 
     covering = Covering(tunable, options, extent)
 
@@ -60,7 +60,7 @@ def covering_rule(
 
 
 def columns_within_n(options: tuple[int, ...], least: Callable[[Problem], int] = lambda problem: 1) -> Rule:
-    """For the options of a tunable `columns`: of C, that one thread or warp accumulates, and needs the `least` of."""
+    """Return the rule for a tunable `columns`: columns of C that one thread or warp accumulates, at least `least`."""
     return covering_rule(
         "columns-within-n",
         "a column group wider than needed for n computes columns that nobody asked for",
@@ -71,7 +71,7 @@ def columns_within_n(options: tuple[int, ...], least: Callable[[Problem], int] =
 
 
 def prefetch_within_k(options: tuple[int, ...]) -> Rule:
-    """For the options of a tunable `prefetch`: columns of A that one thread or warp loads ahead."""
+    """Return the rule for a tunable `prefetch`: columns of A that one thread or warp loads ahead."""
     return covering_rule(
         "prefetch-within-k",
         "a row of A has only k elements to load ahead",
@@ -91,7 +91,7 @@ VECTOR_HOLDS_AN_ELEMENT = Rule(
 
 
 def strides_fill_device(*of: str) -> Rule:
-    """`of` are the tunables that decide how many rows a tile has."""
+    """Return the rule about blocks that stride over tiles. `of` are the tunables that decide a tile's rows."""
     return Rule(
         "grid-fills-device",
         "shape",
@@ -158,7 +158,7 @@ GUIDELINE_RULES = (
 
 
 def _registers_reachable(candidate: Candidate) -> bool:
-    """Return whether the bound is one that the compiler need not spill for, and that it would not keep anyway."""
+    """Return whether the bound on registers neither forces spills nor has no effect."""
     min_blocks, resources = tunable(candidate, "min_blocks"), candidate.resources
     if min_blocks <= 1:
         return True

@@ -31,16 +31,16 @@ OWN: Thresholds = MappingProxyType({})  # no threshold is moved
 class SearchSpace:
     """The candidates that every rule kept, and how many each rule dropped."""
 
-    problem: Problem  # whose space it is
-    limits: DeviceLimits  # of the device
-    families: tuple[str, ...]  # that were enumerated
-    kept: Sequence[Candidate]  # what a search tries, by family
-    dropped: tuple[tuple[Rule, int], ...]  # every rule, in the order tried; 0 where it dropped nothing
-    guidelines: tuple[Guidelines, ...]  # in force, of each family
+    problem: Problem  # the problem
+    limits: DeviceLimits  # the device's limits
+    families: tuple[str, ...]  # the families that were enumerated
+    kept: Sequence[Candidate]  # the candidates of a search, by family
+    dropped: tuple[tuple[Rule, int], ...]  # every rule, in order, with the number that it dropped
+    guidelines: tuple[Guidelines, ...]  # the thresholds in force, one for each family
 
     @property
     def total(self) -> int:
-        """How many configurations there are, dropped ones included."""
+        """The number of configurations, dropped ones included."""
         return len(self.kept) + sum(count for _, count in self.dropped)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -51,7 +51,7 @@ class SearchSpace:
 
 @dataclass(frozen=True)
 class Counted(Lazy):
-    """The candidates of a space that another process enumerated: here that is done when one is asked for."""
+    """The candidates of a space that another process enumerated. This one enumerates them only if one is used."""
 
     problem: Problem
     limits: DeviceLimits
@@ -77,28 +77,28 @@ class Counted(Lazy):
 
 
 def made_again(kept: Counted, dropped: tuple[tuple[str, int], ...]) -> SearchSpace:
-    """Return the space of these candidates. Raise KeyError for a family or a rule that there is not."""
+    """Return the space of these candidates. Raise KeyError for an unknown family or rule."""
     rules = {rule.name: rule for name in kept.families for rule in rules_of(FAMILIES[name])}
     by_rule = tuple((rules[name], count) for name, count in dropped)
     return SearchSpace(kept.problem, kept.limits, kept.families, kept, by_rule, kept.guidelines)
 
 
 def rules_of(family: Family[Any]) -> tuple[Rule, ...]:
-    """Return the rules that a configuration of this family meets, in the order tried: guidelines last."""
+    """Return the rules for configurations of this family, in the order of application: guidelines last."""
     own = [rule for rule in family.rules if rule.kind == "guideline"]
     return (*(rule for rule in family.rules if rule not in own), *HARDWARE_RULES, *GUIDELINE_RULES, *own)
 
 
 def unfit(family: Family[Any], config: KernelConfig, problem: Problem) -> str | None:
-    """Why the template cannot compute the problem's type and op so, on any device; None if it can."""
-    candidate = Candidate(family, config, problem, PROFILES["h200"], Guidelines())  # which has every instruction
+    """Return why the template cannot compute the problem's type and op on any device; None if it can."""
+    candidate = Candidate(family, config, problem, PROFILES["h200"], Guidelines())  # the H200 has every instruction
     return next((rule.because for rule in family.rules if rule.kind == "limit" and not rule.keeps(candidate)), None)
 
 
 def guidelines_in_force(
     family: Family[Any], problem: Problem, limits: DeviceLimits, asked: Guidelines | Thresholds
 ) -> Guidelines:
-    """Return the family's own thresholds but for those asked for; Guidelines are asked for as a whole."""
+    """Return the family's own thresholds with those asked for; a whole Guidelines replaces them."""
     return asked if isinstance(asked, Guidelines) else family.guidelines(problem, limits).moved(asked)
 
 
@@ -109,11 +109,10 @@ def search_space(
     guidelines: Guidelines | Thresholds = OWN,
     families: Sequence[str] = (),
 ) -> SearchSpace:
-    """Enumerate the families and prune, by each family's own guidelines but for the thresholds that are given.
+    """Enumerate the families and prune them, by each family's own guidelines with the given thresholds.
 
-    The families are all that support the problem, but for those that are `only_by_name`, unless they are named.
-
-    A configuration that several rules would drop is counted under the first of them.
+    The default is all families that support the problem, without those that are `only_by_name`. A configuration that
+    several rules would drop counts for the first of them.
     """
     chosen = _families_for(problem, families)
     kept: list[Sequence[Candidate]] = []
@@ -139,7 +138,7 @@ def search_space(
 def has_configurations(
     problem: Problem, limits: DeviceLimits, *, guidelines: Guidelines | Thresholds = OWN, families: Sequence[str] = ()
 ) -> bool:
-    """Return whether `search_space` would keep any: known as soon as one is found."""
+    """Return whether `search_space` would keep any configuration. It stops at the first."""
     for family in _families_for(problem, families):
         wanted, rules = guidelines_in_force(family, problem, limits, guidelines), rules_of(family)
         in_tables = family.kept_in_tables(problem, limits, wanted, rules)
@@ -153,7 +152,7 @@ def has_configurations(
 
 
 def _families_for(problem: Problem, named: Sequence[str]) -> list[Family[Any]]:
-    """Those named, or all but for those that are `only_by_name`, as far as they support the problem."""
+    """Return the named families, or all without those that are `only_by_name`, that support the problem."""
     return [
         family
         for name, family in FAMILIES.items()
@@ -164,7 +163,7 @@ def _families_for(problem: Problem, named: Sequence[str]) -> list[Family[Any]]:
 def pruned(
     family: Family[Any], problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
 ) -> tuple[Sequence[Candidate], Counter[str]]:
-    """The family's configurations that every rule keeps, and how many each rule drops that is the first to do so."""
+    """Return the family's configurations that every rule keeps, and how many each rule is the first to drop."""
     in_tables = family.kept_in_tables(problem, limits, guidelines, rules)
     if in_tables is not None:
         return in_tables
@@ -180,10 +179,10 @@ def _kept(
     rules: Sequence[Rule],
     dropped: Counter[str],
 ) -> Iterator[Candidate]:
-    """Those of `pruned`, one at a time; `dropped` counts the others.
+    """Yield the configurations that `pruned` keeps, and count the others in `dropped`.
 
-    Rules that look at some tunables alone come first in most families and drop most: each is asked once for each of
-    their values, before there is a Candidate of every configuration.
+    In most families the rules about a few tunables come first and drop most. Each is evaluated once for each
+    combination of their values, before Candidates are made of whole configurations.
     """
 
     @cache  # rules that look at the same tunables are asked of the same configurations
@@ -207,7 +206,7 @@ def _kept(
 
 
 def looked_at(rule: Rule, family: Family[Any]) -> tuple[str, ...] | None:
-    """Return the tunables of the family's that the rule looks at; None if these may be all."""
+    """Return the family's tunables that the rule reads; None if it may read all."""
     if rule.of is None or RESOURCES not in rule.of:
         return rule.of
     if not family.beside_resources:

@@ -275,8 +275,8 @@ class Contest:
     by_shape: dict[Shape, Winner]
     kinds: list[Winner]  # one of each whose work for the same matrices is another: by orders or vectors, or half of C
     kind_of: np.ndarray[Any, Any]  # of each winner, its place among these
-    kernels: Kernels | None  # in the winners' order; None where too little is known of one to expect anything
-    routines: Routines | None  # the vendor's; None where none was measured, or right
+    kernels: Kernels | None  # in the winners' order; None if too little is known of one to expect anything
+    routines: Routines | None  # the vendor's; None if none was measured, or right
 
 
 @lru_cache(maxsize=4096)

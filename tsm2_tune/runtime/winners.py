@@ -50,7 +50,7 @@ class Winner:
     digest: str  # of its code, by which KERNELS has its text
     kernel: str  # name of the entry point
     launch: Launch  # where it won
-    division: Division | None = None  # None where it is not known how many blocks a multiprocessor holds
+    division: Division | None = None  # None if it is not known how many blocks a multiprocessor holds
     elsewhere: Sequence[Sequence[Any]] = ()  # of other shapes: m, n, k, rows of a block, splits, microseconds
     vendor_elsewhere: Sequence[
         Sequence[Any]

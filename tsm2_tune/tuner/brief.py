@@ -38,7 +38,7 @@ class StoredTrial:
     newest_high_us: float | None
     is_new: bool  # first measured after the last final of those that are given together
     total_seconds: float
-    limits: TimeLimits | None  # None where they were not stored
+    limits: TimeLimits | None  # None if they were not stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class CurrentTrial:
     problem: Problem
     config: KernelConfig
     cache: Cache  # in which it was timed, or was to be
-    compiled: LoadedResources | None  # None where it was not loaded
+    compiled: LoadedResources | None  # None if it was not loaded
     spill_bytes: int | None
-    median_us: float | None  # of its newest measurement; None where it gave no right result, or was not measured
+    median_us: float | None  # of its newest measurement; None if it gave no right result, or was not measured
     basis: str
     source_digest: str
     is_verified_in_full: bool

@@ -119,7 +119,7 @@ BY_NAME: dict[str, Domain] = {
     "library": set(FILES).__contains__,
     "routine": matching(_ROUTINE),
     "verdict_worst_ratio": between(0.0, math.inf),
-    # What a device could start; those of a trial are of the loaded kernel, and 0 where nothing is known.
+    # What a device could start; those of a trial are of the loaded kernel, and 0 if nothing is known.
     "threads": between(1, 1024),  # per block, on every CUDA device
     "rows_per_block": between(1, INT32_MAX),
     "smem_bytes": between(0, 232448),  # per block: 227 KiB, the most of any CUDA device

@@ -116,7 +116,7 @@ def refuse_full_disk(folder: Path) -> None:
             continue
         if free_bytes is not None and free_bytes < LEAST_FREE_BYTES:
             left = f"{free_bytes / 2**20:.1f} MiB left on the disk of {place}: free some space"
-        elif found.f_files > 0 and found.f_favail < LEAST_FREE_FILES:  # 0 where files are not counted
+        elif found.f_files > 0 and found.f_favail < LEAST_FREE_FILES:  # 0 if files are not counted
             left = f"room for {found.f_favail} files left on the disk of {place}: remove some"
         else:
             continue

@@ -31,7 +31,7 @@ class Rung:
 
     step: Step
     tried: int  # configurations
-    best: TrialRecord | None  # None where no configuration gave a right result
+    best: TrialRecord | None  # None if no configuration gave a right result
     speedup_over_previous: float | None  # None of the first step, and where either step has none
     speedup_over_first: float | None
 

@@ -45,7 +45,7 @@ class Filling:
     values: Values
     seed: int
     exponent: int = 0  # integers and small parts are multiplied by 2 to this; of special and sparse ones as they say
-    shift: int | None = None  # elements past a multiple of 16 bytes where it begins; None where it lies as it may
+    shift: int | None = None  # elements past a multiple of 16 bytes where it begins; None if it lies as it may
     at_start: bool = False  # of its buffer, where that faults at its ends: else it ends where that does
 
 

@@ -43,56 +43,56 @@ PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n",
 @dataclass(frozen=True, slots=True)
 @plain
 class BestRow:
-    """The winner of one problem on one device: a row of the view `best`, by the rules of best_view.BEST_VIEW."""
+    """The winner of one problem on one device: a row of the view `best`. The rules are in best_view.BEST_VIEW."""
 
-    device: str  # its name, as the driver has it
-    family: str  # of kernels, such as stream_a_fma
-    op: str  # how the matrices lie, as Problem has it
-    dtype: str  # element type, as Problem has it
+    device: str  # the driver's name of it
+    family: str  # the kernel family, such as stream_a_fma
+    op: str  # transposition and layout of the matrices, as in Problem
+    dtype: str  # element type, as in Problem
     m: int  # rows of C
     n: int  # columns of C
     k: int  # products of each element of C
     parameters: str  # the tunables as a JSON object
-    median_us: float  # of its newest measurement, in microseconds
-    low_us: float  # where the 95 % confidence interval of the median begins
-    high_us: float  # where it ends
+    median_us: float  # median of the newest measurement
+    low_us: float  # lower end of the median's 95 % confidence interval
+    high_us: float  # upper end
     floor_us: float  # the least time that the measured ceilings allow
     gbytes_per_s: float  # least bytes over the median
-    percent_of_floor: float  # 100 is the least time that the device's measured ceilings allow
-    ties: int  # configurations within the noise, the winner included
-    stale: int  # 1: made by a toolkit that the family has left behind, or otherwise by this program now
-    verified_in_full: int  # 1: its kernel was right on every remainder, long extents and by both widths of index
-    round: int  # of finals; 0 where it was measured only once
-    config: str  # its text, such as tsm2:version=v3,threads=128,columns=16,prefetch=4
-    registers: int | None  # of a thread, as the driver reports them; None where it does not
-    smem_bytes: int | None  # of shared memory, per block
-    source_digest: str  # SHA-256 of its kernel's code: the text without comments
-    trial_id: int  # the number of its trial, as `tsm2-tune show` has it
+    percent_of_floor: float  # floor_us in percent of the median
+    ties: int  # number of configurations within the noise, the winner included
+    stale: int  # 1: the family has newer trials of another toolkit, or this version renders another kernel
+    verified_in_full: int  # 1: the kernel was right for every remainder, long extents and both widths of index
+    round: int  # the number of the final; 0 if it was in none
+    config: str  # the configuration, such as tsm2:version=v3,threads=128,columns=16,prefetch=4
+    registers: int | None  # per thread, as the driver reports them; None if it does not
+    smem_bytes: int | None  # shared memory per block
+    source_digest: str  # SHA-256 of the kernel's code: its text without comments
+    trial_id: int  # the number of the trial for `tsm2-tune show`
     run_id: int  # the run that measured it
     compute_capability: str  # "" for the host
-    driver: str  # the GPU's, or what runs kernels on a host
+    driver: str  # version of the GPU's driver, or the host's emulation
     toolkit: str  # the compiler and its version
-    flags: str  # of the compiler, as one line
-    version: str  # of tsm2-tune
-    tuned_at: str  # when that run started, ISO 8601, UTC
-    cache: str  # the state of the L2 that all of this is of: of the trials among which it is the fastest
-    strategy: str | None  # of the search that tried it; None where none did, or where nobody stored it
-    vendor_us: float | None = None  # of the fastest right routine in that round, or if none is, of the fastest
-    vendor_right: int | None = None  # 1: by the bounds that hold for our kernels
+    flags: str  # the compiler's flags, as one line
+    version: str  # tsm2-tune's version
+    tuned_at: str  # start of the run, ISO 8601, UTC
+    cache: str  # the state of the L2 of the trials among which it is the fastest
+    strategy: str | None  # strategy of the search; None if no search tried it, or if it was not stored
+    vendor_us: float | None = None  # the vendor's fastest right routine in that final; if none is right, the fastest
+    vendor_right: int | None = None  # 1: within the error bounds for our kernels
     vendor_routine: str | None = None  # such as cublasSgemm, or cublasLtMatmul #3
-    vendor_version: int | None = None  # of the routine's library: 130100 is 13.1.0
-    x_cublas: float | None = None  # the vendor's median over ours; None also where its answer is wrong
-    # Of cuBLAS's gemm there, which PyTorch and CuPy start; None: not measured, as where its syrk or gemv was faster.
+    vendor_version: int | None = None  # version of the routine's library: 130100 is 13.1.0
+    x_cublas: float | None = None  # the vendor's median over ours; None if it is not right
+    # cuBLAS's gemm in that final, which PyTorch and CuPy use; None if only a faster syrk or gemv was measured.
     cublas_us: float | None = None
-    cublas_right: int | None = None  # 1: by the same bounds
+    cublas_right: int | None = None  # 1: within the same bounds
     cublas_routine: str | None = None  # such as cublasSgemm
     cublas_version: int | None = None  # 130100 is 13.1.0
-    clean_us: float | None = None  # its median in clean, of its last final; None where that was not measured
-    clean_vendor_us: float | None = None  # the vendor's, there
-    clean_x_cublas: float | None = None  # the vendor's median over ours, there
-    dirty_us: float | None = None  # its median in dirty, of its last final
-    dirty_vendor_us: float | None = None  # the vendor's, there
-    dirty_x_cublas: float | None = None  # the vendor's median over ours, there
+    clean_us: float | None = None  # median with a clean L2 in the last final; None if that was not measured
+    clean_vendor_us: float | None = None  # the vendor's median in the same final
+    clean_x_cublas: float | None = None  # the vendor's median over ours
+    dirty_us: float | None = None  # median with a dirty L2 in the last final
+    dirty_vendor_us: float | None = None  # the vendor's median in the same final
+    dirty_x_cublas: float | None = None  # the vendor's median over ours
 
     @property
     def problem(self) -> Problem:
@@ -101,7 +101,7 @@ class BestRow:
 
     @property
     def tunables(self) -> dict[str, Any]:
-        """Tunable -> value."""
+        """The values of the tunables, by name."""
         return dict(json.loads(self.parameters))
 
     @property

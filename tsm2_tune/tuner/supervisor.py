@@ -185,7 +185,7 @@ def start(request: dict[str, Any], output: int) -> tuple[int, int]:
                 os._exit(127)
     finally:
         os.close(tell)
-        refused = os.read(told, 16)  # nothing where the command began: then both its ends are closed
+        refused = os.read(told, 16)  # nothing if the command began: then both its ends are closed
         os.close(told)
     return child, int(refused or 0)
 

@@ -1,4 +1,4 @@
-"""Which device to tune on, and what is known of it without a context on it."""
+"""The device to tune on, and the facts known about it without a CUDA context."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Target:
     """A device that can run kernels, with the compiler for it."""
 
     spec: str  # CUDA ordinal, or "cpu"
-    limits: DeviceLimits  # by which configurations are pruned
-    identity: DeviceIdentity  # the facts that a number must travel with
+    limits: DeviceLimits  # the limits for pruning
+    identity: DeviceIdentity  # the device and its tools, as stored with every result
     toolchain: Toolchain  # the compiler and its flags
-    watching: Toolchain | None = None  # of a host: for kernels in which races are told
+    watching: Toolchain | None = None  # on a host: the toolchain with race detection
 
     @property
     def is_host(self) -> bool:
-        """Whether it emulates the kernels: then its times are no GPU's."""
+        """Whether it emulates the kernels; then its times are no GPU's."""
         return self.spec == HOST
 
     def cache(self, asked: Cache) -> Cache:
-        """Return the state that trials are timed in: the one that is asked for; on the host, clean alone."""
+        """Return the state of the L2 for trials: the one asked for; a host has only clean."""
         return Cache.CLEAN if self.is_host else asked
 
     def basis(self, cache: Cache) -> str:
@@ -46,18 +46,18 @@ class Target:
 
     @property
     def tools(self) -> str:
-        """Digest of compiler, flags and driver: of what a kernel may hang or fault by, besides its code."""
+        """Digest of compiler, flags and driver, which may make a kernel hang or fault."""
         found = self.identity
         return tools(found.toolkit, found.flags, found.driver, self.toolchain.extra_digest)
 
     def caches(self, asked: Cache, others: Sequence[Cache]) -> tuple[Cache, ...]:
-        """Return the state that trials are timed in, the last, and before it the others that the device has."""
+        """Return the states of the L2 for finals: the one for trials comes last."""
         own = self.cache(asked)
         return (*(one for one in others if self.cache(one) is one is not own), own)
 
 
 def default_spec() -> str:
-    """GPU 0 if a CUDA driver offers one, else the host."""
+    """Return GPU 0 if a CUDA driver offers one, else the host."""
     from tsm2_tune.tuner.cuda import cuda_device_count
 
     return "0" if cuda_device_count() else HOST
@@ -66,8 +66,8 @@ def default_spec() -> str:
 def find_target(spec: str) -> Target:
     """Return the device that `spec` names: a CUDA ordinal or "cpu".
 
-    Raise InputError for another word, and for a host's cache that no kernel can be loaded from. Raise DeviceError if
-    the device does not answer, ToolMissing without its compiler.
+    Raise InputError for another word, and for a host whose cache no kernel can be loaded from. Raise DeviceError if
+    the device does not respond. Raise ToolMissing without its compiler.
     """
     if spec == HOST:
         from tsm2_tune.tuner.host.device import host_identity, host_limits
@@ -101,12 +101,12 @@ def check_spec(spec: str) -> int:
 
 
 def is_ordinal(spec: str) -> bool:
-    """Return whether it is the digits of a CUDA ordinal. Those of other scripts are none, though int() takes them."""
+    """Return whether it is a CUDA ordinal in ASCII digits; int() also takes those of other scripts."""
     return spec.isascii() and spec.isdecimal()
 
 
 def limits_of(spec: str) -> DeviceLimits:
-    """Limits of a bundled profile, of the host or of a GPU: all that planning needs. No compiler is asked for."""
+    """Return the limits of a bundled card, of the host or of a GPU, without looking for a compiler."""
     if spec == HOST:
         from tsm2_tune.tuner.host.device import host_limits
 
@@ -122,10 +122,10 @@ def limits_of(spec: str) -> DeviceLimits:
 
 
 def stored_target(known: Sequence[str], spec: str | None, path: str) -> tuple[str, DeviceLimits]:
-    """Return the name under which the database at `path` has the device, of those `known`, and the device's limits.
+    """Return the device's name in the database at `path`, one of the `known` names, and its limits.
 
-    `spec` is such a name, or what `limits_of` takes; None is the only device that it has, or the one that is here.
-    Raise InputError if the database has no such device, or where nothing here knows its limits.
+    `spec` is such a name, or a value for `limits_of`; None is the database's only device, or the one that is here.
+    Raise InputError if the database has no such device, or if its limits are unknown here.
     """
     if spec is not None and spec in known:
         return spec, _limits_of_name(spec)
@@ -150,7 +150,7 @@ def spec_of(name: str) -> str | None:
 
 
 def _limits_of_name(name: str) -> DeviceLimits:
-    """Limits of the device of this name: one that is here, or a bundled card."""
+    """Return the limits of the device with this name: one that is here, or a bundled card."""
     spec = spec_of(name)
     if spec is not None:
         return limits_of(spec)
@@ -164,7 +164,7 @@ def _limits_of_name(name: str) -> DeviceLimits:
 
 
 def _ordinal(spec: str) -> int:
-    """Return the CUDA ordinal that decimal digits spell. Raise InputError if they are more than any ordinal has."""
+    """Return the CUDA ordinal in decimal digits. Raise InputError if it has more digits than any ordinal."""
     if len(spec) > MOST_ORDINAL_DIGITS:
         raise InputError(
             f"unknown device {spec[:MOST_ORDINAL_DIGITS]}... of {len(spec)} digits:"
@@ -174,7 +174,7 @@ def _ordinal(spec: str) -> int:
 
 
 def open_device(spec: str, support_path: str) -> Device:
-    """Return the device itself, its context owned by the calling process."""
+    """Open the device. Its context belongs to the calling process."""
     if spec == HOST:
         from tsm2_tune.tuner.host.device import HostDevice
 

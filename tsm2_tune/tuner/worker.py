@@ -45,7 +45,7 @@ ASKED_AHEAD = "the next trial"  # that in which nobody listens to a worker that 
 CLEANED = "see who cleans the cache of kernels"
 REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
 
-Meanwhile = Callable[[], bool]  # does a little of other work; False where there is none now
+Meanwhile = Callable[[], bool]  # does a little of other work; False if there is none now
 
 
 def nothing_meanwhile() -> bool:

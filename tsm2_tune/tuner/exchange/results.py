@@ -33,7 +33,7 @@ class Result:
     compile_ms: float
     other_ms: float  # verifying and timing
     ended_at: str  # ISO 8601, UTC
-    time_ms: float | None  # the median of its newest measurement; None where it failed
+    time_ms: float | None  # the median of its newest measurement; None if it failed
     samples_ms: list[float]  # of that one
     measured: dict[str, float]  # what else is known of it: the rate, and what its kernel takes
 

@@ -38,7 +38,7 @@ class KernelsChosen:
     """The kernels that are chosen for the shapes of one device, element type and op."""
 
     selected: Selected  # which, and what they cost
-    unmeasured_because: str  # why nothing was measured; "" where all that was wanted could be
+    unmeasured_because: str  # why nothing was measured; "" if all that was wanted could be
 
     def __str__(self) -> str:
         kernels, shapes = len(set(self.selected.kernels)), len(self.selected.rows)

@@ -16,7 +16,7 @@ class Told:
     """How a trial ended, as far as a strategy looks."""
 
     config: KernelConfig
-    us: float | None  # its median; of one that was behind, that of its first launches; None where it has no time
+    us: float | None  # its median; of one that was behind, that of its first launches; None if it has no time
     is_right: bool  # whether it may win
 
 

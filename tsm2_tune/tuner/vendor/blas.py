@@ -32,7 +32,7 @@ GEMM_DEFAULT = -1  # CUBLAS_GEMM_DEFAULT
 class Element:
     """An element type in cuBLAS's terms."""
 
-    call: str  # its own GEMM; "" where only cublasGemmEx has it
+    call: str  # its own GEMM; "" if only cublasGemmEx has it
     data_type: int
     compute_type: int
     scale_type: int  # of alpha and beta
