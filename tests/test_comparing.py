@@ -113,9 +113,11 @@ def test_compare_times_what_the_module_chooses(path: Path, toolchain: object) ->
     assert said.exit_code == 0, said.output
     head, names, *rows, closing = said.stdout.splitlines()
     assert "kernels are emulated on the CPU and there is no cuBLAS: times mean nothing" in head
-    assert names.split() == ["shape", "type", "layout", "us", "+-", "cuBLAS", "us", "x", "kernel"]
+    assert names.split() == ["shape", "type", "product", "us", "+-", "cuBLAS", "us", "x", "kernel"]
     assert [row.split()[0] for row in rows] == ["64x2x64", "96x2x64"]
     assert closing == "no time to compare with cuBLAS"
+    assert "column-major" in head
+    assert all(row.split()[-1] == "tsm2" for row in rows)
     found = json.loads(run(*arguments, "--json").stdout)
     assert found["is_emulated"]
     winner = plain_sql(path, "SELECT config FROM best WHERE m = 64")[0][0]
@@ -132,4 +134,4 @@ def test_compare_says_what_it_lacks(path: Path, toolchain: object) -> None:
     tsm2_tune.tune("64x2x64", device="cpu", family="tsm2", max_trials=1, pairs=False, db=path)
     said = run("compare", "--device", "cpu", "--db", str(path), "--shapes", "64x2x64", "--dtype", "f64")
     assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
-    assert "has no kernel for 64x2x64:f64" in said.stderr
+    assert f"has no kernel for 64x2x64:f64: tsm2-tune best --db {path} shows what it has" in said.stderr

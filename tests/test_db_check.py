@@ -170,10 +170,10 @@ def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:
             plain_sql(good, "INSERT INTO source SELECT 'x', kernel, text, dtype, threads, rows_per_block, smem_bytes,"
                             " columns_per_block, splits, flat_splits, persistent FROM source LIMIT 1")  # fmt: skip
             downgrade(good, 19)
-            removes = "Remedy: tsm2-tune db vacuum removes them"
+            removes = f"Remedy: tsm2-tune db vacuum --db {good} removes them"
             assert told(good) == [
                 f"note     schema: 19, older than this version's {migrations.version()}. Remedy: tsm2-tune db migrate"
-                " brings it to that, as does the next command that opens it",
+                f" --db {good} brings it to that, as does the next command that opens it",
                 "note     kernels: 1 trial of kernels that this version makes otherwise, on NVIDIA H200."
                 " They compete. Remedy: tune there again",
                 f"note     unused: 1 row of source. No trial has them. {removes}",

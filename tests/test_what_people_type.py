@@ -137,6 +137,15 @@ def test_without_a_database_two_ways_are_named(
         assert (refused.exit_code, hint in refused.output) == (2, True)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("show", "99"), ("forget", "99"), ("quarantine", "--forgive", "9f9f9f9f"), ("predict", "--shapes", "9x9x9:c64")],
+)
+def test_a_hint_names_the_database_that_was_given(arguments: tuple[str, ...], database: str) -> None:
+    refused = run(*arguments, "--db", database)
+    assert (refused.exit_code, refused.output.count(f" --db {database} ")) == (2, 1), refused.output
+
+
 @pytest.mark.parametrize("is_own", [True, False])
 def test_a_missing_package_is_installed_by_the_pip_of_this_python(
     is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

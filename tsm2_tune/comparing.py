@@ -126,23 +126,25 @@ def _print(
         about = "kernels are emulated on the CPU and there is no cuBLAS: times mean nothing"
     else:
         about = f"L2 {state} before each sample, in turns with cuBLAS"
-    display.print_line(console, f"{name}, kernels of {kernels}: {about}")
+    layouts = sorted({fact["layout"] for fact in facts})
+    lying = f", {layouts[0]}" if len(layouts) == 1 else ""
+    display.print_line(console, f"{name}, kernels of {kernels}{lying}: {about}")
     cells = [
         [
             "x".join(map(str, (one.choice.asked.m, one.choice.asked.n, one.choice.asked.k))),
             fact["type"],
-            f"{fact['product']} {fact['layout']}",
+            fact["product"] if lying else f"{fact['product']} {fact['layout'].removesuffix('-major')}",
             number_text(fact["kernel_us"], 1),
             "-" if one.row is None else f"{spread_percent(one.row):.1f} %",
             number_text(fact["vendor_us"], 1),
             number_text(fact["x_vendor"], 2),
-            fact["kernel"],
+            one.config.family,
         ]
         for one, fact in zip(found, facts, strict=True)
     ]
-    heads = ["shape", "type", "layout", "us", "+-", "cuBLAS us", "x", "kernel"]
+    heads = ["shape", "type", "product", "us", "+-", "cuBLAS us", "x", "kernel"]
     styles = ["yellow" if (fact["x_vendor"] or 1.0) < 1 else "" for fact in facts]
-    display.print_table(console, heads, cells, right=(3, 4, 5, 6), dropped=(7,), styles=styles)
+    display.print_table(console, heads, cells, right=(3, 4, 5, 6), dropped=(4,), styles=styles)
     display.print_line(console, closing_text([fact["x_vendor"] for fact in facts]))
     for fact in facts:
         if fact["trouble"]:

@@ -12,7 +12,7 @@ import tsm2_tune
 from tsm2_tune import display
 from tsm2_tune.command_options import json_option, named_database, selection_options, wait_option
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.addresses import shown_name
+from tsm2_tune.tuner.addresses import command_on, shown_name
 from tsm2_tune.usage import Command, ended_by_signals, tell
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool
         found = tsm2_tune.confirm(database, wait=wait, on_event=show, **which)
     if not found:
         raise InputError(
-            f"{shown_name(database)} has no winner of what was asked for on this device: tsm2-tune best shows what it"
-            " has"
+            f"{shown_name(database)} has no winner of what was asked for on this device:"
+            f" {command_on('best', database)} shows what it has"
         )
     if as_json:
         click.echo(json.dumps([facts(one) for one in found], indent=2))

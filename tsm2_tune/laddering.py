@@ -19,7 +19,7 @@ from tsm2_tune.command_options import (
     wait_option,
 )
 from tsm2_tune.options import LADDER_DATABASE, problems_of
-from tsm2_tune.tuner.addresses import shown_name
+from tsm2_tune.tuner.addresses import command_on
 from tsm2_tune.tuner.blas_threads import one_blas_thread
 from tsm2_tune.usage import Command, ended_by_signals, tell
 
@@ -94,7 +94,7 @@ def ladder(
     if unsolved:
         untried = any(not rung.tried for rungs in found.values() for rung in rungs)
         more = "raise --budget or --max-trials, or choose a smaller shape" if untried else "raise its limits"
-        sentence = f"some steps have no time: see `tsm2-tune show --db {shown_name(database)}`, or {more}"
+        sentence = f"some steps have no time: see `{command_on('show', database)}`, or {more}"
         display.print_line(display.console(stderr=True), sentence)
     tell_interrupted(interrupted)
     if unsolved or interrupted:

@@ -30,12 +30,12 @@ from tsm2_tune.generator.problem import (
     unknown_dtype,
 )
 from tsm2_tune.generator.shapes import parse_shapes
+from tsm2_tune.tuner.addresses import DEFAULT_DATABASE as DEFAULT_DATABASE
 from tsm2_tune.tuner.trial import Cache, Outcome
 
 if TYPE_CHECKING:  # a command line is parsed without NumPy
     import numpy as np
 
-DEFAULT_DATABASE = "results.db"
 LADDER_DATABASE = "ladder.db"  # apart, so that no teaching kernel is exported as the best one of a shape
 LARGE = 8192  # extents of a product that is not skinny
 LARGE_SQUARE = f"{LARGE}x{LARGE}x{LARGE}"

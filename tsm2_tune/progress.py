@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -15,8 +14,8 @@ from tsm2_tune.crossed import Pairs
 from tsm2_tune.display import print_line, winners_table
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.live import Display
-from tsm2_tune.options import DEFAULT_DATABASE
 from tsm2_tune.together import Together
+from tsm2_tune.tuner.addresses import command_on
 from tsm2_tune.tuner.compiling import cores
 from tsm2_tune.tuner.events import Event, Noted, OfRun, PairsStarted, RunEnded, RunStarted
 from tsm2_tune.tuner.stored import BestRow
@@ -150,18 +149,11 @@ def noise_text(winners: Sequence[BestRow], database: str) -> str:
         return ""
     return (
         f"note: {noisy} of {len(winners)} times are noisy (+- over {MOST_SPREAD_PERCENT:g} %):"
-        f" `{_typed('confirm', database)}` repeats them on an idle machine"
+        f" `{command_on('confirm', database)}` repeats them on an idle machine"
     )
 
 
 def next_steps(database: str) -> Iterator[str]:
     """Yield the commands that show and write the winners, a line each."""
     for says, command in (("next:", "best"), ("     ", "export -o best_kernels.py")):
-        yield f"{says} {_typed(command, database)}"
-
-
-def _typed(command: str, database: str) -> str:
-    """Return the command as it is typed here, on this database."""
-    name, *rest = command.split(" ", 1)
-    place = [] if database == DEFAULT_DATABASE else [f"--db {shlex.quote(database)}"]
-    return " ".join([program(), name, *place, *rest])
+        yield f"{says} {command_on(command, database, program())}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,8 @@ import click
 
 from tsm2_tune import display
 from tsm2_tune.command_options import json_option, named_database, stored_device_option
-from tsm2_tune.options import DEFAULT_DATABASE
 from tsm2_tune.printable import one_line
+from tsm2_tune.tuner.addresses import command_on
 from tsm2_tune.usage import Command, option, tell
 
 if TYPE_CHECKING:
@@ -77,8 +76,7 @@ def quarantine(digest: str | None, device: str | None, database: str, as_json: b
 def tell_quarantined(count: int, database: str) -> None:
     """Print how many kernels a search left out because they hung or faulted for another problem."""
     if count:
-        of_database = "" if database == DEFAULT_DATABASE else f" --db {shlex.quote(database)}"
-        tell(f"{count} quarantined: `tsm2-tune quarantine{of_database}` lists them")
+        tell(f"{count} quarantined: `{command_on('quarantine', database)}` lists them")
 
 
 def _table(found: list[Quarantined]) -> None:

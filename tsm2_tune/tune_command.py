@@ -25,7 +25,7 @@ from tsm2_tune.command_options import (
     wait_option,
 )
 from tsm2_tune.options import computable, family_names, problems_of, thresholds_of
-from tsm2_tune.tuner.addresses import shown_name
+from tsm2_tune.tuner.addresses import command_on, shown_name
 from tsm2_tune.tuner.blas_threads import one_blas_thread
 from tsm2_tune.usage import Command, ended_by_signals, option, tell
 
@@ -161,7 +161,7 @@ def _tell_unsolved(result: TuningResult, database: str) -> None:
     if not result.unsolved:
         return
     sentence = (
-        f"no winner for {len(result.unsolved)} of {len(result.ended)} problems: see `tsm2-tune show --db {database}`"
+        f"no winner for {len(result.unsolved)} of {len(result.ended)} problems: see `{command_on('show', database)}`"
     )
     if any(one.timed_out for one in result.ended if one.winner is None):
         sentence += "; for what timed out choose smaller shapes or another device, or raise --run-limit, --budget"

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from tsm2_tune.errors import StoreError
 
+DEFAULT_DATABASE = "results.db"
 PREFIX = "pretuned:"  # of the name of trials that the package brings
 EXAMPLE = "postgresql+psycopg://user@host/name"
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
@@ -77,6 +78,12 @@ def is_address(name: str | PathLike[str]) -> bool:
     return any(is_one(text) for is_one in (_SCHEME.match, _MISTYPED.match, _KEYWORDS.search))
 
 
+def command_on(command: str, database: str | PathLike[str], program: str = "tsm2-tune") -> str:
+    """Return the command line that runs a command on the database. --db is left out for the default one."""
+    place = shown_name(database)
+    return f"{program} {command}" + ("" if place == DEFAULT_DATABASE else f" --db {shlex.quote(place)}")
+
+
 def tune_first(name: str | PathLike[str]) -> str:
     """Return the end of a sentence on a database without results: how to get some."""
     from tsm2_tune.pretuned import pretuned  # a command line is parsed without it
@@ -84,10 +91,9 @@ def tune_first(name: str | PathLike[str]) -> str:
     text = os.fspath(name)
     if text.lower() in [one.name for one in pretuned()]:
         return f"did you mean {PREFIX}{text.lower()}, the kernels that the package brings?"
-    place = "" if text == "results.db" else f" --db {shlex.quote(shown_name(text))}"
     return (
-        f"tune first (tsm2-tune --shapes 20480x16x20480{place}), or name another with --db, such as {PREFIX}h100,"
-        " the kernels that the package brings"
+        f"tune first ({command_on('--shapes 20480x16x20480', text)}), or name another with --db,"
+        f" such as {PREFIX}h100, the kernels that the package brings"
     )
 
 

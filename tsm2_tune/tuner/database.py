@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import shlex
 import sqlite3
 import sys
 import tempfile
@@ -27,7 +26,7 @@ from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import layout, migrations
-from tsm2_tune.tuner.addresses import Address, is_bundled, place_of, tune_first
+from tsm2_tune.tuner.addresses import Address, command_on, is_bundled, place_of, tune_first
 from tsm2_tune.tuner.mounts import UNCHANGED, Unchanged, free_bytes_of, network_of, refusal
 from tsm2_tune.tuner.openable import refuse_unopenable
 from tsm2_tune.tuner.repeating import repeated
@@ -291,7 +290,7 @@ def _half_written(path: Path, error: object) -> StoreError | None:
         return None
     return StoreError(
         f"{path} was left half written by a program that was ended:"
-        f" tsm2-tune best --db {shlex.quote(str(path))} mends it, then run this again"
+        f" {command_on('best', path)} mends it, then run this again"
     )
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, or_, sele
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner import quarantine, schema
+from tsm2_tune.tuner.addresses import command_on
 from tsm2_tune.tuner.trial import Outcome
 
 MOST_PARAMETERS = 500  # of a statement: SQLite takes 999 and more
@@ -49,7 +50,7 @@ def named(
         found |= {row.id: row.outcome for row in connection.execute(both.where(column.id.in_(part)))}
     missing = sorted(set(trials) - set(found))
     if missing:
-        raise InputError(f"no trial {missing[0]} in {path}: tsm2-tune show lists them")
+        raise InputError(f"no trial {missing[0]} in {path}: {command_on('show', path)} lists them")
     which: list[ColumnElement[bool]] = [column.outcome.in_([one.value for one in outcomes])] if outcomes else []
     which += [] if device is None else [column.device_name == device]
     if which:

@@ -24,6 +24,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner.addresses import command_on
 from tsm2_tune.tuner.checks import probe_checks
 from tsm2_tune.tuner.database import Database, fetched
 from tsm2_tune.tuner.domains import MOST_DETAIL, Row, checked
@@ -216,7 +217,8 @@ def forgive(database: Database, digest: str, device_name: str | None) -> int:
     with database.transaction(writes=True) as connection:
         count = connection.execute(delete(schema.quarantine).where(*which)).rowcount
     if not count and digest != ALL:
-        raise InputError(f"no quarantined kernel {digest} in {database.path}: tsm2-tune quarantine lists them")
+        path = str(database.path)
+        raise InputError(f"no quarantined kernel {digest} in {path}: {command_on('quarantine', path)} lists them")
     return count
 
 

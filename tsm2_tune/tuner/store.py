@@ -31,7 +31,7 @@ from tsm2_tune.tuner import (
     superseding,
 )
 from tsm2_tune.tuner.adding import Kept
-from tsm2_tune.tuner.addresses import Address, is_bundled, place_of
+from tsm2_tune.tuner.addresses import Address, command_on, is_bundled, place_of
 from tsm2_tune.tuner.best_view import Among
 from tsm2_tune.tuner.brief import CurrentTrial, TrialLine
 from tsm2_tune.tuner.claims import Claims
@@ -315,7 +315,9 @@ class Store:
         """Everything about one trial. Raise InputError if there is none of this number."""
         with self._database.transaction() as connection:
             if adding.found(connection, schema.trial, {"id": trial_id}) is None:
-                raise InputError(f"no trial {trial_id} in {self.path}: tsm2-tune show lists them")
+                raise InputError(
+                    f"no trial {trial_id} in {self.path}: {command_on('show', str(self.path))} lists them"
+                )
             with stored.reading(trial_id):
                 return records.trial_record(connection, trial_id)
 

@@ -10,6 +10,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.runtime.elements import SAME
 from tsm2_tune.runtime.winners import Winner
+from tsm2_tune.tuner.addresses import command_on
 from tsm2_tune.tuner.export.between import verified_in_full, with_between
 from tsm2_tune.tuner.export.known import VendorElsewhere, known_of, vendor_between
 from tsm2_tune.tuner.export.module import winner
@@ -33,7 +34,9 @@ def pack_of(
     rows = [row for row in store.best(device=device) if not kinds or (row.dtype, row.op) in kinds]
     if not rows:
         asked = problems[0].text if problems else device
-        raise InputError(f"{store.path} has no kernel for {asked}: tsm2-tune best shows what it has")
+        raise InputError(
+            f"{store.path} has no kernel for {asked}: {command_on('best', str(store.path))} shows what it has"
+        )
     rows = with_between(store, lambda sentence: None, verified_in_full(rows, tell))
     winning = store.winning(rows)
     known, fastest = known_of(store, winning), vendor_between(store, winning, of_gemm=False)

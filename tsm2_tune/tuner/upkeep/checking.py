@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, and_, distinct, exists, func, 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import forgetting, layout, migrations, quarantine, schema, stamps, stored
-from tsm2_tune.tuner.addresses import Address, tune_first
+from tsm2_tune.tuner.addresses import Address, command_on, tune_first
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database, code_of
 from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
@@ -100,7 +100,7 @@ def _in_file(database: Database, version: int) -> Iterator[Finding]:
     except StoreError as error:
         yield _refusal("layout", path, error)
     if version < migrations.version():
-        remedy = "tsm2-tune db migrate brings it to that, as does the next command that opens it"
+        remedy = f"{command_on('db migrate', path)} brings it to that, as does the next command that opens it"
         yield note("schema", f"{version}, older than this version's {migrations.version()}", remedy=remedy)
     try:
         with database.transaction() as connection:
@@ -138,7 +138,7 @@ def _in_rows(database: Database) -> Iterator[Finding]:
         except StoreError as error:
             yield _refused(error)
             return
-        yield from _contradictions(connection)
+        yield from _contradictions(connection, str(database.path))
     otherwise, trials, times = Counter[str](), 0, 0
     for device, asked in every:
         try:
@@ -175,10 +175,10 @@ def _refused(error: StoreError) -> Finding:
     return problem("row", f"{found})", remedy=remedy)
 
 
-def _contradictions(connection: Connection) -> Iterator[Finding]:
+def _contradictions(connection: Connection, path: str) -> Iterator[Finding]:
     for what, is_so in CONTRADICTIONS.items():
         for number in connection.execute(select(TRIAL.id).where(is_so).order_by(TRIAL.id)).scalars():
-            yield problem("trial", f"trial {number} {what}", remedy=f"tsm2-tune forget {number}")
+            yield problem("trial", f"trial {number} {what}", remedy=command_on(f"forget {number}", path))
     is_doubled = or_(*(func.count(distinct(one)) > 1 for one in (TIME.run_id, TIME.cache, TIME.final)))
     of_final = (TRIAL.device_name, TRIAL.problem_id, TIME.round)
     finals = select(*of_final).join(schema.measurement, TIME.trial_id == TRIAL.id).where(TIME.round > 0)
@@ -232,7 +232,7 @@ def _of_the_future(database: Database) -> Iterator[Finding]:
 
 def _needed_by_nothing(database: Database) -> Iterator[Finding]:
     claims = select(func.count()).select_from(schema.claim)
-    remedy = "tsm2-tune db vacuum removes them"
+    remedy = f"{command_on('db vacuum', str(database.path))} removes them"
     with database.transaction() as connection:
         for table, is_unused in forgetting.UNUSED.items():
             count = connection.execute(select(func.count()).select_from(table).where(is_unused)).scalar_one()
