@@ -1,4 +1,4 @@
-"""Databases to report on, with texts that are no texts to whoever trusts them, and pages as a parser sees them."""
+"""Databases to report on, with hostile and long texts, and pages as an HTML parser reads them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ def hostile_run() -> TuningRun:
 
 
 def tried(path: Path, run: TuningRun | None = None, scale: float = 1.0) -> Path:
-    """A database with two searches, one of which has a failure; in that one the vendor is faster.
+    """Add two searches to a database. In one of them a trial failed, and the vendor is faster.
 
-    `scale` multiplies times, and the vendor's twice: on several devices it stands otherwise beside the winners. What
-    the database has already stays.
+    Times are multiplied by `scale`, the vendor's by its square, so that gains differ from device to device.
     """
     if path.exists():
         _try(path, run or hostile_run(), scale)
@@ -88,7 +87,8 @@ def long_names(path: Path) -> Path:
     second = replace(run, identity=replace(run.identity, name=f"{LONG_DEVICE} MIG 1g.24gb"))
     with Store.open(path, create=True) as store:
         for one in (run, second):
-            store.add_trial(one, trial(123_456.7, config, problem=problem))
+            of_search = {"strategy": "optuna:nsgaii", "space_configurations": 1_000_000}
+            store.add_trial(one, trial(123_456.7, config, problem=problem, **of_search))
             vendor = vendor_measurement(98_765.4, "cublasLtMatmul #128")
             times = final((config, 123_456.7), problem=problem, vendor=(vendor,))
             store.add_final(one, times, [config.family], trial().basis)
@@ -105,7 +105,7 @@ class Element:
     text: str = ""  # its own
 
     def all(self, name: str) -> list[Element]:
-        """Those of this name in it, at any depth."""
+        """Return the elements of this name in it, at any depth."""
         return [one for child in self.inside for one in (*([child] if child.name == name else []), *child.all(name))]
 
     def whole_text(self) -> str:
@@ -113,7 +113,7 @@ class Element:
 
 
 class Page(HTMLParser):
-    """The tree of a page; AssertionError where it is none."""
+    """The tree of a page; AssertionError if an element is not closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -139,7 +139,7 @@ class Page(HTMLParser):
         self._open[-1].text += data
 
     def elements(self) -> list[Element]:
-        """All of them."""
+        """Return all elements."""
         found = [self.root]
         for one in found:
             found.extend(one.inside)

@@ -208,7 +208,7 @@ def test_the_page_shows_the_completeness_of_searches(own: Contents) -> None:
     rows = completeness.table(completeness.coverages(convergence.by_search(known)[0])).rows
     assert [row[-1] for row in rows] == ["--max-trials", "interrupted, or not stored"]
     text = page_of(replace(own, trials=tuple(known))).root.whole_text()
-    assert "Configurations tried: 10 of 1,842 (0.5 %) in 2 searches, of which 1 tried all." in text
+    assert "Configurations tried: 10 of 1,842 (0.5429 %) in 2 searches, of which 1 tried all." in text
     assert "Completeness of each search" in text
     assert "1,840" in text
     assert "Completeness" not in page_of(own).root.whole_text()  # of an older schema

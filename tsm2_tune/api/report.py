@@ -1,4 +1,4 @@
-"""A page on what is stored."""
+"""The report: a page on what a database holds."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _page(
 
 
 def _nothing(selection: Selection, store: Store, every: Sequence[TrialLine]) -> str:
-    """A sentence on that nothing stored is of the selection."""
+    """Return a sentence that nothing stored is of the selection."""
     if not every:
         return f"{store.path} has no trial yet: {tune_first(str(store.path))}"
     return selection.none_of("trial", [(Problem.parse(line.problem), line.cache) for line in every], store.path)

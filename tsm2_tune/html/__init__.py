@@ -1,1 +1,1 @@
-"""The page that `tsm2-tune report` writes: what is read of a database, what is drawn of it, and how it looks."""
+"""The HTML page that `tsm2-tune report` writes: reading a database, drawing charts and tables, and their style."""

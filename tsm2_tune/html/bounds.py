@@ -1,4 +1,4 @@
-"""How much of a database a page holds, so that it opens quickly, and how what is left out is chosen."""
+"""Bounds on how much of a database a page holds, so that it opens quickly, and the choice of what is kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_CHARACTERS = 500  # of a text in a cell
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
-    """The items by their keys, in the order in which these come first."""
+    """Return the items with equal keys together, in the order in which the keys first occur."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -26,7 +26,7 @@ def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
 
 
 def share(sizes: Sequence[int], most: int) -> int:
-    """How many each group may keep, so that all together are at most so many; at least one."""
+    """Return how many items each group may keep so that all groups together keep at most `most`; at least one."""
     low, high = 1, max([1, *sizes])
     while low < high:
         middle = (low + high + 1) // 2
@@ -38,13 +38,13 @@ def share(sizes: Sequence[int], most: int) -> int:
 
 
 def first_of_each(groups: Sequence[Sequence[T]], most: int) -> list[T]:
-    """The first ones of each group, equally many where groups are large enough; so many together at the most."""
+    """Return the first items of each group, equally many of each large group, at most `most` in all."""
     each = share([len(group) for group in groups], most)
     return [item for group in groups for item in group[:each]][:most]
 
 
 def spread_of_each(groups: Sequence[Sequence[T]], most: int) -> list[T]:
-    """The same, but evenly over each group, its first and last included."""
+    """Return items spread evenly over each group, with its first and last, at most `most` in all."""
     each = share([len(group) for group in groups], most)
     return [item for group in groups for item in _spread(group, each)][:most]
 
@@ -56,14 +56,14 @@ def _spread(group: Sequence[T], most: int) -> Sequence[T]:
 
 
 def cut(text: str) -> str:
-    """The text, or its beginning with a word on how much is left out."""
+    """Return the text. If it is too long, return its beginning and the number of characters left out."""
     if len(text) <= MOST_CHARACTERS:
         return text
     return f"{text[:MOST_CHARACTERS]}… ({len(text) - MOST_CHARACTERS} more characters)"
 
 
 def left_out(what: str, kept: int, total: int, which: str) -> str:
-    """A sentence on what is left out; empty where nothing is."""
+    """Return a sentence on what is left out, or an empty text if nothing is."""
     if kept >= total:
         return ""
     return f"{kept:,} of {total:,} {what}: {which}. The command's options choose others."

@@ -22,7 +22,8 @@ CONFIG: Spec = {
         "labelColor": INK, "titleColor": INK, "domainColor": INK, "tickColor": INK, "gridColor": INK,
         "gridOpacity": 0.13, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500, "labelLimit": 300,
     },
-    "legend": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12, "labelLimit": 400},
+    "legend": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12, "labelLimit": 400,
+               "symbolBaseFillColor": INK, "symbolBaseStrokeColor": INK},
     "range": {"category": list(COLOURS)},
     "point": {"filled": True, "size": 45},
 }  # fmt: skip
@@ -38,7 +39,7 @@ def _log(name: str, title: str) -> Spec:
 
 
 def _told(*fields: tuple[str, str]) -> list[Spec]:
-    """A tooltip of these fields with their titles; numbers have four digits."""
+    """Return a tooltip of these fields with their titles. Numbers have four digits."""
     texts = {
         "problem",
         "config",
@@ -71,7 +72,7 @@ def _spec(height: int, **parts: Any) -> Spec:
 
 
 def _ratio(name: str, title: str, rows: Sequence[Spec]) -> Spec:
-    """A logarithmic axis of the field, which is a ratio, with ticks that are easily read."""
+    """Return a logarithmic axis of a field that is a ratio, with ticks at round values."""
     least, most = min(row[name] for row in rows), max(row[name] for row in rows)
     steps = (1, 2, 5) if most / least > WIDE else (1, 1.1, 1.2, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
     ticks = [float(f"{step * 10.0**power:.6g}") for power in range(-4, 7) for step in steps]
@@ -79,7 +80,7 @@ def _ratio(name: str, title: str, rows: Sequence[Spec]) -> Spec:
 
 
 def _chosen(name: str, label: str, options: Sequence[str]) -> Spec:
-    """A parameter that a reader chooses from a list above the chart, if there are several values."""
+    """Return a parameter. If it has several values, the reader chooses one from a list above the chart."""
     if len(options) == 1:
         return {"name": name, "value": options[0]}
     return {"name": name, "value": options[0], "bind": {"input": "select", "options": list(options), "name": label}}
@@ -93,7 +94,7 @@ _GAIN_TOLD = _told(
 
 
 def gains(rows: Sequence[Spec]) -> Spec:
-    """How many times as fast as the vendor: a line each where problems are few and of one device, else dots."""
+    """Return a chart of x cuBLAS: a line for each problem if they are few and of one device, else a dot for each."""
     several = len({row["device"] for row in rows}) > 1
     if several or len(rows) > MOST_BARS:
         dots: Spec = {
@@ -106,7 +107,8 @@ def gains(rows: Sequence[Spec]) -> Spec:
             },
         }
         if several:
-            dots["encoding"]["shape"] = _field("device", "device", "nominal")
+            above = {"orient": "top", "direction": "vertical"}  # names of devices are long
+            dots["encoding"]["shape"] = _field("device", "device", "nominal", legend=above)
         return _spec(320, data={"name": "gains"}, layer=[{**_AT_ONE, "encoding": {"y": {"datum": 1}}}, dots])
     y = _field("problem", "", "nominal", sort=None)
     bar = {"y": y, "x": _ratio("x", "x cuBLAS", rows), "color": _field("dtype", "element type", "nominal")}
@@ -119,7 +121,7 @@ def gains(rows: Sequence[Spec]) -> Spec:
 
 
 def roofline(rows: Sequence[Spec]) -> Spec:
-    """Rates over intensities of the chosen device and element type, below the ceilings."""
+    """Return a chart of rates over arithmetic intensities with ceilings, for a chosen device and element type."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["dtype"]] = counts.get(row["dtype"], 0) + 1
@@ -156,7 +158,7 @@ def roofline(rows: Sequence[Spec]) -> Spec:
 
 
 def convergence(names: Sequence[str]) -> Spec:
-    """The best time so far of all searches, the chosen one before the others."""
+    """Return a chart of the best time so far in each search. The chosen search is drawn in front."""
     at = {
         "x": _field("at", "trials, or seconds", axis=COUNTS),
         "y": _log("over", "best so far / best of the search"),
@@ -178,7 +180,7 @@ def convergence(names: Sequence[str]) -> Spec:
 
 
 def heat_map() -> Spec:
-    """A cell for each pair of values; the page fills in the cells, the tunables and how many rows high it is."""
+    """Return a heat map with a cell for each pair of values. The page sets its data, axis titles and height."""
     axis = {"labelAngle": 0, "labelOverlap": True}
     at = {
         "x": _field("x_value", "", "ordinal", sort={"field": "x_place"}, axis=axis),
@@ -199,7 +201,7 @@ def heat_map() -> Spec:
 
 
 def comparison(rows: Sequence[Spec]) -> Spec:
-    """The other's time over the first's, a dot for each shared problem."""
+    """Return a chart of the other's time over the first's, with a dot for each shared problem."""
     told = _told(
         ("problem", "problem"),
         ("other", "other"),

@@ -1,4 +1,4 @@
-"""Winners beside those of another database or device, problem by problem."""
+"""Winners compared with those of another database or device, problem by problem."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two sides, by the problems that both have in the same state of the L2."""
+    """Two sides and the problems that both measured in the same state of the L2."""
 
     first: Side
     other: Side
@@ -34,24 +34,24 @@ class Comparison:
 
     @property
     def mean(self) -> float:
-        """The geometric mean of the other's time over the first's."""
+        """The geometric mean of the other's times over the first's."""
         return math.exp(sum(math.log(factor(pair)) for pair in self.pairs) / len(self.pairs))
 
 
 def factor(pair: tuple[BestRow, BestRow]) -> float:
-    """The other's time over the first's: above 1 the first is faster."""
+    """Return the other's time over the first's. Above 1, the first is faster."""
     return pair[1].median_us / pair[0].median_us
 
 
 def sides(name: str, winners: Sequence[BestRow]) -> list[Side]:
-    """One for each device of the database, that with most winners first."""
+    """Return a side for each device of the database, the one with most winners first."""
     counts = Counter(row.device for row in winners)
     devices = sorted(counts, key=lambda one: (-counts[one], one))
     return [Side(f"{device} ({name})", tuple(row for row in winners if row.device == device)) for device in devices]
 
 
 def comparisons(every: Sequence[Side]) -> list[Comparison]:
-    """The first side with each of the next ones that share a problem with it."""
+    """Compare the first side with each of the next ones that share a problem with it."""
     if not every:
         return []
     first, *others = every
@@ -77,7 +77,7 @@ def sentence(one: Comparison) -> str:
 
 
 def dots(found: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """A dot for each shared problem of each comparison."""
+    """Return a dot for each shared problem of each comparison."""
     return [
         {
             "other": one.other.name,
@@ -93,7 +93,7 @@ def dots(found: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def table(one: Comparison) -> Table:
-    """A row for each shared problem."""
+    """Return a table with a row for each shared problem."""
     rows = tuple(
         (
             ours.problem.text,

@@ -9,7 +9,7 @@ from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.html.bounds import MOST_PROBLEMS, left_out
 from tsm2_tune.html.convergence import name_of
 from tsm2_tune.html.reading import TrialRow
-from tsm2_tune.html.tables import Table, count, fixed
+from tsm2_tune.html.tables import Table, count, rounded
 from tsm2_tune.tuner.search import Why
 
 ENDED: Mapping[str | None, str] = {Why.MAX_TRIALS: "--max-trials", Why.BUDGET: "--budget", Why.GAIN: "--gain"}
@@ -49,7 +49,7 @@ def sentence(found: Sequence[Coverage], searches: int) -> str:
         return ""
     tried, configurations = sum(one.tried for one in found), sum(one.configurations for one in found)
     whole = sum(one.tried == one.configurations for one in found)
-    said = f"Configurations tried: {tried:,} of {configurations:,} ({100 * tried / configurations:.1f} %)"
+    said = f"Configurations tried: {tried:,} of {configurations:,} ({rounded(100 * tried / configurations).text} %)"
     said += f" in {len(found):,} searches, of which {whole:,} tried all."
     if len(found) < searches:
         said += f" How many configurations there are is not known for {searches - len(found):,} more."
@@ -57,13 +57,13 @@ def sentence(found: Sequence[Coverage], searches: int) -> str:
 
 
 def table(found: Sequence[Coverage]) -> Table:
-    """Return a row for each search."""
+    """Return a table with a row for each search."""
     rows = tuple(
         (
             one.search,
             count(one.tried),
             count(one.configurations),
-            fixed(100 * one.tried / one.configurations, 1),
+            rounded(100 * one.tried / one.configurations),
             ENDED.get(one.ended, one.ended or "interrupted, or not stored"),
         )
         for one in found[:MOST_PROBLEMS]

@@ -1,4 +1,4 @@
-"""How each search came to its best time: by trials and by seconds."""
+"""The trials and seconds that each search took to find its best time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEAR = 1.05  # of the best time
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The best time so far."""
+    """The best time after some trials."""
 
     trials: int  # that had ended
     seconds: float  # that they had taken
@@ -24,7 +24,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How the best time of a search fell."""
+    """The best time so far over the trials of a search."""
 
     name: str
     steps: tuple[Step, ...]  # where the best time changes, and the end
@@ -70,7 +70,7 @@ def searches(groups: Sequence[Sequence[TrialRow]]) -> tuple[list[Search], str]:
 
 
 def _search(group: Sequence[TrialRow]) -> Iterator[Search]:
-    """The search of these trials, if one of them has a time."""
+    """Yield the search of these trials, if one of them has a time."""
     steps, seconds = list[Step](), 0.0
     for number, one in enumerate(group, 1):
         seconds += one.total_seconds
@@ -82,7 +82,7 @@ def _search(group: Sequence[TrialRow]) -> Iterator[Search]:
 
 
 def lines(found: Sequence[Search]) -> list[dict[str, Any]]:
-    """The steps of all searches, each time also as a multiple of its search's best."""
+    """Return the steps of all searches, with each time also as a multiple of its search's best."""
     return [
         {
             "search": search.name,
@@ -97,7 +97,7 @@ def lines(found: Sequence[Search]) -> list[dict[str, Any]]:
 
 
 def table(found: Sequence[Search]) -> Table:
-    """A row for each search."""
+    """Return a table with a row for each search."""
     rows = []
     for search in found:
         best = next(step for step in search.steps if step.best_us == search.best_us)

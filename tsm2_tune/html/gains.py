@@ -1,4 +1,4 @@
-"""What was gained over the vendor: in sentences, by element type, by problem, and where it was lost."""
+"""Gains and losses over the vendor, in sentences and tables by device, element type and problem."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSE = 0.03  # a difference from the vendor that is called none
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How some winners stand beside the vendor."""
+    """Some winners compared with the vendor."""
 
     winners: int
     compared: int  # with a right answer of the vendor's
@@ -38,7 +38,7 @@ class Gain:
 
 
 def gain_of(winners: Sequence[BestRow]) -> Gain:
-    """Of at least one winner."""
+    """Compare these winners, at least one, with the vendor."""
     factors = [row.x_cublas for row in winners if row.x_cublas is not None]
     faster, slower = sum(one > 1 + CLOSE for one in factors), sum(one < 1 - CLOSE for one in factors)
     return Gain(
@@ -57,7 +57,7 @@ def gain_of(winners: Sequence[BestRow]) -> Gain:
 
 
 def sentence(device: str, gain: Gain) -> str:
-    """What was gained on the device."""
+    """Return a sentence on the gain on the device."""
     problems = f"{gain.winners:,} problem{'s' if gain.winners != 1 else ''}"
     floor = f"The median winner reaches {gain.percent_of_floor:.0f} % of the floor."
     if gain.mean is None:
@@ -74,7 +74,7 @@ def sentence(device: str, gain: Gain) -> str:
 
 
 def by_type(winners: Sequence[BestRow]) -> Table:
-    """A row for each device and element type."""
+    """Return a table with a row for each device and element type."""
     rows = list[tuple[Cell, ...]]()
     for group in sorted(grouped(winners, lambda row: (row.device, row.dtype)), key=lambda one: one[0].dtype):
         gain = gain_of(group)
@@ -97,7 +97,7 @@ def by_type(winners: Sequence[BestRow]) -> Table:
 
 
 def lost(winners: Sequence[BestRow]) -> Table:
-    """Where the vendor is faster by more than CLOSE, the largest loss first."""
+    """Return a table of problems that the vendor computes faster by more than CLOSE, the largest loss first."""
     losses = sorted((row for row in winners if row.x_cublas is not None and row.x_cublas < 1 - CLOSE), key=_factor)
     rows = tuple(
         (
@@ -121,7 +121,7 @@ def _factor(row: BestRow) -> float:
 
 
 def dots(winners: Sequence[BestRow]) -> list[dict[str, Any]]:
-    """A dot for each winner that is compared: its rank among those of its device, the largest gain first."""
+    """Return a dot for each winner compared with the vendor, with its rank on its device, the largest gain first."""
     found = []
     for group in grouped((row for row in winners if row.x_cublas is not None), lambda row: row.device):
         for rank, row in enumerate(sorted(group, key=_factor, reverse=True), 1):
@@ -132,19 +132,22 @@ def dots(winners: Sequence[BestRow]) -> list[dict[str, Any]]:
 
 
 def best_by_shape(winners: Sequence[BestRow]) -> Table:
-    """A row for each winner."""
+    """Return a table with a row for each winner."""
     rows = tuple(_best_cells(row) for row in winners[:MOST_WINNERS])
     heads = (
         "problem", "device", "L2", "configuration", "median us", "spread %", "% of floor", "cuBLAS us", "x cuBLAS",
         "ties", "state",
     )  # fmt: skip
     note = left_out("winners", len(rows), len(winners), "the first ones by device, op, type and shape")
-    return Table(
-        "The fastest verified configuration of each problem", heads, rows, is_sortable=True, note=note
-    ).without_one("device")
+    caption = "The fastest verified configuration of each problem"
+    table = Table(caption, heads, rows, is_sortable=True, note=note).without_one("device")
+    return table if any(map(state_text, winners)) else table.without_one("state")
 
 
 def _best_cells(row: BestRow) -> tuple[Cell, ...]:
+    vendor = fixed(row.vendor_us, 1)
+    if row.vendor_us is not None and not row.vendor_right:
+        vendor = Number(row.vendor_us, f"{vendor.text} (wrong)")
     return (
         row.problem.text,
         row.device,
@@ -153,7 +156,7 @@ def _best_cells(row: BestRow) -> tuple[Cell, ...]:
         fixed(row.median_us, 1),
         fixed(spread_percent(row), 1),
         fixed(row.percent_of_floor, 1),
-        Number(row.vendor_us, texts.vendor_us(row)),
+        vendor,
         fixed(row.x_cublas, 2),
         count(row.ties),
         state_text(row),
@@ -161,7 +164,7 @@ def _best_cells(row: BestRow) -> tuple[Cell, ...]:
 
 
 def devices(runs: Sequence[TuningRun], winners: Sequence[BestRow], ended: Mapping[str, Sequence[str]]) -> Table:
-    """A row for each device: its tools, ceilings and when it was tuned; `ended` are times of trials."""
+    """Return a table with each device's tools, ceilings and dates. `ended` has the end times of its trials."""
     rows = list[tuple[Cell, ...]]()
     for run in runs:
         one = run.identity
@@ -189,12 +192,12 @@ def devices(runs: Sequence[TuningRun], winners: Sequence[BestRow], ended: Mappin
 
 
 def _days(times: Sequence[str]) -> str:
-    """From the first to the last of these times, in days."""
+    """Return the first and the last date of these times."""
     return " to ".join(dict.fromkeys((min(times)[:10], max(times)[:10]))) if times else "-"
 
 
 def outcomes(counted: Mapping[str, int]) -> Table:
-    """How all trials ended."""
+    """Return a table of the outcomes of all trials."""
     total = sum(counted.values())
     rows = tuple(
         (name, count(number), fixed(100 * number / total, 1)) for name, number in Counter(counted).most_common()

@@ -1,4 +1,4 @@
-"""Times over two tunables of a family: the page takes the least over all others."""
+"""Data of heat maps: the least time for each pair of values of two tunables of a family."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tsm2_tune.html.bounds import MOST_OF_MAPS, grouped, left_out
 from tsm2_tune.html.reading import TrialRow
 
 LEAST_TRIALS = 4  # of a map
-UNSET = "-"  # a tunable that the configuration has not, as of a version before
+UNSET = "-"  # a tunable that an older version's configuration lacks
 
 
 def maps(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
-    """For each problem and family that has two tunables with several values: its trials, compactly, those with most
-    trials first; and what is left out.
+    """Return the maps, those with most trials first, and a sentence on what is left out.
 
-    A map has a name, `us` and, for each tunable, its values in order and at which of them each trial is.
+    There is a map for each problem and family of which two tunables have several values. It has a name, the trials'
+    times as `us` and, for each tunable, its values in order and the place of each trial's value among them.
     """
     timed = [one for one in trials if one.is_compared]
     groups = grouped(timed, lambda one: (one.device, one.problem, one.cache, one.family))
@@ -35,7 +35,7 @@ def maps(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
 
 
 def _varied(group: Sequence[TrialRow]) -> list[str]:
-    """Names of the tunables that have several values, those with most values first."""
+    """Return the names of tunables with several values, those with most values first."""
     names = dict.fromkeys(name for one in group for name in one.tunables)
     counts = {name: len({one.tunables.get(name, UNSET) for one in group}) for name in names}
     return sorted((name for name in names if counts[name] > 1), key=lambda name: -counts[name])
@@ -56,5 +56,5 @@ def _map(group: Sequence[TrialRow], varied: Sequence[str]) -> dict[str, Any]:
 
 
 def _in_order(value: int | str) -> tuple[bool, int, str]:
-    """Numbers before words."""
+    """Return a key that sorts numbers before words."""
     return (isinstance(value, str), value if isinstance(value, int) else 0, str(value))

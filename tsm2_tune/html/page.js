@@ -31,9 +31,9 @@ function add(parent, name, text, className) {
   return element;
 }
 
-// A text whose lines may break behind commas, as those of configurations.
+// A text whose lines may break after colons and commas, as those of configurations.
 function addText(parent, text) {
-  String(text).split(/(?<=,)/).forEach((part, place) => {
+  String(text).split(/(?<=[,:])/).forEach((part, place) => {
     if (place) add(parent, "wbr");
     parent.append(part);
   });

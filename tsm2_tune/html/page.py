@@ -1,10 +1,11 @@
-"""Contents of databases -> the page."""
+"""Make the page from the contents of databases."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart with what it says to those who do not see it; its numbers stand in the tables of its section."""
+    """A chart with a text for readers who do not see it. Its numbers are in the tables of its section."""
 
     name: str
     label: str
@@ -43,7 +44,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and what stands below it."""
+    """A heading and everything below it."""
 
     name: str
     title: str
@@ -55,7 +56,7 @@ class Section:
 
     @property
     def is_list(self) -> bool:
-        """Whether the script makes a table of it that can be searched."""
+        """Whether the page's script makes a searchable table of it."""
         return "rows" in self.rest
 
 
@@ -63,7 +64,7 @@ def page(
     own: Contents, others: Sequence[Contents], *, written_at: str, version: str, library: str, title: str = "",
     note: str = "",
 ) -> str:  # fmt: skip
-    """The page of a database and of those that it is compared with; `library` is the JavaScript that draws charts."""
+    """Return the page of a database compared with others. `library` is the JavaScript that draws charts."""
     sections = tuple(one for one in sections_of(own, others) if one is not None)
     drawn = {
         one.chart.name: {"spec": one.chart.spec, "data": one.chart.data} for one in sections if one.chart is not None
@@ -81,7 +82,6 @@ def page(
             written_at=written_at,
             version=version,
             sections=sections,
-            wbr=Markup("<wbr>"),
             style=Markup(_file("page.css")),
             data=htmlsafe_json_dumps({"charts": drawn, **rest}, dumps=_compact),
             scripts=[Markup(one) for one in scripts],
@@ -91,7 +91,7 @@ def page(
 
 
 def sections_of(own: Contents, others: Sequence[Contents]) -> list[Section | None]:
-    """All sections, of which those are None that have nothing to say."""
+    """Return all sections; None for each that would be empty."""
     return [
         _summary(own),
         _best(own),
@@ -226,9 +226,16 @@ def _said(*sentences: str) -> tuple[str, ...]:
 @cache
 def _environment() -> Environment:
     loader = PackageLoader("tsm2_tune", "html")
-    return Environment(
+    environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["breakable"] = _breakable
+    return environment
+
+
+def _breakable(text: str) -> Markup:
+    """Return the text as HTML whose lines may break after its colons and commas. page.js does the same."""
+    return Markup("<wbr>").join(re.split("(?<=[,:])(?!$)", text))
 
 
 def _file(name: str) -> str:
@@ -240,10 +247,10 @@ def _compact(value: Any, **_: Any) -> str:
 
 
 def _safe(script: str) -> str:
-    """The script without what would end it in a page: in its texts and patterns this is the same."""
+    """Escape what would end the script in a page. Its strings and patterns keep their meaning."""
     return script.replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _digest(script: str) -> str:
-    """By which the page's policy lets it run, and no other."""
+    """Return the digest by which the page's policy allows this script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

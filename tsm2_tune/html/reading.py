@@ -1,4 +1,4 @@
-"""What a page needs of a database: its winners, all trials of the selection, and the last run on each device."""
+"""Read for a page the winners and trials of a selection, and the last run on each device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial, by its first measurement."""
+    """A trial with its first measurement."""
 
     id: int
     device: str
@@ -56,13 +56,13 @@ class TrialRow:
 
     @property
     def is_compared(self) -> bool:
-        """Whether it has a time that may stand beside others: this version makes the same kernel."""
+        """Whether its time can be compared with others: this version makes the same kernel."""
         return self.median_us is not None and not self.is_superseded
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What was read of one database."""
+    """The contents of one database."""
 
     name: str  # of its file
     runs: tuple[TuningRun, ...]  # the last one on each device
@@ -71,9 +71,9 @@ class Contents:
 
 
 def contents(store: Store, device: str | None, is_chosen: Callable[[Problem], bool], cache: Cache | None) -> Contents:
-    """What the database has of this device, the chosen problems and this state of the L2; None is any of them.
+    """Read the results of this device, the chosen problems and this state of the L2; None is any of them.
 
-    StoreError where it is not as this version stores it.
+    Raise StoreError if a row is not as this version stores it.
     """
     devices = [one for one in store.devices() if device in (None, one)]
     winners = [row for row in store.best(device=device, cache=cache) if is_chosen(row.problem)]
@@ -86,7 +86,7 @@ def contents(store: Store, device: str | None, is_chosen: Callable[[Problem], bo
 
 
 def _trials(store: Store) -> Iterator[TrialRow]:
-    """Every trial, in the order they were stored."""
+    """Yield every trial in the order stored."""
     times = [schema.measurement.c[name] for name in TIMES]
     query = (
         select(*(schema.trial.c[name] for name in SHOWN), *stored.PROBLEM_KEY, *times)
@@ -107,7 +107,7 @@ _COLUMNS = (
 
 
 def _trial(row: Row, known: dict[tuple[object, ...], Problem]) -> TrialRow:
-    """The trial in a row; `known` are problems by their columns, which are made once."""
+    """Return the trial in a row. `known` caches problems by their columns."""
     with stored.reading(row["id"]):
         values = checked(row, _COLUMNS)
         key = tuple(values[name] for name in ("m", "n", "k", "dtype", "op"))

@@ -1,4 +1,4 @@
-"""Trials in a roofline: operations for each byte, and the rate that was reached, below the device's ceilings."""
+"""Points of a roofline: arithmetic intensity and rate of trials, winners and cuBLAS, and the device's ceilings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARGIN = 2.0  # of the axis beside the outermost points
 
 
 def points(trials: Sequence[TrialRow], winners: Sequence[BestRow]) -> tuple[list[dict[str, Any]], str]:
-    """A point for each trial with a time, for each winner and for the vendor beside it; and what is left out."""
+    """Return a point for each timed trial, each winner and its vendor routine, and a sentence on what is left out."""
     timed = [one for one in trials if one.is_compared]
     kept = spread_of_each(_by_problem(timed), MOST_POINTS)
     note = left_out(
@@ -31,7 +31,7 @@ def points(trials: Sequence[TrialRow], winners: Sequence[BestRow]) -> tuple[list
 
 
 def _by_problem(timed: Sequence[TrialRow]) -> list[list[TrialRow]]:
-    """Trials of each device and problem, the fastest first."""
+    """Return the trials of each device and problem, the fastest first."""
     in_order = sorted(timed, key=lambda one: one.median_us or 0.0)
     return grouped(in_order, lambda one: (one.device, one.problem))
 
@@ -51,7 +51,7 @@ def _point(what: str, device: str, problem: Any, config: str, cache: str, us: fl
 
 
 def ceilings(runs: Sequence[TuningRun], drawn: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Three points of each device's roofline for each element type that is drawn: left, ridge and right."""
+    """Return three points of each device's roofline for each element type drawn: left, ridge and right."""
     found = []
     for run in runs:
         rates, read = dict(run.ceilings.gflops), run.ceilings.read_gbytes_per_s
@@ -66,7 +66,7 @@ def ceilings(runs: Sequence[TuningRun], drawn: Sequence[dict[str, Any]]) -> list
 
 
 def table(trials: Sequence[TrialRow], runs: Sequence[TuningRun]) -> Table:
-    """A row for each problem: how fast its trials were, and how fast the ceilings let them be."""
+    """Return a table with the rates of each problem's trials and the rate that the ceilings allow."""
     of_device = {run.identity.name: run.ceilings for run in runs}
     groups = _by_problem([one for one in trials if one.is_compared])
     rows = list[tuple[Cell, ...]]()

@@ -1,4 +1,4 @@
-"""A table of a page, and how numbers are written in its cells."""
+"""Tables of a page and the numbers in their cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A cell by whose value rows are sorted."""
+    """A cell with a number, which rows are sorted by."""
 
     value: float | None
     text: str
@@ -30,14 +30,14 @@ class Table:
 
     @property
     def numeric(self) -> tuple[bool, ...]:
-        """Whether each column is of numbers, which are aligned on the right."""
+        """Whether each column has numbers, which are aligned on the right."""
         return tuple(
             bool(self.rows) and all(isinstance(row[place], Number) for row in self.rows)
             for place in range(len(self.heads))
         )
 
     def without_one(self, head: str) -> Table:
-        """The table without the column of this head where all rows have one value there."""
+        """Return the table without the column of this head if all rows have the same value there."""
         place = self.heads.index(head)
         if len({row[place] for row in self.rows}) > 1:
             return self
@@ -46,12 +46,12 @@ class Table:
 
 
 def fixed(value: float | None, digits: int) -> Number:
-    """The number with so many digits after its point; a dash where there is none."""
+    """Return a cell with so many digits after the decimal point, or a dash for None."""
     return Number(value, "-" if value is None else f"{value:,.{digits}f}")
 
 
 def rounded(value: float | None) -> Number:
-    """The number with three significant digits."""
+    """Return a cell with three significant digits, or a dash for None."""
     if value is None:
         return Number(None, "-")
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 4

@@ -1,4 +1,4 @@
-"""The trials one by one, as many as a page holds."""
+"""The list of trials, as many as a page holds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADS = {  # titles of the columns, and whether they hold numbers
 
 
 def listed(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
-    """Trials of each problem and outcome, the fastest first; and what is left out."""
+    """Return trials of each problem and outcome, the fastest before others, and a sentence on what is left out."""
     in_order = sorted(trials, key=lambda one: (one.median_us is None, one.median_us or 0.0, one.id))
     groups = grouped(in_order, lambda one: (one.device, one.problem, one.cache, one.outcome))
     kept = sorted(first_of_each(groups, MOST_TRIALS), key=lambda one: one.id)
@@ -37,9 +37,7 @@ def listed(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
 
 
 def heads(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, bool]]:
-    """Those of the columns that say something: the device only where there are several, the strategy where any is
-    known.
-    """
+    """Return the columns to show: the device only if there are several, the strategy only if any is known."""
     told = {"device": len({row["device"] for row in rows}) > 1, "strategy": any(row["strategy"] for row in rows)}
     return {name: head for name, head in HEADS.items() if told.get(name, True)}
 
@@ -67,7 +65,7 @@ def _row(one: TrialRow) -> dict[str, Any]:
 
 
 def _why(one: TrialRow) -> str:
-    """Why it does not compete; empty where it does."""
+    """Return why the trial does not compete, or an empty text if it does."""
     said = [] if one.outcome == "ok" else [one.detail]
     if one.is_superseded:
         said.append("superseded: this version makes another kernel of it")
