@@ -68,7 +68,7 @@ class Architecture:
         return min(cores, issued / (1.5 if self.compute_capability >= (9, 0) else instructions))
 
     def fma_latency_clocks(self, dtype_name: str) -> float:
-        """Clocks from one FMA to another that needs its result."""
+        """Return the clocks from one FMA to another that needs its result."""
         latencies = {"f32": self.f32_latency_clocks, "f64": self.f64_latency_clocks}
         return latencies[dtype_named(dtype_name).sum.component.name]
 

@@ -72,7 +72,7 @@ def moved_us(candidate: Candidate, ceilings: Ceilings) -> Any:
 
 
 def on_their_way(candidate: Candidate, blocks: Any) -> Any:
-    """Bytes that the busiest multiprocessor has requested and not yet used, of so many blocks that are resident."""
+    """Return the bytes that the busiest multiprocessor has in flight, with so many blocks on the device."""
     busiest = -(-blocks // candidate.limits.sms) * candidate.launch.threads
     resident = candidate.occupancy.threads_per_sm
     threads = np.minimum(resident, busiest) if is_table(candidate) else min(resident, busiest)

@@ -42,7 +42,7 @@ def first_choices(
     limits: DeviceLimits,
     near: Iterable[Measured] | None = None,
 ) -> tuple[KernelConfig, ...]:
-    """Configurations of these families, best first, that their rules and the hardware's keep.
+    """Return the configurations of these families, best first, that their rules and the hardware's keep.
 
     Those come first that were measured for the problem itself. `near` are the measured problems that are asked;
     without it, those that the package brings.
@@ -112,7 +112,7 @@ def _is_same(one: Problem, other: Problem) -> bool:
 def _kept(
     family: Family[Any], configs: Sequence[KernelConfig], problem: Problem, limits: DeviceLimits
 ) -> list[tuple[KernelConfig, float]]:
-    """Those that the rules keep, with the model's times.
+    """Return those that the rules keep, with the model's times.
 
     Where that is none of them, since the device holds fewer blocks, the same with as many as it holds.
     """

@@ -143,7 +143,7 @@ def distance(problem: Problem, other: Problem) -> float:
 
 
 def _apart(one: int, other: int) -> float:
-    """How far one extent is away from the other."""
+    """Return how far one extent is away from the other."""
     smaller = one if one < other else other
     return abs(log(one / other)) * (PER_SMALL_EXTENT if smaller <= SMALL_EXTENT else PER_LARGE_EXTENT)
 

@@ -229,7 +229,7 @@ def _slopes(time: Callable[[Point], float], region: Region, point: Point) -> tup
 
 
 def unmodelled(problem: Problem) -> str | None:
-    """Why the paper's model says nothing of the problem; None if it does."""
+    """Return why the paper's model says nothing of the problem; None if it does."""
     if problem.dtype_name not in FMA_DTYPES:
         return f"it is of fused multiply-adds, in {', '.join(FMA_DTYPES)}"
     return None if problem.op == "nn" else "it is of A B with all three matrices column-major, op nn"

@@ -123,7 +123,8 @@ def _blocks_by_registers(limits: DeviceLimits, architecture: Architecture, regis
 
 
 def _blocks_in_partitions(limits: DeviceLimits, partitions: int, registers_per_warp: int, warps: int) -> int:
-    """Blocks that fit a register file split into `partitions`, where a warp lies wholly in one of them.
+    """Return the number of blocks that fit a register file split into `partitions`, where a warp lies wholly in one
+    of them.
 
     The launch check counts a block as if it used every partition alike, so its warps are rounded up.
     """

@@ -74,7 +74,8 @@ def _one_past_whole(periods: Periods, problem: Problem) -> list[tuple[int, int, 
 
 
 def long_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """Problems that have more than 16 bits of one extent, of turns along k (of each split), or of blocks of C.
+    """Return the problems that have more than 16 bits of one extent, of turns along k (of each split), or of blocks
+    of C.
 
     The others are few, or whole, so that loads are too. Where m or n is long and whole, k is two periods, and again
     one: some kernels are fast, or hold an operand, only where it is no longer. Each is of at most `most_products` in
@@ -128,9 +129,9 @@ def _just_past(past: int, period: int) -> tuple[int, int]:
 
 
 def deep_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """Those in which every split takes more turns along k than it has stages, by so many that each stage is the last
-    of one; and with a longer k than m and n are, one that lacks rows of a whole tile and one that lacks columns.
-    Each only where it is not too large.
+    """Return those in which every split takes more turns along k than it has stages, by so many that each stage is
+    the last of one; and with a longer k than m and n are, one that lacks rows of a whole tile and one that lacks
+    columns. Each only where it is not too large.
 
     Staged chunks are overwritten only in the first; and k taken for m or n shows only in the others. They lack more
     than a vector, so that what is read past the end of an operand is past what a host lets be read behind it.
@@ -166,7 +167,8 @@ def many_tile_problems(config: KernelConfig, problem: Problem, *, most_products:
 def launch_problems(
     config: KernelConfig, problem: Problem, *, most_products: float
 ) -> tuple[tuple[int, Problem], ...]:
-    """Splits, and a problem to be tried with them, for a kernel that may be started with any number of them.
+    """Return the splits, and a problem to be tried with them, for a kernel that may be started with any number of
+    them.
 
     They are 1 and few, one more than are added up at once or by one block, and the configuration's. With each a whole
     tile of C, of which every split has a part and the last of them a rest; and several tiles, of which all but a few
@@ -194,7 +196,7 @@ def launch_problems(
 
 
 def least_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
-    """Those in which one extent is 1, of a whole tile otherwise, and in which all are."""
+    """Return those in which one extent is 1, of a whole tile otherwise, and in which all are."""
     periods = family_named(config.family).periods(config, problem)
     m, n, k = periods.m, periods.n, periods.k
     if problem.is_gram:
@@ -227,7 +229,7 @@ def products_of(config: KernelConfig, problem: Problem) -> float:
 
 
 def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, Problem, Problem, Problem]:
-    """Problems for lines that are far apart in memory.
+    """Return the problems for lines that are far apart in memory.
 
     Of few elements; of a whole tile; of one and some more, along k whole vectors; and of several turns a split.
     """

@@ -91,7 +91,10 @@ VECTOR_HOLDS_AN_ELEMENT = Rule(
 
 
 def strides_fill_device(*of: str) -> Rule:
-    """Return the rule about blocks that stride over tiles. `of` are the tunables that decide a tile's rows."""
+    """Return the rule that blocks stride over rows only if the grid still fills the device.
+
+    `of` decide a tile's rows.
+    """
     return Rule(
         "grid-fills-device",
         "shape",
@@ -158,7 +161,7 @@ GUIDELINE_RULES = (
 
 
 def _registers_reachable(candidate: Candidate) -> bool:
-    """Return whether the bound on registers neither forces spills nor has no effect."""
+    """Return whether the bound on registers causes no spills and differs from what the compiler would use anyway."""
     min_blocks, resources = tunable(candidate, "min_blocks"), candidate.resources
     if min_blocks <= 1:
         return True

@@ -40,16 +40,16 @@ MOST_ADDERS = 16  # groups of a block's threads that add up splits
 
 
 def adders(*, threads: int, tile_bytes: int) -> int:
-    """Groups of a block's threads that share the splits' sums of a tile, each thread a vector of 16 bytes."""
+    """Return the number of thread groups that share the splits' sums of a tile, each thread a 16-byte vector."""
     return max(min(MOST_ADDERS, threads // max(tile_bytes // 16, 1)), 1)
 
 
-MOST_LOADS, FEW_LOADS = 16, 13  # of splits' sums, that a thread has on their way at once
+MOST_LOADS, FEW_LOADS = 16, 13  # loads of splits' sums that a thread has in flight
 REGISTERS_FOR_MOST = 80  # that a thread has anyway, in which those sums and their addresses have room
 
 
 def most_loads(registers: int) -> int:
-    """Loads of splits' sums that a thread of so many registers has on their way at once."""
+    """Loads of splits' sums that a thread of so many registers has in flight."""
     return MOST_LOADS if registers >= REGISTERS_FOR_MOST else FEW_LOADS
 
 
@@ -65,7 +65,7 @@ SMALL_K = 2**18  # up to which starting the kernel and adding up its sums take l
 
 
 def splits_of_few_chunks(k: int, *, block_k: int, stages: int, limits: DeviceLimits) -> list[int]:
-    """Splits of a small k, best first: as few rounds of chunks as the stages hold, then few sums.
+    """Return the splits of a small k, best first: as few rounds of chunks as the stages hold, then few sums.
 
     One block a multiprocessor at the most: a second one costs more in the last sums than it saves in rounds.
     """
@@ -89,7 +89,7 @@ def in_turns(lists: Iterable[Iterable[C]]) -> tuple[C, ...]:
 
 
 PREFERRED_SPLITS = 3  # of the best ones by the model
-ENOUGH_BYTES = 40 * 2**10  # on their way to a multiprocessor: Little's law
+ENOUGH_BYTES = 40 * 2**10  # in flight to a multiprocessor: Little's law
 REGISTERS_USED = 120  # a thread, where nothing bounds them and loads are to be ahead
 LIGHT = 2  # columns for each byte of an element, up to which memory alone decides
 UNEVEN = 0.4  # there, of what unequal shares cost: the last blocks have the others' bandwidth
@@ -106,7 +106,7 @@ def splits_to_prefer(
     prefetch: int = 1,
     options: Sequence[int] = SPLITS,
 ) -> list[int]:
-    """Those of the options that the model wants tried first, best first.
+    """Return those of the options that the model wants tried first, best first.
 
     Every multiprocessor should have as many blocks as the others, or whole waves of them, and enough bytes on their
     way. Shares are whole prefetches. What a split costs is its blocks' start, and its sums, written and read again
@@ -228,7 +228,7 @@ SPLITTING_RULES = (
 
 
 def split_traffic(problem: Problem, *, columns: int, splits: int) -> Traffic:
-    """Bytes moved: A once for each group of columns, B and C once, and the sums of the splits there and back."""
+    """Return the bytes moved: A once for each group of columns, B and C once, and the splits' sums there and back."""
     passes = -(-problem.n // columns)
     sums = problem.m * problem.n * splits if splits > 1 else 0
     read = problem.m * problem.k * passes + problem.k * problem.n + sums

@@ -74,7 +74,8 @@ def tile_rules(
 
 
 def tile_traffic(problem: Problem, *, block_m: int, block_n: int) -> Traffic:
-    """Bytes moved: A once for each column of tiles, B once for each row of them. The sums of the splits are few.
+    """Return the bytes moved: A once for each column of tiles, B once for each row of them. The sums of the splits
+    are few.
 
     Where B is A's matrix, blocks beside the diagonal read what others read at the same time.
     """

@@ -179,7 +179,7 @@ def _leading(orders: Orders, leading: tuple[tuple[int, ...], ...]) -> tuple[Lead
 
 
 def _is_faster(one: Match, other: Match) -> bool:
-    """Whether the one is expected to take less, and was not tuned on another GPU where the other was on this one."""
+    """Return whether one is predicted to be faster, unless it was tuned on another GPU and the other on this one."""
     if one.expected_us is None or other.expected_us is None:
         return False
     return one.expected_us < other.expected_us and (one.other_device is None or other.other_device is not None)
@@ -281,7 +281,7 @@ class Contest:
 
 @lru_cache(maxsize=4096)
 def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None) -> Contest:
-    """Those of the device, else of the first one's, and with C in the wanted order where some are."""
+    """Return those of the device, else of the first one's, and with C in the wanted order where some are."""
     name = next((w.device for w in winners if w.device == device), winners[0].device)
     chosen = [w for w in winners if w.device == name]
     chosen = [w for w in chosen if wanted in (None, w.orders[2]) or w.is_gram] or chosen

@@ -96,19 +96,19 @@ def compiled_match(
 
 @cache
 def _winners_in_c() -> tuple[Winner, ...]:
-    """Those of which the launcher has tables, in their order."""
+    """Return those of which the launcher has tables, in their order."""
     return tuple(w for w in WINNERS if not w.on_host and w.dtype in TYPES_IN_C)
 
 
 @cache
 def _places_in_c() -> dict[int, int]:
-    """Those of winners in the launcher's tables, by id; none where it has other tables."""
+    """Return those of winners in the launcher's tables, by id; none where it has other tables."""
     winners = _winners_in_c()
     return {id(w): at for at, w in enumerate(winners)} if launcher().winner_count == len(winners) else {}
 
 
 def compiled_torch_starter(torch: Any, kind: type) -> Starter:
-    """How products of tensors of this type are started."""
+    """Return how products of tensors of this type are started."""
     plain, exchange = torch_starter(torch), getattr(kind, "__dlpack_c_exchange_api__", None)
     if exchange is None:
         return plain
@@ -117,7 +117,7 @@ def compiled_torch_starter(torch: Any, kind: type) -> Starter:
 
 
 def compiled_cupy_starter(cupy: Any, kind: type) -> Starter:
-    """How products of CuPy's arrays of this type are started."""
+    """Return how products of CuPy's arrays of this type are started."""
     of_cupy = cupy.cuda.get_current_stream, cupy.empty, cupy.cuda.runtime.getDevice
     return _compiled_starter(kind, cupy_starter(cupy), None, (cupy.ndarray, cupy.ndarray), *of_cupy)
 

@@ -70,7 +70,7 @@ def _nvrtcs() -> Iterator[ctypes.CDLL]:
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
-    """Those of the folder that can be seen, the newest version first."""
+    """Return those of the folder that can be seen, the newest version first."""
     try:
         return sorted(folder.glob(pattern), reverse=True)
     except OSError:

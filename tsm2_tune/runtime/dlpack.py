@@ -95,7 +95,7 @@ def dlpack_interface(array: Any) -> dict[str, Any] | None:
 
 
 def capsule_of(array: Any, stream: int) -> Any:
-    """Its description; the stream, DLPack's number or a handle, waits for what the array is made by."""
+    """Return its description; the stream, DLPack's number or a handle, waits for what the array is made by."""
     try:
         return array.__dlpack__(stream=stream, max_version=NEWEST_VERSION)
     except TypeError:  # of a library from before there were versions

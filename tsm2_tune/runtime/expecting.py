@@ -63,7 +63,7 @@ class Division:
     vector_bytes: int = VECTOR_BYTES  # lines that are whole vectors of so many bytes are not odd to it
     depth: int = 1  # products of a sum that are multiplied as a whole, with zeros behind the last
     width: int = 0  # columns of C that are multiplied as a whole, with zeros behind the last; 0: those of a tile
-    flows: bool = False  # while a block computes a tile of C, loads of the next are on their way
+    flows: bool = False  # while a block computes a tile of C, loads of the next are in flight
     vectors_of_c: bool = False  # it has vectors of A and C, else of A and B: so whose lines may be odd
 
 
@@ -162,8 +162,8 @@ class Kernels:
         return at, self._started(at, int(rows[at, option]), int(splits[at, option])), float(times[at, 0])
 
     def ways(self, work: Work, of_kernel: int) -> list[tuple[int, Launch, float]]:
-        """Kernels by their places, launches and expected times, those that are expected to take least first: of each
-        kernel at most so many launches.
+        """Return the kernels by their places, launches and expected times, those that are expected to take least
+        first: of each kernel at most so many launches.
         """
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
@@ -215,7 +215,7 @@ class Kernels:
         return Tiles(down, across, steps, down * across * steps)
 
     def _options(self, tiles: Tiles, work: Work) -> tuple[Floats, Floats]:
-        """Rows of a block, and splits, with which each kernel may be started.
+        """Return the rows of a block, and splits, with which each kernel may be started.
 
         Splits of k: what gives a whole number of blocks to each multiprocessor, or just less. Rows: as many as where
         it won, but no more than leave every multiprocessor what it holds. A kernel whose blocks have several tiles
@@ -243,7 +243,7 @@ class Kernels:
         return times
 
     def _blocks(self, tiles: Tiles, work: Work, rows: Floats, splits: Floats) -> Floats:
-        """Blocks that have something to do."""
+        """Return the blocks that have something to do."""
         of_tiles = ceil(work.m / rows) * ceil(work.n / self._columns) * splits
         return np.where(self._persistent, np.minimum(splits, tiles.pieces), of_tiles)
 
@@ -285,9 +285,9 @@ class Kernels:
         return np.where(work.has_odd_lines, self._odd, 1.0) * body
 
     def _turns(self, tiles: Tiles, work: Work, blocks: Floats, splits: Floats) -> Floats:
-        """Tiles of C, and parts of k, that are computed one after the other where a block has its place.
+        """Return the tiles of C, and parts of k, that are computed one after the other where a block has its place.
 
-        Of blocks that have the next tile on its way only the parts of k.
+        For blocks that load the next tile ahead, only the parts of k.
         """
         parts = np.where(self._persistent, 1.0, splits)
         each = tiles.down * tiles.across * parts / np.minimum(blocks, self.card.sms * self._resident)
@@ -302,11 +302,12 @@ class Kernels:
         return np.maximum(few / self._spare, slower)
 
     def _busy(self, blocks: Floats) -> Floats:
-        """Blocks at a time on a multiprocessor that has some."""
+        """Return the blocks at a time on a multiprocessor that has some."""
         return np.minimum(np.maximum(blocks / self.card.sms, 1.0), self._resident)
 
     def _at_work(self, tiles: Tiles, work: Work, blocks: Floats) -> Floats:
-        """Blocks on a multiprocessor at a time, as far as their tiles are filled: what keeps the memory busy.
+        """Return the blocks on a multiprocessor at a time, as far as their tiles are filled: what keeps the memory
+        busy.
 
         Persistent blocks have rings, whose loads go on to the next piece.
         """

@@ -76,7 +76,7 @@ def torch_current_device(torch: Any) -> Callable[[], int]:
 
 
 def torch_starter(torch: Any) -> Starter:
-    """How products of tensors are started."""
+    """Return how products of tensors are started."""
     kinds = torch_kinds(torch)
     empty_strided, current_device = torch.empty_strided, torch_current_device(torch)
     stream_of = torch_stream(torch)
@@ -155,7 +155,7 @@ def cupy_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
 
 
 def cupy_starter(cupy: Any) -> Starter:
-    """How products of CuPy's arrays are started."""
+    """Return how products of CuPy's arrays are started."""
     kind, empty, current_device = cupy.ndarray, cupy.empty, cupy.cuda.runtime.getDevice
     get_current_stream = cupy.cuda.get_current_stream
 

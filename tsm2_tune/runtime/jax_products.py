@@ -119,7 +119,7 @@ _known_matrices = lru_cache(maxsize=4096)(_as_matrices)
 
 
 def _element(dtype: Any) -> str | None:
-    """Its name in DTYPES; None if it has none."""
+    """Return its name in DTYPES; None if it has none."""
     try:
         return dtype_name(getattr(dtype, "dtype", dtype))
     except TypeError:
@@ -149,7 +149,7 @@ def _is_kept(precision: Any) -> bool:
 
 
 def _matrix_dimensions(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_numbers: Any) -> Dimensions | None:
-    """How arrays of these shapes are two matrices; None if they are not, or JAX will say what is wrong."""
+    """Return how arrays of these shapes are two matrices; None if they are not, or JAX will say what is wrong."""
     try:
         (over_a, over_b), (batch_a, batch_b) = dimension_numbers
         over_a, over_b = list(over_a), list(over_b)

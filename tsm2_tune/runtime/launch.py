@@ -49,17 +49,17 @@ class Launch:
         return self.splits > 1 or self.lone_split
 
     def tiles(self, m: int, n: int) -> int:
-        """Tiles of an m x n C; of a table of launches, whose numbers are arrays, those of each."""
+        """Return the number of tiles of an m x n C; an array for a table of launches."""
         columns: Any = self.columns_per_block
         across = 1 if isinstance(columns, int) and columns == 0 else -(-n // columns)
         return -(-m // self.rows_per_block) * across
 
     def blocks(self, m: int, n: int) -> int:
-        """Blocks of the grid."""
+        """Return the number of blocks of the grid."""
         return self.splits if self.persistent else self.tiles(m, n) * self.splits
 
     def grid(self, m: int, n: int) -> tuple[int, int]:
-        """Blocks of the grid in x and in y."""
+        """Return the blocks of the grid in x and in y."""
         return (self.splits, 1) if self.persistent else (self.tiles(m, n), self.splits)
 
     @property
@@ -68,7 +68,7 @@ class Launch:
         return -(-self.splits // GROUP_SPLITS) if self.splits > self.flat_splits else 0
 
     def partial_elements(self, m: int, n: int) -> int:
-        """Elements of the workspace's sums, 0 without one."""
+        """Return the number of elements of the workspace's sums, 0 without one."""
         if not self.has_workspace:
             return 0
         tiles = self.tiles(m, n)

@@ -230,7 +230,7 @@ def preserved(name: str, array: Any) -> Iterator[None]:
 
 
 def scratch(array: Any, size_bytes: int) -> tuple[int, Any] | None:
-    """Address and owner of so much device memory of the array's library; None of another library.
+    """Return the address and owner of so much device memory of the array's library; None of another library.
 
     Raise MemoryError if there is none.
     """

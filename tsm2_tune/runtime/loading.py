@@ -1,4 +1,4 @@
-"""Kernels on their way into a context: embedded binaries, or compiled from the text where none is for this GPU."""
+"""Load kernels into a context: embedded binaries or, if there is none for this GPU, compiled source."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def is_compiled(winner: Winner, bits: int, arch: str) -> bool:
 
 
 def why_not_compiled(winner: Winner, bits: int, arch: str) -> str | None:
-    """Why no compiler here makes a binary of the winner for an architecture that the module has none for."""
+    """Return why no compiler here makes a binary of the winner for an architecture that the module has none for."""
     if (winner.digest, bits, arch) in CUBINS:
         return None
     try:

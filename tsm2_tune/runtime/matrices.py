@@ -96,7 +96,7 @@ class Matrix:
         return ((lines - 1) * ld + elements) * self.dtype.itemsize
 
     def reach(self, order: str) -> int:
-        """Elements that an index over the matrix passes, the padding between its lines included."""
+        """Return the number of elements from the first to the last of the matrix, including padding."""
         return self.ld[order] * (self.columns if order == "n" else self.rows)
 
     def transposed(self) -> Matrix:
@@ -182,7 +182,7 @@ def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize
 
 
 def _apart(elements: int, step: int, lines: int, line: int, itemsize: int) -> int:
-    """Elements from a line to the next one, `line` bytes behind; 0 if its elements are not neighbours."""
+    """Return the elements between lines that are `line` bytes apart; 0 if a line's elements are not contiguous."""
     if step != itemsize and elements != 1:
         return 0
     apart = elements * itemsize if lines == 1 else line

@@ -195,7 +195,7 @@ class Plan:
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
 
     def takes(self, factor: Any) -> bool:
-        """Whether it is a factor that needs no closer look: of Python's own numbers, finite in the type of sums."""
+        """Return whether the factor needs no further check: it is a Python number, finite in the type of sums."""
         if type(factor) in (int, float):
             return bool(-self.largest <= factor <= self.largest)
         if type(factor) is complex and self.is_complex:

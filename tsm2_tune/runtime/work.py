@@ -64,6 +64,6 @@ class Work:
 
 @cache
 def element_bytes(dtype: str) -> int:
-    """Bytes of an element of this type, a name of DTYPES or in MATHS."""
+    """Return the bytes of an element of this type, a name of DTYPES or in MATHS."""
     plain = next((of for (_, of), name in MATHS.items() if name == dtype), dtype)
     return DTYPES[plain].itemsize

@@ -239,7 +239,7 @@ def _opened(path: str, flags: int) -> int:
 
 
 def _seen(lines: Any) -> Iterator[Seen]:
-    """Its products, by its lines."""
+    """Yield its products, by its lines."""
     for line in lines[lines["state"] == WRITTEN]:
         if not (0 <= line["routine"] < len(ROUTINES) and 0 <= line["type"] < len(TYPES)):
             continue

@@ -15,7 +15,7 @@ OF_SUPERSEDED = ("basis", "source_digest", "rows_per_block", "splits", "stamp") 
 
 
 def basis(toolkit: str, flags: str, cache: Cache, extra_digest: str = "") -> str:
-    """Digest of what makes all trials on a device incomparable with new ones when it changes.
+    """Return the digest of what makes all trials on a device incomparable with new ones when it changes.
 
     By the compiler's version and flags, as a run has them: where the compiler lies plays no part. `extra_digest` is
     of whatever else decides the binary, as Toolchain has it: "" on a GPU. Nor is a kernel that is made otherwise now
@@ -25,7 +25,7 @@ def basis(toolkit: str, flags: str, cache: Cache, extra_digest: str = "") -> str
 
 
 def tools(toolkit: str, flags: str, driver: str, extra_digest: str = "") -> str:
-    """Digest of what decides, besides a kernel's code, whether it hangs or faults: the state of the L2 does not."""
+    """Return the digest of the tools that may make a kernel hang or fault, without the state of the L2."""
     return hashlib.sha256(json.dumps([toolkit, flags, driver, extra_digest]).encode()).hexdigest()
 
 

@@ -394,7 +394,7 @@ def exactness(problem: Problem) -> Exactness:
 
 
 def expected_exactness(problem: Problem, check: Check) -> int:
-    """How the results of this call are compared, as the support kernels number it."""
+    """Return how the results of this call are compared, as the support kernels number it."""
     is_exact = check.values in (Values.INTEGERS, Values.SPECIAL) or problem.dtype.semiring.is_exact
     mixes = MIXES_PARTS if problem.dtype.operand_error or check.loose else 0
     return (exactness(problem) if is_exact else Exactness.NONE) + mixes

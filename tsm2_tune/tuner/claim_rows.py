@@ -87,7 +87,7 @@ def owners(
 
 
 def claim_of(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> Any:
-    """Its row, with owner, beat_at and attempts; None if nobody has claimed it."""
+    """Return its row, with owner, beat_at and attempts; None if nobody has claimed it."""
     return connection.execute(_CLAIMED, _key(device_name, problem, config, basis)).first()
 
 

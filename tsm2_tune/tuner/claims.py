@@ -212,7 +212,7 @@ class Claims:
         add_or_change(connection, schema.claim, key, values)
 
     def _count(self, connection: Connection, problem: Problem, families: Collection[str], basis: str) -> int:
-        """Trials of these families and this basis, and claims of them of runs that live.
+        """Return the trials of these families and this basis, and claims of them of runs that live.
 
         Of claims that are taken together they are counted once: each adds one.
         """

@@ -155,7 +155,7 @@ class Cluster:
         return {worker: _facts_read(one) for worker, one in found.items()}
 
     def _refusal(self, worker: str, facts: Facts | Exception) -> TuneError | None:
-        """Why no run is started on the worker, if so."""
+        """Return why no run is started on the worker, if so."""
         name, own = _name(worker), facts_here()
         if isinstance(facts, Exception):
             said = " ".join(str(facts).split())
@@ -244,7 +244,7 @@ class Cluster:
             self._start({worker: one for worker, one in facts.items() if worker not in refused})
 
     def _may_return(self) -> bool:
-        """Whether no run has come to its end, and a worker may take the place of the one that was lost just now."""
+        """Return whether no run has ended and a new worker may replace the one that was just lost."""
         return not self._has_result and 0 < self._lost_at > time.monotonic() - RETURN_SECONDS
 
 

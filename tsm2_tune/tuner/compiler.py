@@ -204,7 +204,7 @@ def _shortened(messages: str, work: str) -> str:
 
 
 def _spill_bytes(messages: str) -> int:
-    """Bytes of spill stores and loads that ptxas reports, 0 if it reports none."""
+    """Return the bytes of spill stores and loads that ptxas reports, 0 if it reports none."""
     return sum(
         int(stores) + int(loads)
         for stores, loads in re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", messages)

@@ -99,7 +99,7 @@ class Compilers:
         return binary
 
     def files(self, dtype_name: str, *paths: str) -> tuple[object, ...]:
-        """Which files these are, and those of the support kernels: others, or none, where the cache was touched."""
+        """Return the identities of these files and of the support kernels, which change if the cache was touched."""
         support = (self._support_paths.get(name, "") for name in ("", _verified_with(dtype_name)))
         return tuple(map(_file, (*support, *paths)))
 

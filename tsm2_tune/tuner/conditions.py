@@ -41,7 +41,7 @@ def values_tried(device_name: str, problem: Problem, families: Collection[str], 
 
 
 def is_newest(measurement: FromClause) -> ColumnElement[bool]:
-    """Whether a row of `measurement`, or of an alias of it, is the last of a row of `trial` in that one's state."""
+    """Return whether a row of `measurement`, or of its alias, is the trial's last in the trial's state of the L2."""
     measured = schema.measurement.alias()
     of_trial = and_(measured.c.trial_id == _TRIAL.id, measured.c.cache == _TRIAL.cache)
     last = select(func.max(measured.c.round)).where(of_trial).scalar_subquery()

@@ -79,7 +79,7 @@ class Group:
         return not asked.isdisjoint(self.winners)
 
     def started(self, kernel: str) -> dict[Problem, KernelConfig]:
-        """How it was started at the shapes that it won or is for; of others nothing."""
+        """Return how it was started at the shapes that it won or is for; of others nothing."""
         return self.won.get(kernel) or self.between.get(kernel, {})
 
     def _nearest(self) -> Iterator[tuple[str, Problem]]:
@@ -146,7 +146,7 @@ class Crossing:
         return frozenset().union(*(self.store.searched(device, cache, kind) for kind in kinds.values()))
 
     def _unsettled_between(self, kind: Problem) -> list[Problem]:
-        """Shapes between where what was tried was in no final, or in none with the vendor where that is wanted."""
+        """Return the shapes between tuned ones whose trials lack a final, or the vendor in it if that is wanted."""
         device, cache, vendor = self.tuner.target.identity.name, self.tuner.cache, self.tuner.options.vendor
         rows = self.store.best(device=device, cache=cache, alike=kind, between=True)
         return [
@@ -175,7 +175,7 @@ class Crossing:
         return Crossed(sum(self._tried_here.values()), len(self._tried_here))
 
     def _groups(self) -> Iterator[Group]:
-        """Those that a problem of the run is in, and another shape."""
+        """Yield those that a problem of the run is in, and another shape."""
         rows = sorted(self._winners(), key=lambda row: (row.dtype, row.op))
         for _, of_group in groupby(rows, key=lambda row: (row.dtype, row.op)):
             among = list(of_group)
@@ -210,7 +210,7 @@ class Crossing:
         return Group(won, between, winners, known, frozenset(filter(unsettled.__contains__, winners)))
 
     def _planned(self, problems: Collection[Problem]) -> Kernels:
-        """Kernels for shapes between; none where an export would take none: of few shapes, and of a host."""
+        """Return the kernels for shapes between tuned ones; none on a host or between few shapes, as in exports."""
         if self.tuner.target.is_host or len(problems) < MEASURED:
             return {}
         key = tuple(problems)
@@ -260,7 +260,7 @@ class Crossing:
     def _candidate(
         self, started: Mapping[Problem, KernelConfig], problem: Problem, blocks: float | None = None
     ) -> Candidate | None:
-        """How the kernel that was started so elsewhere is tried at the shape; None if it cannot be.
+        """Return how the kernel that was started so elsewhere is tried at the shape; None if it cannot be.
 
         With so many blocks, or else as at the shapes that it won or is for, whatever else is known of it: so the same
         run again tries it no other way, and only has more to try where another kernel has won meanwhile. None if k is
@@ -280,7 +280,7 @@ class Crossing:
         return suggested.candidate_of(group.winners[problem].config, problem, self.tuner.target.limits)
 
     def _untried(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Those of which no trial is stored that counts as tried."""
+        """Return those of which no trial is stored that counts as tried."""
         tuner = self.tuner
         families = {one.config.family for one in candidates}
         self.store.supersede(tuner.target.identity.name, problem, tuner.basis)
@@ -313,7 +313,7 @@ class Crossing:
                     yield event
 
     def _settled(self, turn: job.Turn) -> Iterator[Event]:
-        """Finals, and the full verification of who won them, where these are due.
+        """Yield the finals, and the full verification of who won them, where these are due.
 
         Those of a shape that was not asked for are another run's, with its options: unless a pair leads there now.
         """

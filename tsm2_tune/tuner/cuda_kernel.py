@@ -74,7 +74,7 @@ class CudaKernel:
             raise refusal_of(error, f"the driver refuses to load {name}") from None
 
     def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
-        """Registers, local and shared memory of the function, and the driver's own occupancy."""
+        """Return the registers, local and shared memory of the function, and the driver's own occupancy."""
         return LoadedResources(
             registers=self._function.num_regs,
             local_bytes=self._function.local_size_bytes,

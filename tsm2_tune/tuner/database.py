@@ -147,7 +147,7 @@ class Database:
         return self._server is not None
 
     def now(self, connection: Connection) -> float:
-        """Seconds since 1970 by the clock that all who write have in common: the machine's, or the server's."""
+        """Return the seconds since 1970 by the clock that all writers share: the machine's or the server's."""
         return time.time() if self._server is None else self._server.now(connection)
 
     def _prepare(self, *, create: bool) -> None:

@@ -73,7 +73,7 @@ class Device(Protocol):
     calls_ahead: int  # calls that are started before the first is judged; 1 where starting one waits for its end
 
     def allocate(self, size_bytes: int) -> Buffer:
-        """Memory, 256-byte aligned on a GPU; on the host it ends, to within 8 bytes, at a page that faults.
+        """Return memory, 256-byte aligned on a GPU; on the host it ends, to within 8 bytes, at a page that faults.
 
         Raise MemoryError if there is not enough.
         """

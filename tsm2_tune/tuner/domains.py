@@ -148,7 +148,7 @@ def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
 
 @cache
 def _of_column(column: Column[Any]) -> tuple[str, type, tuple[type, ...], Domain]:
-    """Its name, its type, all types of values that stand for that, and its domain."""
+    """Return its name, its type, all types of values that stand for that, and its domain."""
     kind = column.type.python_type
     kinds = (kind, *([int] if kind is float else ()), *([type(None)] if column.nullable else ()))
     return column.name, kind, kinds, BY_NAME.get(column.name, BY_TYPE[kind])

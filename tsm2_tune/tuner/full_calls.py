@@ -126,7 +126,7 @@ def full_verification(
 
 
 def calls_for(asked: Problem, config: KernelConfig, extent: Extent, bits: int) -> Iterator[Call]:
-    """Those for which a program would call the kernel with an index of so many bits."""
+    """Yield those for which a program would call the kernel with an index of so many bits."""
     return (call for call in _calls(asked, config, extent, bits) if call.problem.index_bits_of(call.padding) <= bits)
 
 

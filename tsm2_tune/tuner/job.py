@@ -222,7 +222,8 @@ class Turn:
         return events
 
     def settled(self, again: Again, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
-        """Finals, in which configurations that `also` spells take part too, and the full verification of who won.
+        """Yield the finals, in which configurations that `also` spells take part too, and the full verification of
+        who won.
 
         Nobody has where no search tried anything.
         """
@@ -256,7 +257,7 @@ class Turn:
     def _winner_verified(
         self, again: Again, also: Collection[str]
     ) -> Iterator[FinalStored | FinalFailure | WinnerVerified]:
-        """Finals, and the full verification of who won them: until that one is right, or nobody is left."""
+        """Yield the finals, and the full verification of who won them: until that one is right, or nobody is left."""
         device = self.tuner.target.identity.name
         while True:
             yield from self.finals(again, also)
@@ -333,9 +334,9 @@ def spelt(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
 def again_of(
     store: Store, tuner: Tuner, problem: Problem, families: Collection[str], first: Again | None = None
 ) -> Again:
-    """Which trials count as untried from now on: of those of outcomes to retry the ones that are there now, and of
-    those that were behind what may win by now, as what won then was refuted or forgotten.
-    What failed since the run's first turn of the problem, for which `first` was made, is not due once more.
+    """Return which trials count as untried from now on: of those of outcomes to retry the ones that are there now,
+    and of those that were behind what may win by now, as what won then was refuted or forgotten. What failed since
+    the run's first turn of the problem, for which `first` was made, is not due once more.
     """
     options = tuner.options
     tried = store.history(tuner.target.identity.name, problem, families, tuner.basis).tried()

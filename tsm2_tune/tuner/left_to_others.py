@@ -49,7 +49,7 @@ class LeftToOthers:
 
     @repeated
     def state(self, problem: Problem) -> tuple[set[str], bool]:
-        """Which runs that live are at some of it yet, and whether some is nobody's and was not tried."""
+        """Return which runs that live are at some of it yet, and whether some is nobody's and was not tried."""
         column, left = schema.claim.c, self._left[problem]
         if not left:
             return set(), False

@@ -79,7 +79,7 @@ class Operand:
         self.place(Filling(rows, Values.POISON, 0))
 
     def _extent(self, leading_dimension: int) -> int:
-        """Elements from the first to the last of the matrix."""
+        """Return the number of elements from the first to the last of the matrix."""
         return leading_dimension * (self.columns - 1) + self.rows
 
     def place(self, filling: Filling) -> Placed:

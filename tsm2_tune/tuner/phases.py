@@ -27,7 +27,7 @@ class Phases:
         return away.WAITING if away.is_waited_for() else self._phase
 
     def taken(self) -> dict[str, float]:
-        """Seconds of each phase since this was last asked; the clock goes on in the same one."""
+        """Return the seconds of each phase since this was last asked; the clock goes on in the same one."""
         self.enter(self._phase)
         seconds = dict(self._seconds)
         self._seconds.clear()

@@ -229,7 +229,7 @@ atexit.register(kill_running)
 
 
 def kills() -> int:
-    """How often `kill_running` was called."""
+    """Return how often `kill_running` was called."""
     return _state.generation
 
 
@@ -247,7 +247,7 @@ class Workplace:
         environment: Mapping[str, str] | None = None,
         errors: bool = True,
     ) -> Ended:
-        """How the command ended. `errors`: whether standard error is among its messages.
+        """Return how the command ended. `errors`: whether standard error is among its messages.
 
         Its environment is that of compilers, if no other is given.
         """
@@ -307,7 +307,7 @@ def workplace(parent: Path) -> Iterator[Workplace]:
 def run(
     command: list[str], *, limit_seconds: float, environment: Mapping[str, str] | None = None, errors: bool = True
 ) -> Ended:
-    """How a command ended that needs no working folder. Raise OSError if it cannot be started."""
+    """Return how a command ended that needs no working folder. Raise OSError if it cannot be started."""
     with _taken() as supervisor:
         place = Workplace(supervisor, Path())
         return place.run(command, limit_seconds=limit_seconds, environment=environment, errors=errors)

@@ -73,7 +73,7 @@ def current(is_alike: bool | None) -> Select[Any]:
 
 
 def _row_of() -> Select[Any]:
-    """Columns as schema.best has them, of the trial `trial_id` where it is ok and verified; it ties with nobody."""
+    """Return the columns of schema.best for the trial `trial_id`, if it is ok and verified; it ties with none."""
     trial, problem, run, measured = (
         table.c for table in (schema.trial, schema.problem, schema.run, schema.measurement)
     )

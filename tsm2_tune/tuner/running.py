@@ -95,7 +95,7 @@ def awaited(db: str, *, create: bool) -> Iterator[Store]:
 
 
 def winners(store: Store, target: Target, cache: Cache, asked: tuple[Problem, ...]) -> tuple[BestRow, ...]:
-    """Those of what was asked for, as `best` has them."""
+    """Return those of what was asked for, as `best` has them."""
     rows, of = store.best(device=target.identity.name, cache=cache), frozenset(asked)
     return tuple(row for row in rows if row.problem in of)
 

@@ -152,7 +152,7 @@ class Server:
             raise StoreError(f"{self._place} {REMEDIES[UNDEFINED].format(said=in_a_line(str(error)))}") from error
 
     def now(self, connection: Connection) -> float:
-        """Seconds since 1970 by the server's clock."""
+        """Return the seconds since 1970 by the server's clock."""
         return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
 
     def digest(self) -> str:

@@ -237,7 +237,7 @@ class _Bench:
 
 
 def _no_room(request: object, error: MemoryError) -> str:
-    """Which request had no room on the device, and for what."""
+    """Return which request had no room on the device, and for what."""
     what = "what measures the ceilings"
     if isinstance(request, Attempt | Rematch | FullVerification):
         what = request.problem.text

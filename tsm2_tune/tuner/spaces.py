@@ -65,7 +65,7 @@ def spaces(problems: Sequence[Problem], target: Target, *, guidelines: Threshold
 
 
 def _nothing_left(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> str:
-    """Why no configuration is left, and what to do."""
+    """Return why no configuration is left, and what to do."""
     space = search_space(problem, limits, guidelines=guidelines, families=families)
     dropped = [(rule, count) for rule, count in space.dropped if count]
     counts = ", ".join(f"{count} by {rule.name}" for rule, count in dropped)

@@ -352,13 +352,13 @@ class Store:
         )
 
     def devices(self) -> tuple[str, ...]:
-        """Names of the devices that have trials."""
+        """Return the names of the devices that have trials."""
         name = schema.trial.c.device_name
         query = select(func.min(schema.trial.c.id).label("id"), name).group_by(name).order_by(name)
         return tuple(map(brief.device_name, self._database.rows(query)))
 
     def devices_of_runs(self) -> tuple[str, ...]:
-        """Names of the devices that have runs, which are fewer than trials."""
+        """Return the names of the devices that have runs, which are fewer than trials."""
         return tuple(row["device_name"] for row in self._database.rows(select(schema.run.c.device_name).distinct()))
 
     def newest_run(self, device: str) -> TuningRun:

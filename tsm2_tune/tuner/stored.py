@@ -184,7 +184,7 @@ def config_of(family_name: str, text: str, values: str) -> KernelConfig:
 
 
 def is_of_this_version(config: KernelConfig, problem: Problem) -> bool:
-    """Whether this version has such a configuration for the problem: only then it is rendered, or reckoned with."""
+    """Return whether this version has such a configuration for the problem. Others are neither rendered nor used."""
     family = FAMILIES.get(config.family)
     if family is None or isinstance(config, OtherConfig) or not family.supports(problem):
         return False
@@ -205,7 +205,7 @@ def made_so(problem: Problem, values: Mapping[str, Any]) -> KernelSource | None:
 
 
 def is_unchanged(trial: Trial) -> bool:
-    """Whether this program makes the very kernel that is stored: its code, entry point, launch and type.
+    """Return whether this program makes the very kernel that is stored: its code, entry point, launch and type.
 
     So it is known to be this program's own, whoever wrote the file.
     """
@@ -312,7 +312,7 @@ def _as_started(source: KernelSource, values: Mapping[str, Any]) -> KernelSource
 
 
 def is_verified(trial: Trial) -> bool:
-    """Whether it ended well, as a winner does: with a right result and a time."""
+    """Return whether it ended well, as a winner does: with a right result and a time."""
     right = trial.verdict is not None and trial.verdict.correct
     return trial.outcome is Outcome.OK and right and trial.measurement is not None
 

@@ -22,7 +22,7 @@ _CURRENT = (
 
 
 def changed(database: Database, device_name: str, problem: Problem, basis: str) -> Sequence[Row]:
-    """Rows of the problem's trials of this basis whose kernel is made otherwise now, or not at all."""
+    """Return the rows of the problem's trials of this basis whose kernel is made otherwise now, or not at all."""
     values = conditions.values(device_name, problem) | {"basis": basis}
     return [row for row in database.rows(_CURRENT, values) if not is_made_so(row, problem)]
 

@@ -107,7 +107,7 @@ class Supervisor:
         self._folder, self._lock = None, -1
 
     def _run(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """How the command ended, with what it printed."""
+        """Return how the command ended, with what it printed."""
         output, ours = os.pipe()
         try:
             try:

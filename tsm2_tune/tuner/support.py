@@ -215,7 +215,7 @@ class Support:
             buffer.free()
 
     def _blocks(self, elements: int, most: int) -> int:
-        """Those that have a thread for each element, or the most."""
+        """Return those that have a thread for each element, or the most."""
         return min(most, -(-elements // SUPPORT_THREADS))
 
     def _start_on(self, kernel: Kernel, looks: Sequence[Look], *more: np.generic) -> None:

@@ -109,7 +109,7 @@ class Trials:
         )
 
     def _tried(self, ready: Ready, meanwhile: Meanwhile) -> tuple[AttemptResult, Binary | None]:
-        """How it ended, decided only by what it was compiled to, and by no failure of the machine that is over."""
+        """Return how the trial ended, repeated if the machine failed: the kernel alone decides."""
         binary, request, files = ready.binary, ready.request, ready.files
         for _ in range(TRIES):
             if isinstance(binary, CompileFailure):

@@ -313,7 +313,8 @@ class Tuner:
         return None if binary.outcome is Outcome.COMPILE_FAILED else binary
 
     def _are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
-        """Whether the cache holds what was compiled, in the files that were there before: else it does again now.
+        """Return whether the cache holds what was compiled, in the files that were there before: else it does again
+        now.
 
         If not, the worker that has them is ended.
         """
@@ -332,8 +333,8 @@ def _codes_of(entries: Sequence[Entry]) -> str | None:
 
 
 def least_ahead(sharing: int, most: int | None) -> int:
-    """Trials that are claimed and compiled ahead at the least, twice as many at the most: enough for the compilers,
-    but no more than a run's part of the `most` that are left, where several share the machine.
+    """Return the trials that are claimed and compiled ahead at the least, twice as many at the most: enough for the
+    compilers, but no more than a run's part of the `most` that are left, where several share the machine.
     """
     enough = cores(sharing) + 1
     return enough if most is None or sharing == 1 else max(1, min(enough, most // (2 * sharing)))

@@ -126,7 +126,8 @@ def clear(operands: Operands) -> None:
 
 
 def padding(operand: Operand, problem: Problem, check: Check) -> int:
-    """Elements added to the operand's leading dimension: of multiples of 4 so many that it is whole vectors then.
+    """Return the number of elements added to the operand's leading dimension: of multiples of 4 so many that it is
+    whole vectors then.
 
     Of other numbers so many that it is odd, and lines are no vectors.
     """

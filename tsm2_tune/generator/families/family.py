@@ -60,11 +60,11 @@ class Family(ABC, Generic[C]):
 
     @abstractmethod
     def launch(self, config: C, problem: Problem) -> Launch:
-        """How the kernel is started; the same for every shape of the problem's dtype."""
+        """Return how the kernel is started; the same for every shape of the problem's dtype."""
 
     @abstractmethod
     def traffic(self, config: C, problem: Problem) -> Traffic:
-        """Bytes that the design moves for this problem at beta = 0, re-reads included."""
+        """Return the bytes that the design moves for this problem at beta = 0, re-reads included."""
 
     @abstractmethod
     def periods(self, config: C, problem: Problem) -> Periods:
@@ -95,7 +95,7 @@ class Family(ABC, Generic[C]):
         )
 
     def has(self, config: C, problem: Problem) -> bool:
-        """Whether the configuration is one of the problem's, before any rule, or made of one by a late tunable."""
+        """Return whether the configuration is in the problem's space before any rule, or a variant of one that is."""
         return any(grid.holds(config) for grid in self.every_grid) and (
             config == config.early or config in self.later(config)
         )
@@ -119,7 +119,7 @@ class Family(ABC, Generic[C]):
         return None
 
     def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
-        """Those that hold where the user sets none."""
+        """Return the default guidelines."""
         return Guidelines()
 
     def occupancy(self, resources: Resources, limits: DeviceLimits) -> Occupancy:
@@ -151,7 +151,7 @@ class Family(ABC, Generic[C]):
         return problem.op == "nn" and problem.dtype_name in self.dtypes
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-        """Configurations of the space that a formula wants tried first, best first."""
+        """Return configurations to try first, by a formula, best first."""
         return ()
 
     @property
@@ -160,5 +160,5 @@ class Family(ABC, Generic[C]):
         return type(self).proposals is not Family.proposals
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
-        """Names the template sees besides the tunables, such as `about`, a line of its head in place of `summary`."""
+        """Return the variables of the template besides the tunables, such as `about`, a line of its head."""
         return {}

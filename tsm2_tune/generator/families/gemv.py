@@ -51,7 +51,7 @@ MOST_WAVES = 4  # of blocks, that a split of k may make
 REGISTER_BYTES = 4
 PREFERRED_SPLITS = 2  # of each variant
 SUM_BITS = {4: "unsigned", 8: "uint2", 16: "uint4"}  # of a vector of sums, by its bytes
-ROWS_OF_SHORT = 4  # rows of a thread, where they are too short to have several loads each on their way
+ROWS_OF_SHORT = 4  # rows of a thread, if they are too short for several loads in flight
 # Variants that are tried first: threads, lanes, rows (vectors of them where A is column-major), prefetch. There are
 # fewer lanes and loads ahead where rows are shorter, and more lanes where C has fewer rows.
 Variant = tuple[int, int, int, int]
@@ -104,12 +104,12 @@ def _a_along_k(problem: Problem) -> bool:
 
 
 def block_m(config: GemvConfig) -> int:
-    """Rows of C that a block computes."""
+    """Return the number of rows of C that a block computes."""
     return config.threads // config.lanes * config.rows
 
 
 def step(config: GemvConfig, problem: Problem) -> int:
-    """Columns of A that a block loads at a time."""
+    """Return the number of columns of A that a block loads at a time."""
     return config.lanes * (config.vector if _a_along_k(problem) else 1)
 
 
@@ -303,11 +303,11 @@ class Gemv(Family[GemvConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GemvConfig, ...]:
-        """Those of the lecture's last decomposition, then of the others that give every multiprocessor work."""
+        """Return configurations of the lecture's last decomposition, then of others that fill the device."""
         return in_turns(self.corner(name, problem, limits) for name in reversed(DECOMPOSITIONS))
 
     def corner(self, name: Decomposition, problem: Problem, limits: DeviceLimits) -> tuple[GemvConfig, ...]:
-        """Configurations of one decomposition that suit the shape, best first; none where n is not 1."""
+        """Return the configurations of one decomposition that suit the shape, best first; none where n is not 1."""
         if problem.n > 1:
             return ()
         several_threads, several_rows = name in DECOMPOSITIONS[1::2], name in DECOMPOSITIONS[2:]
@@ -329,7 +329,7 @@ class Gemv(Family[GemvConfig]):
         return tuple(config for config in dict.fromkeys(in_turns(found)) if config.decomposition == name)
 
     def _splits(self, config: GemvConfig, problem: Problem, limits: DeviceLimits) -> list[int]:
-        """Parts of k that the model wants tried first."""
+        """Return splits of k to try first, by the model."""
         return splits_to_prefer(
             limits,
             problem,

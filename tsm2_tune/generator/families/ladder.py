@@ -133,7 +133,10 @@ class Ladder(Family[LadderConfig]):
     config_type = LadderConfig
 
     def grids(self) -> Iterable[Grid[LadderConfig]]:
-        """Those whose threads all load as much of a tile; in steps 3 and 4 one element of each, as in the article."""
+        """Return the grids in which all threads load equally much of a tile.
+
+        In steps 3 and 4 that is one element, as in the article.
+        """
         names = "block_m block_n tile_depth coarse_rows coarse_columns"
         steps = {
             "tiled": [(side, side, side, 1, 1) for side in BLOCK_SIDES],

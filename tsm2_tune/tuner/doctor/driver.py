@@ -25,7 +25,7 @@ FAILURES = {
 
 
 def driver(question: Question) -> list[Finding]:
-    """Its version and devices."""
+    """Return its version and devices."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:

@@ -133,7 +133,7 @@ def _opened(drv: Any, ordinal: int) -> Finding:
 
 
 def ending_of(ended: Ended) -> str:
-    """Why a compiler failed, in a line: its first error, or else its first message, or else how it ended."""
+    """Return why a compiler failed, in a line: its first error, or else its first message, or else how it ended."""
     if ended.how is Ending.TIMED_OUT:
         return f"no answer within {ended.seconds:.0f} s"
     lines = [in_a_line(line) for line in ended.messages.splitlines() if line.strip()]

@@ -70,7 +70,7 @@ def cache(question: Question) -> list[Finding]:
 
 
 def database(question: Question) -> list[Finding]:
-    """Whether it can be read and written where it is or would be, whether locks hold there, and the free space."""
+    """Probe whether the database can be read and written, whether locks work there, and the free space."""
     name, means = "database", "no trial is stored"
     try:
         place = place_of(question.database)
@@ -144,7 +144,7 @@ def _mib(size_bytes: int) -> str:
 
 
 def _unreadable(path: Path) -> str:
-    """Why an existing file is no database that can be read; "" where it can, or where there is none."""
+    """Return why an existing file is no database that can be read; "" where it can, or where there is none."""
     if not os.path.lexists(path):
         return ""
     if not path.is_file():

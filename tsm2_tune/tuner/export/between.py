@@ -30,7 +30,7 @@ GAIN = 1.03  # times as long as with a kernel more, from where on that is worth 
 
 
 def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Sequence[BestRow]:
-    """Those of the rows that were verified in full; that others are left out, as imported ones are, is told.
+    """Return those of the rows that were verified in full; that others are left out, as imported ones are, is told.
 
     All where none was: these are refused, with what to do.
     """
@@ -68,7 +68,8 @@ def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[Be
 
 
 def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
-    """Rows of the kernels that the winners want, each at the tuned shape where it is nearest to the winner.
+    """Return the rows of the kernels that the winners want, each at the tuned shape where it is nearest to the
+    winner.
 
     A kernel is wanted where it is expected to be so much faster than all others, at one of the shapes between the
     winners'; first those that gain most. Nothing is expected of hosts, nor of a GPU whose multiprocessors are not
@@ -151,7 +152,7 @@ def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card)
 
 
 def _gaining(times: Floats, least: Floats) -> Iterator[int]:
-    """Which kernels to add: of those that gain enough at one shape first what gains most at all."""
+    """Yield which kernels to add: of those that gain enough at one shape first what gains most at all."""
     left = dict(enumerate(times))
     while True:
         gains = {place: np.log(np.maximum(least / own, 1.0)) for place, own in left.items()}

@@ -71,7 +71,7 @@ def _launches(config: KernelConfig) -> Iterator[KernelConfig]:
 
 @cache
 def _options(family: str, name: str) -> tuple[int, ...]:
-    """Values of a tunable of a launch: of one that only this family has, those in its space."""
+    """Return the values of a tunable of a launch: of one that only this family has, those in its space."""
     if name in OPTIONS:
         return OPTIONS[name]
     return tuple(sorted({int(config.tunables[name]) for config in family_named(family).configurations()}))

@@ -203,7 +203,7 @@ class Search:
         return row.round == 0 or row.round != winner.round
 
     def _settled(self, pair: Pair, known: Known) -> Iterator[Event]:
-        """Finals of the shape in which the kernel takes part, and its full verification."""
+        """Yield the finals of the shape in which the kernel takes part, and its full verification."""
         kernel, problem = pair
         trial = known[kernel][problem]
         turn = self.bench.turn(self.tuned, problem)

@@ -72,7 +72,7 @@ def _between_tuned(store: Store, winners: Sequence[BestRow]) -> Iterator[BestRow
 
 
 def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
-    """Trials that tie with winners of this one's device, state of the L2, element type and op, these included."""
+    """Yield the trials that tie with winners of this device, state of the L2, element type and op, and these."""
     view = ties(is_alike=True).c
     query = select(view.trial_id, *(view[column.name] for column in stored.PROBLEM_KEY))
     values = Among((kind.device,), kind.problem, is_alike=True).values

@@ -128,7 +128,7 @@ class _Search:
 
 
 def _undominated(rows: Mapping[str, Sequence[float]]) -> list[str]:
-    """Names, sorted, of the rows of which no other one is nowhere worse. Of equal rows the first."""
+    """Return the names, sorted, of the rows of which no other one is nowhere worse. Of equal rows the first."""
     names: list[str] = []
     matrix = np.array([rows[name] for name in sorted(rows)]).reshape(len(rows), -1)
     for number, name in enumerate(sorted(rows)):
@@ -210,7 +210,7 @@ class _Table:
         return Bought(names, self._matrix.shape[1] - unserved, worst, mean, is_chosen)
 
     def _score(self, chosen: tuple[int, ...]) -> tuple[int, float, float]:
-        """Shapes without a kernel, worst and mean loss of the others: the less the better."""
+        """Return the shapes without a kernel, worst and mean loss of the others: the less the better."""
         unserved, worst, mean = self._scores(chosen[1:])
         return int(unserved[chosen[0]]), float(worst[chosen[0]]), float(mean[chosen[0]])
 

@@ -92,7 +92,10 @@ class HostDevice:
         self._flushed: npt.NDArray[np.float32] | None = None
 
     def allocate(self, size_bytes: int) -> HostBuffer:
-        """Memory that ends where a page begins that faults. Raise MemoryError if the machine has not enough."""
+        """Return memory that ends where a page begins that faults.
+
+        Raise MemoryError if the machine has not enough.
+        """
         self._buffers = [buffer for buffer in self._buffers if not buffer.freed]
         used = sum(whole_pages(buffer.size_bytes) for buffer in self._buffers)
         if used + size_bytes > self.limits.memory_bytes:

@@ -94,7 +94,7 @@ class Stretch:
     size_bytes: int
 
     def gap_bytes(self, address: int) -> int:
-        """How far the address lies outside."""
+        """Return how far the address lies outside."""
         return max(self.address - address, address - (self.address + self.size_bytes - 1), 0)
 
 

@@ -84,12 +84,12 @@ class HostBuffer:
         self.freed = False
 
     def view(self, *, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Its first bytes, not copied."""
+        """Return its first bytes, not copied."""
         assert not self.freed, "the buffer is freed"
         return self._mapping.bytes_at(at_byte=self.address - self._mapping.address, size_bytes=size_bytes)
 
     def bytes_written_before(self) -> int:
-        """How far before its start something was written, in bytes; 0 if nothing was."""
+        """Return how far before its start something was written, in bytes; 0 if nothing was."""
         if self._slack.tobytes() == self._poisoned:
             return 0
         return len(self._slack) - int(np.flatnonzero(self._slack != POISON)[0])

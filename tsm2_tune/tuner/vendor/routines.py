@@ -41,7 +41,7 @@ class Timed:
 
 
 def routines_of_cublas(cublas: Cublas, operands: Operands) -> list[Routine]:
-    """Its GEMM, and what else it has for such a product. Raise CublasError if BLAS has none."""
+    """Return its GEMM, and what else it has for such a product. Raise CublasError if BLAS has none."""
     problem = operands.problem
     found = [Routine(routine_of(gemm_of(operands).element.call or "cublasGemmEx"), cublas.launch(operands))]
     with suppress(CublasError):
@@ -61,7 +61,7 @@ def routines_of_cublaslt(plan: Plan) -> list[Routine]:
 
 
 def fastest_first(device: Device, routines: Sequence[Routine], cache: Cache = Cache.CLEAN) -> list[Timed]:
-    """Those of the routines that run, by the median of a few samples in this state of the L2.
+    """Return those of the routines that run, by the median of a few samples in this state of the L2.
 
     Raise CublasError if none does, but there are.
     """

@@ -28,7 +28,7 @@ def x_cublas(row: BestRow) -> str:
 
 
 def routine(row: BestRow) -> str:
-    """Which routine of the vendor's it was, with the version of its library."""
+    """Return which routine of the vendor's it was, with the version of its library."""
     if row.vendor_routine is None or row.vendor_version is None:
         return NOT_MEASURED
     return f"{row.vendor_routine} of {version_text(row.vendor_version)}"

@@ -1,12 +1,12 @@
 """GEMM: the universal stencil of BACUGen, for matrices that are not skinny.
 
 Source: Kurzak, Tomov, Dongarra, "Autotuning GEMMs for Fermi", section 5.2. A block has a tile of C in registers.
-Stripes of A and B go through skewed shared memory; while one is multiplied, the next is on its way into registers
+Stripes of A and B go through skewed shared memory; while one is multiplied, the next is in flight to registers
 (Algorithm 1). Alpha and beta are applied at the store.
 
 The space is that of section 5.3, see `bacugen`; on Fermi, for which it was published, as it stands there. Elsewhere
 there is more than the paper has: vectors of shared memory, loads of several neighbours, and several stripes in shared
-memory, which no register holds on their way.
+memory, which no register holds in flight.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Gemm(Family[GemmConfig]):
         return self.config_type(**blocks().columns, **grids, vector=vector, read=read, load=load, buffers=buffers)
 
     def configurations(self) -> Iterator[GemmConfig]:
-        """Those of column-major operands: of others the reading grids are turned."""
+        """Yield those of column-major operands: of others the reading grids are turned."""
         for way in product(VECTORS, READS, LOADS, BUFFERS):
             for some in np.split(np.arange(len(blocks())), range(BLOCKS_AT_A_TIME, len(blocks()), BLOCKS_AT_A_TIME)):
                 columns = with_reading_grids(some, Problem(1, 1, 1, "f32")).values()
@@ -192,7 +192,7 @@ class Gemm(Family[GemmConfig]):
 
     @cache  # noqa: B019, for a family lives as long as the program
     def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
-        """Those that leave some hundreds of variants on this card; on Fermi Table 1's.
+        """Return those that leave some hundreds of variants on this card; on Fermi Table 1's.
 
         As many threads and as much reuse as the fastest have that were measured on an H200, or so many fewer threads
         that enough variants are left; then as long lines as leave enough.
@@ -217,7 +217,7 @@ class Gemm(Family[GemmConfig]):
         return np.concatenate([line_bytes(one, problem) for one in configs if isinstance(one, GemmConfig)])
 
     def resources(self, config: GemmConfig, problem: Problem) -> Resources:
-        """By the formulas of Algorithm 3: a thread's sums, its elements of A and B, and what is on its way.
+        """By the formulas of Algorithm 3: a thread's sums, its elements of A and B, and the bytes in flight.
 
         That is in registers, or where there are several stripes in shared memory, there.
         """

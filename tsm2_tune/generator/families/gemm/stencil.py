@@ -16,7 +16,7 @@ from tsm2_tune.generator.tunables import Tunable
 
 VECTORS = (1, 2, 4)
 LOADS = (1, 2, 4)
-BUFFERS = (1, 2)  # 1: the next stripe is on its way into registers
+BUFFERS = (1, 2)  # 1: the next stripe is in flight to registers
 VECTOR_BYTES = 16  # of shared memory, the most that a thread reads at a time
 # How A and B are read: by loads that the L1 caches as any other, or as data that nobody writes.
 READS = {"ca": "__ldca", "nc": "__ldg"}
@@ -85,7 +85,7 @@ def _reads_lines(candidate: Candidate) -> bool:
 
 
 def line_bytes(config: StencilConfig, problem: Problem) -> int:
-    """Bytes side by side in memory that the shorter one of both reading grids reads at a time."""
+    """Return the bytes side by side in memory that the shorter one of both reading grids reads at a time."""
     wide_a, wide_b = at_a_time(config.load, config.buffers, problem)
     shorter: int = np.minimum(config.m_dim_a * wide_a, config.m_dim_b * wide_b)
     return shorter * problem.dtype.element_bytes
@@ -112,7 +112,7 @@ def _widest_copies(candidate: Candidate) -> bool:
 
 
 def _in_loads(candidate: Candidate, load: int, buffers: int) -> list[int]:
-    """Elements that a thread moves at a time of those operands whose lines are whole loads, one after another."""
+    """Return the elements that a thread loads at a time, for each operand whose lines are whole loads."""
     problem = candidate.problem
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
     wide = at_a_time(load, buffers, problem)
@@ -120,7 +120,7 @@ def _in_loads(candidate: Candidate, load: int, buffers: int) -> list[int]:
 
 
 def at_a_time(load: int, buffers: int, problem: Problem) -> tuple[int, int]:
-    """Elements of A and of B that a thread moves at a time.
+    """Return the elements of A and of B that a thread moves at a time.
 
     A copy to shared memory leaves neighbours side by side. There they are in the stripe of an operand that lies along
     its lines; one that lies along k is copied element by element, which turns it.

@@ -38,12 +38,12 @@ class InnerFmaConfig(InnerConfig):
 
 
 def team(config: InnerFmaConfig) -> int:
-    """Threads that share a tile of C."""
+    """Return the number of threads that share a tile of C."""
     return (config.block_m // config.rows) * (config.block_n // config.columns)
 
 
 def is_half(config: InnerFmaConfig, problem: Problem) -> bool:
-    """Whether a thread has half of a tile of a Gram matrix, the rest being its mirror image, and loads X once."""
+    """Return whether threads compute half of a Gram matrix's tile and mirror it, so that X is loaded once."""
     return problem.is_gram and team(config) == 1 and config.rows == config.columns
 
 

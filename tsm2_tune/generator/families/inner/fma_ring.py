@@ -96,12 +96,12 @@ class InnerFmaRingConfig(InnerConfig):
 
 
 def team(config: InnerFmaRingConfig) -> int:
-    """Threads that share a tile of C."""
+    """Return the number of threads that share a tile of C."""
     return (config.block_m // config.rows) * (config.block_n // config.columns)
 
 
 def lanes_of_k(config: InnerFmaRingConfig) -> int:
-    """Teams of a block, each of which has its own k."""
+    """Return the number of teams of a block, each of which has its own k."""
     teams = config.threads // team(config)
     return teams if teams < 2 * WHOLE_LANES else teams // WHOLE_LANES * WHOLE_LANES
 
@@ -122,13 +122,13 @@ def at_once(config: InnerFmaRingConfig, problem: Problem) -> int:
 
 
 def pitch(config: InnerFmaRingConfig, problem: Problem) -> int:
-    """Elements from a line along k to the next in shared memory: an odd number of vectors."""
+    """Return the number of elements from a line along k to the next in shared memory: an odd number of vectors."""
     vector, products = VECTOR_BYTES // problem.dtype.element_bytes, block_k(config, problem)
     return products + vector * (1 if products // vector % 2 == 0 else 2)
 
 
 def place(config: InnerFmaRingConfig, member: int) -> tuple[int, int]:
-    """First row and first column of C of a team's member: as the template has it."""
+    """Return the first row and first column of C of a team's member: as the template has it."""
     down, across = config.block_m // config.rows, config.block_n // config.columns
     if down % 2 or across % 2:
         return member % down, member // down
@@ -137,7 +137,7 @@ def place(config: InnerFmaRingConfig, member: int) -> tuple[int, int]:
 
 
 def wavefronts(places: Sequence[int], element_bytes: int) -> int:
-    """Clocks in which shared memory serves a warp whose lanes read elements at these places.
+    """Return the number of clocks in which shared memory serves a warp whose lanes read elements at these places.
 
     Twice as many lanes at a time where two lanes read the same that are side by side, or one apart.
     """
@@ -205,7 +205,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     @staticmethod
     def parts_of(tile: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Rows and columns of a thread that shares such a tile with a block's others."""
+        """Yield the rows and columns of a thread that shares such a tile with a block's others."""
         for rows, columns in product(LINES[tile[0]], LINES[tile[1]]):
             if tile[0] // rows * (tile[1] // columns) <= THREADS:
                 yield rows, columns
@@ -217,7 +217,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         return block_k(config, problem)
 
     def sums_of_tile(self, config: InnerFmaRingConfig) -> int:
-        """Those that half of the teams give the other half, as long as there are many."""
+        """Return those that half of the teams give the other half, as long as there are many."""
         return max(lanes_of_k(config) // 2, min(lanes_of_k(config), MOST_LEFT))
 
     def ring_bytes(self, config: InnerFmaRingConfig, problem: Problem) -> int:
@@ -269,7 +269,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     @cache  # noqa: B019, for a family lives as long as the program
     def _by_ring(self, alike: Problem) -> list[list[InnerFmaRingConfig]]:
-        """Those to try first of each ring, best first: the same whatever k is, and however C lies."""
+        """Return those to try first of each ring, best first: the same whatever k is, and however C lies."""
         tile = covering(TILE, alike.m), covering(TILE, alike.n)
         parts = [
             part for part in self.parts_of(tile) if part[0] * part[1] * alike.dtype.registers <= MOST_SUM_REGISTERS

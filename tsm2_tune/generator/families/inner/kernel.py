@@ -67,7 +67,7 @@ class Inner(Family[C]):
 
     @abstractmethod
     def lanes_of_k(self, config: C) -> int:
-        """Teams of a block, each with its own part of k."""
+        """Return the number of teams of a block, each with its own part of k."""
 
     @abstractmethod
     def block_k(self, config: C, problem: Problem) -> int:
@@ -75,14 +75,14 @@ class Inner(Family[C]):
 
     @abstractmethod
     def registers(self, config: C, problem: Problem) -> int:
-        """Registers of a thread for its sums and its elements of A and B."""
+        """Return the number of registers of a thread for its sums and its elements of A and B."""
 
     @abstractmethod
     def bytes_in_flight(self, config: C, problem: Problem) -> int:
-        """Bytes that one thread has requested and not yet used."""
+        """Return the bytes that one thread has requested and not yet used."""
 
     def reuse(self, config: C) -> int:
-        """Columns of C for which an element of A is loaded once."""
+        """Return the number of columns of C for which an element of A is loaded once."""
         return config.block_n
 
     def ring_bytes(self, config: C, problem: Problem) -> int:
@@ -98,7 +98,7 @@ class Inner(Family[C]):
         return gcd(config.tile_elements, VECTOR_BYTES // problem.dtype.sum.element_bytes)
 
     def adders(self, config: C, problem: Problem) -> int:
-        """Groups of a block's threads that add up the sums of splits, a vector each thread."""
+        """Return the number of groups of a block's threads that add up the sums of splits, a vector each thread."""
         vectors = config.tile_elements // self.sum_width(config, problem)
         return max(min(self.most_adders, config.threads // vectors), 1)
 
@@ -160,7 +160,7 @@ class Streamed(Inner[C]):
 
     @abstractmethod
     def loaded(self, config: C, problem: Problem) -> int:
-        """Elements of A and B that one thread has in registers, on their way or arrived."""
+        """Return the number of elements of A and B that one thread has in registers, in flight or arrived."""
 
     def step(self, config: C) -> int:
         """Products along k that a team loads at a time."""

@@ -147,7 +147,7 @@ class InnerMma16(Inner[InnerMma16Config]):
         return config.block_k
 
     def pitches(self, config: InnerMma16Config, problem: Problem) -> tuple[int, int]:
-        """Elements from one run of neighbours of A, and of B, to the next in shared memory.
+        """Return the elements from one run of neighbours of A, and of B, to the next in shared memory.
 
         8 lanes read 16 bytes each, of a line along k or of products across it: an odd number of vectors apart. Of f32
         across k each lane reads an element, of 4 products 8 neighbours each.
@@ -160,7 +160,7 @@ class InnerMma16(Inner[InnerMma16Config]):
         )
 
     def staged_bytes(self, config: InnerMma16Config) -> int:
-        """Bytes of A and B in one place of the ring."""
+        """Return the bytes of A and B in one place of the ring."""
         return (config.block_m + config.block_n) * config.block_k * self.element_bytes
 
     def ring_bytes(self, config: InnerMma16Config, problem: Problem) -> int:

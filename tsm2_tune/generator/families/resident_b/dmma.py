@@ -113,7 +113,8 @@ def _warp_rows(config: ResidentBDmmaConfig, problem: Problem) -> int:
 
 
 def pitch(config: ResidentBDmmaConfig, problem: Problem) -> int:
-    """Elements from one line of A to the next in the ring: 8 lanes that read at the same time meet no bank twice.
+    """Return the number of elements from one line of A to the next in the ring: 8 lanes that read at the same time
+    meet no bank twice.
 
     They are 4 beside 2. Where A lies along k, four have 64 bytes of a line, and the other four are `width` lines on;
     else two have 32 bytes, and the next ones are as many lines on as a lane has products.

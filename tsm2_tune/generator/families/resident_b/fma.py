@@ -76,7 +76,7 @@ class ThroughRegisters(ResidentB[F]):
 
     @abstractmethod
     def loaded_bytes(self, config: F) -> int:
-        """Bytes of A that one thread has in registers."""
+        """Return the bytes of A that one thread has in registers."""
 
     def resources(self, config: F, problem: Problem) -> Resources:
         tile, of_sum = self.periods(config, problem), problem.dtype.sum
@@ -114,7 +114,7 @@ class ResidentBFmaConfig(FmaConfig):
 
 
 def tile_depth(config: ResidentBFmaConfig) -> int:
-    """Rows of B staged at a time, in whole steps."""
+    """Return the number of rows of B staged at a time, in whole steps."""
     return max(TILE_DEPTH // config.prefetch, 1) * config.prefetch
 
 

@@ -73,7 +73,7 @@ def _config(candidate: Candidate) -> ResidentBFmaRingConfig:
 
 
 def strip(config: ResidentBFmaRingConfig) -> int:
-    """Rows that a warp multiplies at a time."""
+    """Return the number of rows that a warp multiplies at a time."""
     return WARP_THREADS * config.rows
 
 

@@ -28,7 +28,7 @@ R = TypeVar("R", bound=ResidentBConfig)
 
 
 def width(problem: Problem) -> int:
-    """Elements of a vector."""
+    """Return the number of elements of a vector."""
     return VECTOR_BYTES // problem.dtype.element_bytes
 
 

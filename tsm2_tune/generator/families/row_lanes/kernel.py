@@ -33,7 +33,7 @@ L = TypeVar("L", bound=RowLanesConfig)
 
 
 def widest_vector(problem: Problem) -> int:
-    """Bytes of the widest vector that whole rows of A are made of: an element, where there is no wider one."""
+    """Return the bytes of the widest vector that divides rows of A; those of an element if there is none."""
     size = problem.dtype.element_bytes
     return max((b for b in VECTOR_BYTES if b >= size and problem.k * size % b == 0), default=size)
 

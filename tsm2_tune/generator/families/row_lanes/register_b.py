@@ -84,12 +84,12 @@ class RowLanesRegisterBConfig(RowLanesConfig):
 
 
 def width(config: RowLanesRegisterBConfig, problem: Problem) -> int:
-    """Elements of a vector."""
+    """Return the number of elements of a vector."""
     return config.vector_bytes // problem.dtype.element_bytes
 
 
 def depth(config: RowLanesRegisterBConfig, problem: Problem) -> int:
-    """Columns of A that the lanes of a row have at once."""
+    """Return the number of columns of A that the lanes of a row have at once."""
     return config.lanes * config.vectors * width(config, problem) // config.rows_per_vector
 
 
@@ -97,7 +97,7 @@ OF_DEPTH = ("vector_bytes", "lanes", "vectors", "rows_per_vector")  # which `dep
 
 
 def block_rows(config: RowLanesRegisterBConfig) -> int:
-    """Rows of a tile."""
+    """Return the number of rows of a tile."""
     return config.threads // (config.lanes * config.teams) * config.rows
 
 
@@ -115,7 +115,7 @@ def _config(candidate: Candidate) -> RowLanesRegisterBConfig:
 
 
 def _factors(config: RowLanesRegisterBConfig, problem: Problem) -> int:
-    """Registers for B's elements, of a lane."""
+    """Return the number of registers for B's elements, of a lane."""
     return depth(config, problem) // config.lanes * config.columns * problem.dtype.registers
 
 
@@ -298,7 +298,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         )
 
     def _layouts(self, problem: Problem) -> list[RowLanesRegisterBConfig]:
-        """How lanes and vectors can divide rows of A, and lanes the columns of C."""
+        """Return how lanes and vectors can divide rows of A, and lanes the columns of C."""
         n, row_bytes = min(problem.n, MOST_COLUMNS), problem.k * problem.dtype.element_bytes
         found = [
             RowLanesRegisterBConfig(THREADS, widest_vector(problem), *layout, columns, 8, 1, 1)

@@ -49,7 +49,7 @@ SPLITS = (1, 2, 4, 5, 8, 10, 16, 20, 32)
 # Of a block, for each split: at m = 20480 and 132 multiprocessors, a wave of 2 (80), 3 (54) or 4 blocks on each.
 ROWS_OF_SPLIT = (5, 10, 20, 27, 40, 54, 60, 80, 100, 120)
 ROWS_OF_ONE_BLOCK = (40, 80, 120, 160, 200, 240)  # of a multiprocessor
-# Of the 256 KiB of a multiprocessor that are shared memory or L1: A's loads on their way need room in the L1. With
+# Of the 256 KiB of a multiprocessor that are shared memory or L1: A's loads in flight need room in the L1. With
 # 60 KiB of it or more, 97 % of the memory's rate is reached, with 28 KiB 91 %.
 SHARED_BYTES = 196 << 10
 OTHER_BYTES = 1088  # of shared memory of a block: the driver's, and what k's splits meet by
@@ -104,7 +104,7 @@ class RowLanesSharedBConfig(RowLanesConfig):
 
 
 def strip_rows(config: RowLanesSharedBConfig) -> int:
-    """Rows of A that one warp computes at a time, or the block where its warps lie along a row."""
+    """Return the rows of A that a warp computes at a time, or the block if its warps share a row."""
     return max(WARP_THREADS // config.lanes, 1) * config.rows
 
 
@@ -114,12 +114,12 @@ def run(config: RowLanesSharedBConfig, problem: Problem) -> int:
 
 
 def step(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """Columns of A that the lanes of a row load at a time."""
+    """Return the number of columns of A that the lanes of a row load at a time."""
     return config.vectors * config.lanes * max(run(config, problem), 1)
 
 
 def prefetch(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """Columns of A that the lanes of a row have in registers."""
+    """Return the number of columns of A that the lanes of a row have in registers."""
     return config.stages * step(config, problem)
 
 

@@ -49,7 +49,7 @@ class StagedComplexDmmaConfig(WarpTileConfig):
 
 
 def _bounds(rows: int, columns: int) -> tuple[int, ...]:
-    """Blocks that a multiprocessor must hold for a tile of C: those that made a difference on an H200."""
+    """Return the blocks that a multiprocessor must hold for a tile of C: those that made a difference on an H200."""
     if rows > COVERED:
         return (1,)
     return (1, 3) if rows * columns <= 32 * 32 else (0, 1)  # 0: c128, 64 x 64, with 196 registers instead of 250

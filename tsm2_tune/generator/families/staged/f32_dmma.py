@@ -49,7 +49,7 @@ class StagedF32DmmaConfig(WarpTileConfig):
 
 
 def _with_threads(block_m: int, block_n: int, strips: int, octets: int) -> tuple[int, ...]:
-    """Threads of a block and of its ring, and the tile: a warp for each of its parts at the least."""
+    """Return the threads of a block and of its ring, and the tile: a warp for each of its parts at the least."""
     threads = max(THREADS, WARP_THREADS * (block_m // (STRIP_ROWS * strips)) * (block_n // (OCTET_COLUMNS * octets)))
     return threads, threads, block_m, block_n, strips, octets
 

@@ -79,7 +79,7 @@ class FullKernel(StagedKernel[C]):
 
     @abstractmethod
     def pads(self, config: C, problem: Problem) -> tuple[int, int]:
-        """Elements between one run of neighbours of A, and of B, and the next in shared memory."""
+        """Return the elements between one run of neighbours of A, and of B, and the next in shared memory."""
 
     def stage_elements(self, config: C, problem: Problem) -> int:
         along_a, along_b, _ = problem.contiguous
@@ -96,9 +96,7 @@ class FullKernel(StagedKernel[C]):
     def resources(self, config: C, problem: Problem) -> Resources:
         resources = super().resources(config, problem)
         lines = config.block_m + config.block_n
-        fetched = (
-            lines * config.block_k // config.ring_threads if config.copy == 0 else 0
-        )  # on their way in registers
+        fetched = lines * config.block_k // config.ring_threads if config.copy == 0 else 0  # in flight to registers
         return replace(
             resources,
             registers=resources.registers + fetched * problem.dtype.registers,
@@ -128,7 +126,7 @@ class FullKernel(StagedKernel[C]):
         return max(problem.m, problem.n) <= self.largest(problem)
 
     def largest(self, problem: Problem) -> int:
-        """Rows and columns of the largest C that is worth it."""
+        """Return the number of rows and columns of the largest C that is worth it."""
         return LARGEST_THIN
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:

@@ -121,18 +121,18 @@ class StagedKernel(Family[C]):
 
     @abstractmethod
     def registers(self, config: C) -> int:
-        """Elements that a thread has in registers."""
+        """Return the number of elements that a thread has in registers."""
 
     @abstractmethod
     def stage_elements(self, config: C, problem: Problem) -> int:
-        """Elements of one place of the ring."""
+        """Return the number of elements of one place of the ring."""
 
     def sums_of_team(self, config: C) -> int:
-        """Elements that a team leaves in shared memory to be added up."""
+        """Return the number of elements that a team leaves in shared memory to be added up."""
         return config.block_m * config.block_n
 
     def smem_elements(self, config: C, problem: Problem) -> int:
-        """Elements of the rings, or of the sums that take their place."""
+        """Return the number of elements of the rings, or of the sums that take their place."""
         rings = config.threads // config.ring_threads * config.stages * self.stage_elements(config, problem)
         teams = config.threads // max(self.team(config), WARP_THREADS)
         return max(rings, teams * self.sums_of_team(config))

@@ -47,7 +47,7 @@ class SymmetricKernel(StagedKernel[C]):
 
     @abstractmethod
     def pad(self, config: C, problem: Problem) -> int:
-        """Elements between one run of neighbours and the next in shared memory."""
+        """Return the number of elements between one run of neighbours and the next in shared memory."""
 
     def stage_elements(self, config: C, problem: Problem) -> int:
         pad = self.pad(config, problem)

@@ -28,7 +28,7 @@ RINGS = (
     (128, 128, 128, 3, 1), (128, 128, 64, 3, 1), (128, 128, 32, 3, 1), (128, 32, 16, 3, 1), (128, 128, 64, 3, 2),
 )  # fmt: skip
 MIN_BLOCKS = (1, 3)
-# Rings to try first for a tile, each with blocks on a multiprocessor. What is on its way must hide the memory's
+# Rings to try first for a tile, each with blocks on a multiprocessor. The bytes in flight must hide the memory's
 # latency, and is of one matrix only: more or larger places than for a product of two.
 FIRST: dict[int, tuple[tuple[int, int, int, int, int, int], ...]] = {
     16: (
@@ -81,7 +81,7 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
         )
 
     def members(self, config: StagedSymmetricFmaConfig) -> int:
-        """Threads that have a pair of groups each."""
+        """Return the number of threads that have a pair of groups each."""
         return (config.tile // config.lines) ** 2 // 2
 
     def team(self, config: StagedSymmetricFmaConfig) -> int:

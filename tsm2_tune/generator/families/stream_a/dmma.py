@@ -103,5 +103,5 @@ class StreamAComplexDmma(StreamADmma):
 
     def registers(self, config: StreamADmmaConfig, problem: Problem) -> int:
         width = VECTOR_BYTES // problem.dtype.element_bytes
-        # Two for each double of the sums; A's columns on their way; A as matrices of real numbers, and B.
+        # Two for each double of the sums; A's columns in flight; A as matrices of real numbers, and B.
         return config.strips * (width * config.columns + config.prefetch + 8 * width) + 8

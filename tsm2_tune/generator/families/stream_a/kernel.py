@@ -69,7 +69,7 @@ class StreamA(Family[C]):
 
     @abstractmethod
     def warp_rows(self, config: C, problem: Problem) -> int:
-        """Rows of C that a warp computes."""
+        """Return the number of rows of C that a warp computes."""
 
     @abstractmethod
     def tile_depth(self, config: C) -> int:
@@ -77,14 +77,14 @@ class StreamA(Family[C]):
 
     @abstractmethod
     def registers(self, config: C, problem: Problem) -> int:
-        """Registers of a thread for elements of A, B and C."""
+        """Return the number of registers of a thread for elements of A, B and C."""
 
     def block_rows(self, config: C, problem: Problem) -> int:
-        """Rows of a tile."""
+        """Return the number of rows of a tile."""
         return config.threads // WARP_THREADS * self.warp_rows(config, problem)
 
     def pitch(self, config: C, problem: Problem) -> int:
-        """Elements from one staged row of B to the next."""
+        """Return the number of elements from one staged row of B to the next."""
         return config.columns
 
     def has_one_tile(self, config: C) -> bool:
@@ -96,11 +96,11 @@ class StreamA(Family[C]):
         return 0
 
     def few_rows(self, config: C) -> int:
-        """Rows of a probe that fill a block in part, and a warp's vectors in part too."""
+        """Return the number of rows of a probe that fill a block in part, and a warp's vectors in part too."""
         return 42
 
     def vector_rows(self, problem: Problem) -> int:
-        """Rows of a probe past whole tiles that keep A's columns aligned."""
+        """Return the number of rows of a probe past whole tiles that keep A's columns aligned."""
         return 2
 
     def grids(self) -> Iterable[Grid[C]]:

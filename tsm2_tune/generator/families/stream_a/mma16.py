@@ -141,7 +141,7 @@ class StreamAMma16(Mma16):
             return ()
         row_major = problem.contiguous[0] == "k"
         variants = (ROW_MAJOR if row_major else COLUMN_MAJOR)[columns]
-        if problem.dtype.element_bytes > 2:  # as many bytes on their way
+        if problem.dtype.element_bytes > 2:  # as many bytes in flight
             variants = tuple((t, rows, p // 2, s if p >= 32 * s else 1, b) for t, rows, p, s, b in variants)
         chosen = [self.config_type(t, rows, columns, p, s, 1, 1, least) for t, rows, p, s, least in variants]
         return self.one_wave_first(chosen, problem, limits)

@@ -54,7 +54,7 @@ MANY_COLUMNS = Rule(
 
 
 def _group(candidate: Candidate) -> int:
-    """Columns of A."""
+    """Return the number of columns of A."""
     return tunable(candidate, "prefetch") // tunable(candidate, "stages")
 
 
@@ -97,7 +97,7 @@ class StreamAMma16Ring(Mma16):
         if problem.n <= FEW_COLUMNS:
             return ()
         columns = next((option for option in OPTIONS.columns if option >= problem.n), OPTIONS.columns[-1])
-        divisor = problem.dtype.element_bytes // 2  # as many bytes on their way
+        divisor = problem.dtype.element_bytes // 2  # as many bytes in flight
         if problem.k < 2 * LEAST_SHARE:
             return tuple(
                 self.config_type(128, LANE_ROWS, columns, p // divisor, s, 1, row_tiles, least)
