@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import Connection
 
 from tests.command import run
 from tests.fabricated import ADDED, dated, downgrade, trial, tuning_run
@@ -18,6 +16,8 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import migrations
 from tsm2_tune.tuner.addresses import place_of, shown_name
 from tsm2_tune.tuner.importing import merging
+from tsm2_tune.tuner.importing.parts import Writer
+from tsm2_tune.tuner.importing.union import Part
 from tsm2_tune.tuner.store import Store
 
 pytestmark = pytest.mark.usefixtures("session_cache")
@@ -54,19 +54,19 @@ def test_an_import_goes_on_where_the_server_was_restarted(
     server: TestServer, address: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good_database(path)
-    write, places = merging.write, list[Problem]()
+    write, places = Writer.write, list[Problem]()
 
-    def restarted(connection: Connection, device: str, problem: Problem, *more: Any) -> None:
+    def restarted(writer: Writer, device: str, problem: Problem, part: Part) -> None:
         places.append(problem)
         if len(places) == 2:
             server.restart()
-        write(connection, device, problem, *more)
+        write(writer, device, problem, part)
 
-    monkeypatch.setattr(merging, "write", restarted)
+    monkeypatch.setattr(Writer, "write", restarted)
     monkeypatch.setattr(merging, "HOLD_SECONDS", 0)
     assert "added 12 trials" in said("merge", str(path), "--db", address)
     assert places[1] == places[2], "what was lost is written again"
-    monkeypatch.setattr(merging, "write", write)
+    monkeypatch.setattr(Writer, "write", write)
     said("merge", str(path), "--db", str(tmp_path / "other.db"))
     assert facts(tmp_path / "other.db") == facts(place_of(address))  # type: ignore[arg-type]
 

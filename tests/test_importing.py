@@ -29,8 +29,7 @@ from tests.tampering import good_database
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import stamps
 from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.importing import merging
-from tsm2_tune.tuner.importing.parts import Reader, places
+from tsm2_tune.tuner.importing.parts import Reader, Writer, places
 from tsm2_tune.tuner.importing.union import Part
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Final, Outcome, TimeLimits, Verdict
@@ -178,7 +177,7 @@ def test_a_kill_in_the_middle_and_the_same_again(
     two: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = two
-    write, calls = merging.write, []
+    write, calls = Writer.write, []
 
     def dies(*arguments: Any) -> None:
         calls.append(arguments)
@@ -186,7 +185,7 @@ def test_a_kill_in_the_middle_and_the_same_again(
         if len(calls) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(merging, "write", dies)
+    monkeypatch.setattr(Writer, "write", dies)
     with pytest.raises(KeyboardInterrupt):
         tsm2_tune.import_trials(ours, theirs)
     monkeypatch.undo()

@@ -14,10 +14,12 @@ from benchmarks.gate import of_binary
 from tests.cases import SOURCES
 from tests.goldens import DIGESTS, GOLDEN, Source, difference, golden_digests, path_of, readable, spelling
 from tsm2_tune.errors import ToolMissing
+from tsm2_tune.generator import render as rendering
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import DTYPES, Dtype, Problem
-from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.render import filled, render, support_source
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner import compiler
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
@@ -102,6 +104,21 @@ def test_one_text_serves_every_shape_of_a_dtype_and_op(config: KernelConfig, pro
 @pytest.fixture(scope="module")
 def sources() -> list[KernelSource]:
     return every_source()
+
+
+def test_a_text_is_filled_once_for_all_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[str]()
+
+    def counted(template: str, values: Any, allowed: Any) -> str:
+        calls.append(template)
+        return filled(template, values, allowed)
+
+    monkeypatch.setattr(rendering, "filled", counted)
+    render.cache_clear()
+    rendering._kernel_text.cache_clear()
+    config = Tsm2Config("v3", 128, 8, 4)
+    made = [render(Problem(m, 8, k, "f32"), config) for m in (64, 4096, 2**20) for k in (16, 1024)]
+    assert len(calls) == len({one.text for one in made}) == 1
 
 
 @pytest.mark.slow

@@ -6,8 +6,9 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -37,13 +38,26 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr)
 
 
-def waiting(what: str) -> AbstractContextManager[object]:
-    """Show a spinner with this text on standard error while the context is open; nothing if that is no terminal."""
-    if not sys.stderr.isatty():
-        return nullcontext()
+@contextmanager
+def waiting(what: str) -> Iterator[Callable[[float], None]]:
+    """Show on standard error what takes its time, if that is a terminal.
+
+    Call what is yielded with the share that is done, from 0 to 1: after a second the time left is shown, too.
+    """
+    if not sys.stderr.isatty():  # whatever FORCE_COLOR says
+        yield lambda share: None
+        return
     from rich.text import Text
 
-    return console(stderr=True).status(Text(printable(what)), spinner="line")
+    begin = time.monotonic()
+    with console(stderr=True).status(Text(printable(what)), spinner="line") as status:
+
+        def show(share: float) -> None:
+            seconds = time.monotonic() - begin
+            if seconds > 1 and share > 0:
+                status.update(Text(printable(f"{what}: {share:.0%}, about {seconds / share - seconds:.0f} s left")))
+
+        yield show
 
 
 def print_line(console: Console, text: str, style: str = "") -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 from tsm2_tune.errors import InputError, StoreError
@@ -35,6 +36,7 @@ from tsm2_tune.tuner.trial import (
 )
 
 SAMPLE = (schema.sample.c.ordinal, schema.sample.c.us)
+CONFIGURATIONS_AT_HAND = 4096  # of a database: many trials have one configuration
 EQUAL = 1e-9  # two computations of one number, relative
 LAUNCH = tuple(field.name for field in fields(Launch) if field.name in schema.source.c)  # columns of `source`
 PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k"))
@@ -165,6 +167,7 @@ def check_interval(low_us: float, median_us: float, high_us: float) -> None:
         raise ValueError(f"median_us = {median_us} is not between {low_us} and {high_us}")
 
 
+@lru_cache(maxsize=CONFIGURATIONS_AT_HAND)
 def config_of(family_name: str, text: str, values: str) -> KernelConfig:
     """The configuration of these tunables, as JSON; what another version has stored where this one lacks its family
     or its tunables.

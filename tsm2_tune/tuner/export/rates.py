@@ -6,8 +6,10 @@ does once more; how much longer is the kernel's own, and shows where it was meas
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from tsm2_tune.runtime.interpolating import START_US
 from tsm2_tune.runtime.winners import Winner
 from tsm2_tune.runtime.work import Card
 
+FITTED = ("arithmetic_rate", "cached_rate", "odd_lines")  # fields of a division
 # Tried: of the card's rate, which tensor cores exceed; of the memory's; times as long with odd lines.
 ARITHMETIC_RATES = (4.0, 2.5, 1.6, 1.0, 0.7, 0.5, 0.33, 0.25, 0.17, 0.11, 0.07)
 CACHED_RATES = (8.0, 4.0, 2.0, CACHED_RATE, 0.7, 0.35, 0.17)
@@ -51,16 +54,15 @@ def fitted(winner: Winner, card: Card) -> Division:
     measured = measured_of(winner, card)
     odd = {bool(one.work.has_odd_lines) for one in measured}
     odd_lines = sorted({*ODD_LINES, division.odd_lines}) if len(odd) > 1 else [division.odd_lines]
-    tried = [
-        replace(division, arithmetic_rate=arithmetic, cached_rate=cached, odd_lines=longer)
-        for arithmetic, cached, longer in product(ARITHMETIC_RATES, CACHED_RATES, odd_lines)
-    ]
-    kernels = Kernels(tried, [winner.launch], [measured[0].work], [measured], card)  # the same for all of them
+    tried = list(product(ARITHMETIC_RATES, CACHED_RATES, odd_lines))
+    facts = {field.name: getattr(division, field.name) for field in fields(division)}
+    divisions: Any = [SimpleNamespace(**{**facts, **dict(zip(FITTED, rates, strict=True))}) for rates in tried]
+    kernels = Kernels(divisions, [winner.launch], [measured[0].work], [measured], card)  # the same for all of them
     us = np.array([one.us for one in measured])
     least_us = START_US + np.array([one.work.least_us for one in measured])
     weights = 1 / (1 + (us / (FAR * least_us)) ** 2)
     unexplained = (weights * np.log(us / kernels.unmeasured_us([measured])) ** 2).sum(axis=1)
     usual = np.array([division.arithmetic_rate, CACHED_RATE, division.odd_lines])
-    rates = np.array([(one.arithmetic_rate, one.cached_rate, one.odd_lines) for one in tried])
-    unusual = (np.log(rates / usual) ** 2).sum(axis=1)
-    return tried[int((unexplained + USUAL * unusual).argmin())]
+    unusual = (np.log(np.array(tried) / usual) ** 2).sum(axis=1)
+    arithmetic, cached, longer = tried[int((unexplained + USUAL * unusual).argmin())]
+    return replace(division, arithmetic_rate=arithmetic, cached_rate=cached, odd_lines=longer)

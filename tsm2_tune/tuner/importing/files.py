@@ -11,7 +11,7 @@ from tsm2_tune.tuner import cache, database
 from tsm2_tune.tuner.addresses import Address
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.exchange import reading as exchange
-from tsm2_tune.tuner.importing.parts import write
+from tsm2_tune.tuner.importing.parts import Writer
 from tsm2_tune.tuner.importing.reading import Kind, Told, kind_of, refuse_others, told_in
 from tsm2_tune.tuner.processes import Workplace, workplace
 
@@ -104,6 +104,7 @@ def written(path: Path, copy: Path, told: Told) -> tuple[str, ...]:
     """Write the trials of a text into a new database. Return a sentence for each configuration that is left out."""
     _refuse_nothing(path, told)
     with Database.open(copy, create=True) as made, made.transaction(writes=True) as connection:
+        writer = Writer(connection, told.sources.__getitem__)
         for (device_name, problem), part in told.parts.items():
-            write(connection, device_name, problem, part, told.sources.__getitem__)
+            writer.write(device_name, problem, part)
     return tuple(told.left_out.values())

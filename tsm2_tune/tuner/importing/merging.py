@@ -15,7 +15,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import quarantine, stored
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.domains import Row
-from tsm2_tune.tuner.importing.parts import Reader, places, write
+from tsm2_tune.tuner.importing.parts import Reader, Writer, places
 from tsm2_tune.tuner.importing.union import Part, Tried, conflicts, union
 from tsm2_tune.tuner.quarantine import Quarantined
 from tsm2_tune.tuner.repeating import Lost, repeated
@@ -109,11 +109,12 @@ def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tu
     """Merge the first of these problems in one transaction. Return each one's part before and after."""
     merged, start = list[tuple[Part, Part]](), time.monotonic()
     with _of(database), database.transaction(writes=True) as connection:
+        writer = Writer(connection, source)
         for (device_name, problem), new in parts:
             old = Reader(connection).part(device_name, problem)
             found = union(old, new, partial(_is_made_so, problem))
             if found is not old:
-                write(connection, device_name, problem, found, source)
+                writer.write(device_name, problem, found)
             merged.append((old, found))
             if time.monotonic() - start > HOLD_SECONDS:
                 break

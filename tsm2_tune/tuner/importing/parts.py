@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import (
@@ -14,6 +16,7 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    bindparam,
     cast,
     delete,
     func,
@@ -63,6 +66,8 @@ class Reader:
     def part(self, device_name: str, problem: Problem) -> Part:
         """Return all rows of this device and problem. Raise StoreError for a damaged row."""
         trial, problem_id = schema.trial, _problem_id(self._connection, problem)
+        if problem_id < 0:
+            return Part()
         of_part = and_(trial.c.device_name == device_name, trial.c.problem_id == problem_id)
         measured = self._measured(of_part)
         trials, rounds = list[Tried](), list[Round]()
@@ -163,64 +168,106 @@ class Reader:
         return self._rows[place]
 
 
-def write(
-    connection: Connection, device_name: str, problem: Problem, part: Part, source: Callable[[str], Row]
-) -> None:
-    """Replace the database's rows of the device and problem by this part.
+class Writer:
+    """Writes into a database, in one transaction. `source` gives the kernels, by digest, that the database lacks."""
 
-    Trials keep their ids. `source` returns the kernel of a digest that the database lacks.
-    """
-    trial, kernel = schema.trial, schema.source.c
-    problem_id = _added_once(connection, schema.problem, rows.problem_values(problem))
-    of_part = (trial.c.device_name == device_name, trial.c.problem_id == problem_id)
-    ids, doubled = _ids(connection, and_(*of_part))
-    forgetting.remove_measurements(connection, [*ids.values(), *doubled])
-    connection.execute(delete(trial).where(trial.c.id.in_(doubled)))
-    _remove_vendor(connection, device_name, problem_id)
-    runs: dict[RunKey, int] = {}
+    def __init__(self, connection: Connection, source: Callable[[str], Row]) -> None:
+        self._connection, self._source = connection, source
+        self._runs: dict[RunKey, int] = {}
+        self._digests: set[str] = set()  # of kernels that the database has
 
-    def run_id(key: RunKey) -> int:
-        if key not in runs:
-            runs[key] = _added_once(connection, schema.run, dict(zip(RUN, key, strict=True)))
-        return runs[key]
+    def write(self, device_name: str, problem: Problem, part: Part) -> None:
+        """Let the database have this part in the place of what it has of the device and problem.
 
-    for key, tried in sorted(part.trials.items(), key=lambda item: (item[1].values["stamp"], item[0])):
-        digest = tried.values["source_digest"]
-        if connection.execute(select(kernel.digest).where(kernel.digest == digest)).first() is None:
-            row = source(digest)
-            connection.execute(insert(schema.source), {one.name: row[one.name] for one in kernel})
-        values = {**tried.values, "run_id": run_id(tried.run), "device_name": device_name, "problem_id": problem_id}
-        if key in ids:
-            connection.execute(update(trial).where(trial.c.id == ids[key]), values)
+        Trials keep their numbers.
+        """
+        problem_id, ids = _problem_id(self._connection, problem), dict[TrialKey, int]()
+        if problem_id < 0:
+            problem_id = _added(self._connection, schema.problem, [rows.problem_values(problem)])[0]
         else:
-            ids[key] = connection.execute(insert(trial).returning(trial.c.id), values).scalar_one()
+            ids = self._emptied(device_name, problem_id)
+        ordered = sorted(part.trials.items(), key=lambda item: (item[1].values["stamp"], item[0]))
+        self._write_sources({tried.values["source_digest"] for _, tried in ordered})
+        new = list[tuple[TrialKey, dict[str, Any]]]()
+        for key, tried in ordered:
+            place = {"run_id": self._run_id(tried.run), "device_name": device_name, "problem_id": problem_id}
+            if key in ids:
+                at = schema.trial.c.id == ids[key]
+                self._connection.execute(update(schema.trial).where(at), {**tried.values, **place})
+            else:
+                new.append((key, {**tried.values, **place}))
+        keys = (key for key, _ in new)
+        ids |= zip(keys, _added(self._connection, schema.trial, [values for _, values in new]), strict=True)
+        of_trials = [
+            ({"trial_id": ids[key], **self._place(number, timed, of)}, timed)
+            for key, number, timed, of in _times_in_order(part)
+        ]
+        of_vendor = [
+            ({"problem_id": problem_id, **self._place(number, timed, one)}, timed)
+            for number, one in enumerate(part.rounds, 1)
+            for timed in one.vendor.values()
+        ]
+        self._write_times(schema.measurement, schema.sample, of_trials)
+        self._write_times(schema.vendor_measurement, schema.vendor_sample, of_vendor)
 
-    def add(key: TrialKey, number: int, timed: Timed, of: Round | None = None) -> None:
+    def _emptied(self, device_name: str, problem_id: int) -> dict[TrialKey, int]:
+        """Remove all times of the device and problem, and doubled trials. Return the numbers of the others."""
+        trial = schema.trial
+        of_part = (trial.c.device_name == device_name, trial.c.problem_id == problem_id)
+        ids, doubled = _ids(self._connection, and_(*of_part))
+        forgetting.remove_measurements(self._connection, [*ids.values(), *doubled])
+        self._connection.execute(delete(trial).where(trial.c.id.in_(doubled)))
+        _remove_vendor(self._connection, device_name, problem_id)
+        return ids
+
+    def _write_sources(self, digests: set[str]) -> None:
+        """Add the kernels of these digests that the database lacks."""
+        kernel = schema.source.c
+        asked = digests - self._digests
+        if asked:
+            found = self._connection.execute(select(kernel.digest).where(kernel.digest.in_(asked)))
+            lacking = [self._source(digest) for digest in sorted(asked - set(found.scalars()))]
+            if lacking:
+                of_kernels = [{one.name: row[one.name] for one in kernel} for row in lacking]
+                self._connection.execute(insert(schema.source), of_kernels)
+        self._digests |= asked
+
+    def _run_id(self, run: RunKey) -> int:
+        if run not in self._runs:
+            self._runs[run] = _added_once(self._connection, schema.run, dict(zip(RUN, run, strict=True)))
+        return self._runs[run]
+
+    def _place(self, number: int, timed: Timed, of: Round | None) -> dict[str, Any]:
         final = (None, None) if of is None else (of.final, of.stamp)
-        place = {
-            "trial_id": ids[key],
-            "run_id": run_id(timed.run),
-            "round": number,
-            **dict(zip(FINAL, final, strict=True)),
-        }
-        _add(connection, schema.measurement, schema.sample, place, timed)
+        return {"run_id": self._run_id(timed.run), "round": number, **dict(zip(FINAL, final, strict=True))}
 
-    # Times of trials that were in no final get the greatest ids, which mark those trials as new to the next final.
+    def _write_times(self, table: Table, samples: Table, times: Sequence[tuple[dict[str, Any], Timed]]) -> None:
+        numbers = _added(self._connection, table, [{**timed.values, **place} for place, timed in times])
+        every = [
+            {"measurement_id": number, "ordinal": at, "us": us}
+            for number, (_, timed) in zip(numbers, times, strict=True)
+            for at, us in enumerate(timed.samples_us)
+        ]
+        if every:
+            self._connection.execute(insert(samples), every)
+
+
+def _times_in_order(part: Part) -> Iterator[tuple[TrialKey, int, Timed, Round | None]]:
+    """Yield the times of trials with the numbers of their rounds, and the finals that they are of.
+
+    What was in no final comes last: by that it is known to be new to them.
+    """
     in_finals = {key for one in part.rounds for key in one.timed}
     for is_late in (False, True):
         for key, tried in part.trials.items():
             if (key not in in_finals) == is_late:
                 for number, timed in enumerate(tried.others, 1):
-                    add(key, -number, timed)
+                    yield key, -number, timed, None
                 if tried.first is not None:
-                    add(key, 0, tried.first)
+                    yield key, 0, tried.first, None
         for number, one in () if is_late else enumerate(part.rounds, 1):
             for key, timed in one.timed.items():
-                add(key, number, timed, one)
-            for timed in one.vendor.values():
-                place: dict[str, Any] = {"problem_id": problem_id, "run_id": run_id(timed.run), "round": number}
-                place |= dict(zip(FINAL, (one.final, one.stamp), strict=True))
-                _add(connection, schema.vendor_measurement, schema.vendor_sample, place, timed)
+                yield key, number, timed, one
 
 
 def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[TrialKey, int], Sequence[int]]:
@@ -243,19 +290,42 @@ def _values(row: Row, table: Table) -> dict[str, Any]:
 
 
 def _problem_id(connection: Connection, problem: Problem) -> int:
-    """Return the problem's id, or -1 if the database lacks it."""
-    key = (schema.problem.c[name] == value for name, value in rows.problem_key(problem).items())
-    found = connection.execute(select(schema.problem.c.id).where(*key)).scalar()
-    return -1 if found is None else int(found)
+    """Return the number of the problem; -1 if the database has none."""
+    found = _id_of(connection, schema.problem, rows.problem_key(problem))
+    return -1 if found is None else found
 
 
-def _added_once(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
-    """Return the id of the row with these values. Add the row if there is none."""
-    same = (table.c[name].is_not_distinct_from(value) for name, value in values.items())
-    found = connection.execute(select(table.c.id).where(*same)).scalar()
-    if found is None:
-        found = connection.execute(insert(table).returning(table.c.id), values).scalar_one()
-    return int(found)
+def _id_of(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
+    """Return the number of a row with these values; None if there is none."""
+    found = connection.execute(_with_values(table, tuple(values)), values).scalar()
+    return None if found is None else int(found)
+
+
+@cache
+def _with_values(table: Table, names: tuple[str, ...]) -> Select[Any]:
+    """Return a query for rows by these columns: made once, which takes longer than to execute it."""
+    query = select(table.c.id)
+    for name in names:
+        column = table.c[name]
+        query = query.where(
+            column.is_not_distinct_from(bindparam(name)) if column.nullable else column == bindparam(name)
+        )
+    return query
+
+
+def _added(connection: Connection, table: Table, values: Sequence[dict[str, Any]]) -> list[int]:
+    """Add these rows and return their numbers, in order."""
+    statement = insert(table).returning(table.c.id, sort_by_parameter_order=True)
+    found = list[int]()
+    for _, same in groupby(values, key=dict.keys):  # one statement takes rows of the same columns
+        found += connection.execute(statement, list(same)).scalars()
+    return found
+
+
+def _added_once(connection: Connection, table: Table, values: dict[str, Any]) -> int:
+    """Return the number of the row with these values, which is added if there is none."""
+    found = _id_of(connection, table, values)
+    return _added(connection, table, [values])[0] if found is None else found
 
 
 def _remove_vendor(connection: Connection, device_name: str, problem_id: int) -> None:
@@ -264,10 +334,3 @@ def _remove_vendor(connection: Connection, device_name: str, problem_id: int) ->
     numbers = select(table.c.id).where(table.c.problem_id == problem_id, of_device)
     connection.execute(delete(sample).where(sample.c.measurement_id.in_(numbers)))
     connection.execute(delete(table).where(table.c.problem_id == problem_id, of_device))
-
-
-def _add(connection: Connection, table: Table, samples: Table, place: Mapping[str, Any], timed: Timed) -> None:
-    number = connection.execute(insert(table).returning(table.c.id), {**timed.values, **place}).scalar_one()
-    every = [{"measurement_id": number, "ordinal": at, "us": us} for at, us in enumerate(timed.samples_us)]
-    if every:
-        connection.execute(insert(samples), every)
