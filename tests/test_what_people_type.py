@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,6 +183,25 @@ def every_command() -> Iterator[tuple[str, click.Command]]:
         yield name, command
         if isinstance(command, click.Group):
             yield from ((f"{name} {below}", one) for below, one in command.commands.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), list(every_command()), ids=lambda one: one if isinstance(one, str) else ""
+)
+def test_help_is_in_whole_sentences(name: str, command: click.Command) -> None:
+    paragraphs = [one.strip() for one in (command.help or "").split("\n\n") if "\b" not in one]
+    helps = [
+        one.help.partition(" [default")[0] for one in command.params if isinstance(one, click.Option) and one.help
+    ]
+    for text in (*paragraphs, *helps):
+        assert re.match(r"[A-Z-`@]", text), text
+        assert text.endswith("."), text
+
+
+def test_a_space_without_a_shape_says_which_one_it_shows() -> None:
+    shown = run("space", "--device", "h100", "--family", "tsm2")
+    assert (shown.exit_code, "no shape is named: this is 8192x8192x8192" in shown.stderr) == (0, True)
+    assert run("space", "8x8x8", "--device", "h100", "--family", "tsm2").stderr == ""
 
 
 @pytest.mark.parametrize(

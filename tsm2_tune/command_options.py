@@ -120,7 +120,7 @@ layout_option = option(
     type=Choice(LAYOUTS),
     default="column",
     show_default=True,
-    help="What --op calls n: row takes every matrix as row-major, C too, so that nn is ttt and tn is ntt.",
+    help="Storage order of A, B and C that --op refers to. With row, nn is stored as op ttt, and tn as ntt.",
 )
 
 
@@ -150,7 +150,7 @@ def shapes_options(required: bool) -> Callable[[F], F]:
             show_default=True,
             metavar="OP,...",
             shell_complete=completion.ops,
-            help=f"How the matrices lie, separated by commas. {OP_SPELLING}",
+            help=f"Ops, separated by commas. {OP_SPELLING}",
         )(function)
         function = math_option(function)
         function = option(
@@ -173,9 +173,9 @@ def family_options(function: F) -> F:
     function = option(
         "--guidelines",
         metavar="NAME=VALUE,...",
-        help="Change thresholds of the guideline rules. A lower one keeps more configurations; those that are not"
-        " named stay each family's own. `none` disables all; `none,min-reuse=4` all but min-reuse."
-        f" [default: {Guidelines().text}; of gemm those that leave hundreds of configurations; `space` prints them]",
+        help="Change thresholds of the guideline rules. A lower threshold keeps more configurations. Those not"
+        " named keep the family's value. `none` disables all guidelines; `none,min-reuse=4` all but min-reuse."
+        f" [default: {Guidelines().text}; stricter for gemm; `space` prints them]",
     )(function)
     return option(
         "--family",
@@ -194,7 +194,7 @@ def database_option_of(default: str) -> Callable[[F], F]:
         default=default,
         show_default=True,
         type=click.Path(dir_okay=False),
-        help="The tuning database: a file, postgresql+psycopg://user@host/name, or, only to read, pretuned:h100.",
+        help="The tuning database: a file, or postgresql+psycopg://user@host/name. pretuned:h100 can only be read.",
     )
 
 
@@ -223,55 +223,57 @@ device_option = option(
     "--device",
     "spec",
     shell_complete=completion.devices_here,
-    help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]",
+    help="A GPU's number (CUDA ordinal), or cpu, which emulates kernels. [default: GPU 0 if there is one, else cpu]",
 )
 devices_option = option(
     "--device",
     "spec",
     shell_complete=completion.several_devices,
     metavar="DEVICE,...",
-    help="CUDA ordinal, cpu, or several GPUs that divide the work: 0,1, or all. [default: GPU 0 if there is one,"
-    " else cpu]",
+    help="A GPU's number (CUDA ordinal), cpu, or several GPUs that share the work: 0,1 or all."
+    " [default: GPU 0 if there is one, else cpu]",
 )
 cluster_option = option(
     "--cluster",
     metavar="ADDRESS",
-    help="The Dask scheduler, such as tcp://host:8786, whose workers each tune on the first GPU that they see, or"
-    " on their host where they see none or with --device cpu. They must all reach --db.",
+    help="Address of a Dask scheduler, such as tcp://host:8786. Each of its workers tunes on the first GPU that it"
+    " sees, or on its CPU if it sees none or with --device cpu. All workers must reach --db.",
 )
 stored_device_option = option(
     "--device",
     shell_complete=completion.devices_here,
-    help="Only this device: cpu, a CUDA ordinal, or the stored name or words of it.",
+    help="Only this device: a GPU's number, cpu, or words of its name, such as h100.",
 )
 planning_device_option = option(
     "--device",
     "spec",
     shell_complete=completion.devices_and_cards,
-    help=f"CUDA ordinal, cpu, or a card: {', '.join(PROFILES)}. [default: GPU 0, else cpu]",
+    help=f"A GPU's number (CUDA ordinal), cpu, or a card: {', '.join(PROFILES)}. [default: GPU 0, else cpu]",
 )
-wait_option = option("--wait", is_flag=True, help="If the device is busy, wait for it.")
-vendor_option = option("--no-vendor", is_flag=True, help="Measure no cuBLAS and cuBLASLt beside the fastest kernels.")
+wait_option = option("--wait", is_flag=True, help="If another run uses the device, wait for its end.")
+vendor_option = option(
+    "--no-vendor", is_flag=True, help="Do not time cuBLAS and cuBLASLt beside the fastest kernels."
+)
 full_trials_option = option(
     "--full-trials",
     is_flag=True,
-    help=f"On a GPU: verify and time in full also what cannot win. Without it, a trial ends as {Outcome.BEHIND.value}"
+    help=f"On a GPU: verify and time every configuration in full. Without it, a trial ends as {Outcome.BEHIND.value}"
     f" if each of its first launches takes over {100 * REACH - 100:.0f} % longer than the fastest right kernel.",
 )
 pairs_option = option(
     "--pairs/--no-pairs",
     default=True,
     show_default=True,
-    help="Whether to measure each winner's kernel, and kernels for shapes between, at the other tuned shapes too;"
-    " --budget and --max-trials do not count this.",
+    help="After the search, time each winner, and kernels for shapes between the tuned ones, at the other tuned"
+    " shapes. This takes time beyond --budget and --max-trials.",
 )
 strategy_option = option(
     "--strategy",
     type=Choice(STRATEGIES),
     default="model",
     show_default=True,
-    help="In which order configurations are tried: model, by what was fast nearby and by expected time; exhaustive,"
-    " in the order of `space --list`; random; or as a sampler of Optuna's asks.",
+    help="The order in which configurations are tried. model: what was fast for similar shapes first, then by"
+    " expected time. exhaustive: the order of `space --list`. random: any. optuna: as its sampler suggests.",
 )
 gain_option = option(
     "--gain",
@@ -319,11 +321,11 @@ def outcomes_option(name: str, variable: str, known: Sequence[Outcome], about: s
         variable,
         metavar="OUTCOME,...",
         callback=lambda ctx, param, text: outcomes_of(text, known),
-        help=f"{about}: {', '.join(known)}, or {FAILED} for all that failed.",
+        help=f"{about} {', '.join(known)}; {FAILED} stands for all failures.",
     )
 
 
-retry_option = outcomes_option("--retry", "retry", FAILURES, "Try again the configurations whose trials ended as")
+retry_option = outcomes_option("--retry", "retry", FAILURES, "Retry configurations whose trials ended as")
 
 
 def tuning_options(function: F) -> F:
@@ -331,8 +333,9 @@ def tuning_options(function: F) -> F:
     for added in (
         cache_option(
             Cache.DIRTY,
-            "What is in a GPU's L2 before a trial is timed: clean, what was read before; dirty, what was written, as"
-            " in most programs; warm, the operands that fit. Finals measure clean and dirty too.",
+            "State of a GPU's L2 before a trial is timed. clean: full of lines that were read. dirty: full of lines"
+            " that were written, as in most programs. warm: with the operands that fit. Finals measure clean and"
+            " dirty too.",
         ),
         option(
             "--run-limit",
@@ -340,7 +343,7 @@ def tuning_options(function: F) -> F:
             default=DEFAULT_RUN_LIMIT_SECONDS,
             show_default=True,
             metavar="TIME",
-            help="Time for each stage of a trial (verifying, timing), in seconds, or such as 2m.",
+            help="Most time for each stage of a trial (verifying, timing): seconds, or such as 2m.",
         ),
         option(
             "--compile-limit",
@@ -348,20 +351,20 @@ def tuning_options(function: F) -> F:
             default=DEFAULT_COMPILE_LIMIT_SECONDS,
             show_default=True,
             metavar="TIME",
-            help="Time to compile one configuration, in seconds, or such as 2m.",
+            help="Most time to compile one configuration: seconds, or such as 2m.",
         ),
         option(
             "--seed",
             type=WholeNumber(0, MOST_SEED),
             default=0,
             show_default=True,
-            help="Seed of the inputs and of the order.",
+            help="Seed of the input matrices and of the order.",
         ),
         option(
             "--max-trials",
             type=WholeNumber(min=1),
             metavar="N",
-            help="Configurations for each problem, earlier runs included.",
+            help="Most configurations to try for each problem, earlier runs included.",
         ),
         option(
             "--budget",
@@ -369,7 +372,7 @@ def tuning_options(function: F) -> F:
             default=DEFAULT_BUDGET_SECONDS,
             show_default=True,
             metavar="TIME",
-            help="Time for each problem, earlier runs included: seconds, or such as 90s, 2m, 1h; 0 is no limit.",
+            help="Search time for each problem, earlier runs included: seconds, 90s, 2m, 1h. 0 is no limit.",
         ),
     ):
         function = added(function)
@@ -401,11 +404,11 @@ def selection_options(function: F) -> F:
         return function(*arguments, which=which, **named)
 
     for added in (
-        cache_option(None, "Only times in this state of the L2. Without it, winners in dirty come before others."),
+        cache_option(None, "Only times with the L2 in this state. Without it, dirty comes before clean and warm."),
         option(
             "--layout",
             type=Choice(LAYOUTS),
-            help="What --op calls n, as for tuning; without --op: only products whose C lies so.",
+            help="Storage order that --op refers to, as for tuning. Without --op: only products with C in it.",
         ),
         option("--op", "ops", metavar="OP,...", shell_complete=completion.ops, help=f"Only these ops. {OP_SPELLING}"),
         option(

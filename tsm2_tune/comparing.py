@@ -53,9 +53,9 @@ def compare(
     tsm2-tune compare --db results.db --shapes 30000x12x5000 --dtype f64 --json
 
     For each problem: the kernel that an exported module of the pretuned kernels, or of --db, would choose. It is
-    verified and then timed in turns with cuBLAS and cuBLASLt. Times are medians in microseconds; +- is the reach of
-    the 95 % confidence interval. Nothing is stored. Where the module would leave a problem to cuBLAS, its kernel is
-    timed all the same. The exit status is 1 where a kernel is not right, or cannot be timed.
+    verified and then timed in turns with cuBLAS and cuBLASLt. Times are medians in microseconds; +- is how far
+    the 95 % confidence interval reaches. Nothing is stored. If the module would leave a problem to cuBLAS, its kernel
+    is timed all the same. The exit status is 1 if a kernel is not right or cannot be timed.
     """
     from tsm2_tune.options import problems_of
 

@@ -29,9 +29,8 @@ def db() -> None:
 def check(ctx: click.Context, database: str, as_json: bool) -> None:
     """Say whether the database is sound.
 
-    A line each: problem, where rows are damaged or contradict each other; note, where something is old, or needed by
-    nothing. It reads a copy: runs on the database go on, and nothing is changed. The exit status is 1 where there is
-    a problem.
+    Each line is a problem (rows are damaged or contradict each other) or a note (something is old or not needed). It
+    reads a copy: runs on the database go on, and nothing is changed. With a problem the exit status is 1.
     """
     from tsm2_tune.tuner.doctor.finding import State
     from tsm2_tune.tuner.upkeep import checking

@@ -25,8 +25,8 @@ def doctor(ctx: click.Context, spec: str | None, database: str, as_json: bool) -
     \b
     tsm2-tune doctor --device 0
 
-    A line each: ok; note, where tuning runs but its times may suffer or something optional is missing; problem, where
-    tuning on the device cannot run. Then the exit status is 1.
+    Each line is ok, a note (tuning runs, but times may suffer or something optional is missing), or a problem (tuning
+    on this device cannot run). With a problem the exit status is 1.
     """
     from tsm2_tune.tuner.doctor.examination import examine
     from tsm2_tune.tuner.target import HOST, check_spec

@@ -42,12 +42,12 @@ from tsm2_tune.usage import Command, ended_by_signals, option, tell
     "--binaries/--no-binaries",
     default=True,
     show_default=True,
-    help="Whether a module holds compiled kernels, if nvcc is here to compile them.",
+    help="Include compiled kernels in a module, if nvcc is installed.",
 )
 @option(
     "--allow-unverified",
     is_flag=True,
-    help="Export binaries that are not the verified ones, as after an update of the compiler.",
+    help="Also export binaries that differ from the verified ones, such as after an update of the compiler.",
 )
 @option(
     "--launcher",
@@ -57,8 +57,8 @@ from tsm2_tune.usage import Command, ended_by_signals, option, tell
 @option(
     "--between/--no-between",
     default=None,
-    help="Whether a module or library also holds kernels for shapes between the tuned ones, which won nothing."
-    " [default: between, but with --within no-between]",
+    help="Include kernels for shapes between the tuned ones in a module or library."
+    " [default: between, with --within no-between]",
 )
 @within_options
 @wait_option

@@ -52,8 +52,8 @@ def ladder(
     \b
     tsm2-tune ladder --device 0 --shapes 1024x1024x1024
 
-    tunes, verifies and times the steps as any kernel is: naive, coalesced, tiled, coarsened in one dimension and in
-    two, with vector loads. Beside them is what the article reports that they are from.
+    It tunes, verifies and times the steps as any kernel is: naive, coalesced, tiled, coarsened in one dimension and
+    in two, with vector loads. Beside them are the article's numbers.
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
     from tsm2_tune import reports  # what is misspelt is told before any of this is loaded

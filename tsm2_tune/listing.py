@@ -44,8 +44,9 @@ def best(
     tsm2-tune best
     tsm2-tune best h100.db --dtype f64 --sort x --limit 10
 
-    Times are medians in microseconds: +- is the reach of the 95 % confidence interval, x the time of cuBLAS over
-    the kernel's, and floor the least time that the device's memory and arithmetic allow. `show TRIAL` has the rest.
+    Times are medians in microseconds. +- is how far the 95 % confidence interval reaches. x is cuBLAS's time divided
+    by the kernel's. % floor is 100 if the kernel takes the least time that memory and arithmetic allow.
+    `show TRIAL` has the rest.
     """
     from tsm2_tune.selection import selected
 

@@ -70,9 +70,9 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _SPACED = re.compile(r" *([xX]) *")
 _PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII | re.IGNORECASE)
 OP_SPELLING = (
-    "A letter for A and one for B, as in BLAS: n as it is, t transposed, and of complex numbers c conjugate"
-    " transposed, j conjugated. A third letter, t, if C is row-major. x for B's letter if B is the matrix of A,"
-    f" as in BLAS's syrk and herk: {GRAM} is tx, X^T X, and of complex numbers cx, X^H X."
+    "Two letters, for A and B, as in BLAS: n is not transposed, t transposed, and for complex types c conjugate"
+    " transposed, j conjugated. A third letter, t, says that C is row-major. x for B says that B is A, as in BLAS's"
+    f" syrk and herk: tx is X^T X, cx is X^H X, and {GRAM} is the one of both that fits the type."
 )
 
 Texts = str | Iterable[str]  # a text with commas, or the texts between them

@@ -80,8 +80,8 @@ def devices(as_json: bool) -> None:
     "--audit",
     "is_audit",
     is_flag=True,
-    help="After a run: which winners each guideline would have dropped and what that costs, and how far the estimates"
-    " were from the compiled kernels.",
+    help="After a run: which winners each guideline would have dropped, what that would have cost, and how far"
+    " estimates of registers and shared memory were from the compiled kernels.",
 )
 @database_option
 @json_option
@@ -110,8 +110,8 @@ def space(
     tsm2-tune space --device h200 --shapes 20480x16x20480 --explain
     tsm2-tune space --audit --db results.db
 
-    Without --shapes it is the space of a large square product. The cost of a guideline is known only from trials that
-    it would have dropped: tune with --guidelines none, then --audit.
+    Without --shapes it shows a large square product. --audit knows a guideline's cost only from trials that it
+    would have dropped: tune with --guidelines none first.
     """
     _refuse_unused(ctx, is_audit, is_of_families)
     if is_of_families:
@@ -120,6 +120,8 @@ def space(
     if is_audit:
         _audit(spec, database, thresholds_of(guidelines), family_names(families), as_json=as_json)
         return
+    if shapes is None:
+        tell(f"no shape is named: this is {LARGE_SQUARE}; for another: tsm2-tune space 20480x16x20480")
     chosen, names = thresholds_of(guidelines), family_names(families)
     problems = problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math)
     from tsm2_tune import reports  # what is misspelt is told before any of this is loaded
@@ -206,7 +208,7 @@ def _audit(
     "database",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Take the rates that the newest run in this database measured on the device, not the data sheet's.",
+    help="Use the rates that the newest run in this database measured on the device, not the data sheet's.",
 )
 @json_option
 def model(
@@ -225,10 +227,10 @@ def model(
     tsm2-tune model --device h100 --shapes 20480x16x20480
     tsm2-tune model --device k40c --shapes 20480x16x20480,8192x8192x8192 --dtype f64 --json
 
-    For every problem: the least bytes, the operations, the operations for each byte (arithmetic intensity), and the
-    intensity at which arithmetic takes as long as memory (machine balance). For A B in f32, f64, c64 and c128,
-    column-major, also what the model of the TSM2 paper chooses (t1, t2 and t3 by Algorithm 5), from the data sheet's
-    rates. Without a GPU here, --device names a card.
+    For each problem: the least bytes to move, the floating-point operations, their ratio (arithmetic intensity), the
+    device's ratio of both rates (machine balance), whether memory or arithmetic is the bound, and the least time. For
+    column-major A B in f32, f64, c64 and c128 also the t1, t2 and t3 that Algorithm 5 of the TSM2 paper chooses.
+    Rates are the data sheet's. Without a GPU here, name a card with --device.
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
     from tsm2_tune import reports  # what is misspelt is told before any of this is loaded

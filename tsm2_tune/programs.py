@@ -152,7 +152,7 @@ def _library(name: str) -> Path:
     default="0%",
     show_default=True,
     metavar="PERCENT",
-    help="Leave out, as comments, products that take a smaller share of the GPU time of all. Of several that differ"
+    help="Leave out, as comments, products that take a smaller share of all GPU time. Of several that differ"
     " in one extent alone, and take that share together, a few stay.",
 )
 @program_argument

@@ -82,7 +82,7 @@ def tune(
     \b
     tsm2-tune --device 0 --shapes 20480x16x20480,1e7x8x8 --dtype f32,f64 --budget 60s
 
-    enumerates kernel configurations, drops those that the device or the guidelines rule out, generates and
+    It enumerates kernel configurations, drops those that the device or the guidelines rule out, generates and
     compiles CUDA for the rest, verifies and times each, and stores every trial. Run the same command again to
     continue. Then `best` shows the winners and `export` writes them as an importable module.
     """

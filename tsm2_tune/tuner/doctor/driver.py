@@ -49,7 +49,7 @@ def driver(question: Question) -> list[Finding]:
     return findings
 
 
-NO_GPU = "kernels run on this host alone, which emulates them"
+NO_GPU = "kernels are emulated on the CPU"
 
 
 def _gpus(library: ctypes.CDLL) -> list[dict[str, Any]]:

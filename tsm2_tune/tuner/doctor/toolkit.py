@@ -105,7 +105,7 @@ def _trouble(toolchain: Toolchain, *, has_architecture: bool, limit_seconds: flo
 
 def vendor(question: Question) -> list[Finding]:
     """Return the libraries that finals time beside the kernels."""
-    name, means = "cuBLAS and cuBLASLt", "finals have no times of the vendor's"
+    name, means = "cuBLAS and cuBLASLt", "kernels are not compared with cuBLAS"
     versions = {}
     for which in (libraries.CUBLAS, libraries.CUBLASLT):
         try:
