@@ -17,7 +17,7 @@ def main() -> None:
 
         command()
     except KeyboardInterrupt:
-        sys.exit(130)  # as shells have it
+        sys.exit(130)  # the exit status of shells after Ctrl-C
     finally:
         _flush()
 

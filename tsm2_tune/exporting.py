@@ -130,7 +130,7 @@ def export(
     elif into_file:
         tell(written(form, output))
     elif exported.text is not None:
-        click.echo(exported.text.encode(), nl=False)  # as files are, whatever a terminal has
+        click.echo(exported.text.encode(), nl=False)  # in UTF-8 like files, whatever the terminal's encoding
 
 
 def _format_of(output: str) -> str:

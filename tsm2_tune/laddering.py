@@ -56,7 +56,7 @@ def ladder(
     in two, with vector loads. Beside them are the article's numbers.
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
-    from tsm2_tune import reports  # what is misspelt is told before any of this is loaded
+    from tsm2_tune import reports  # slow to import, so arguments are checked first
 
     with one_blas_thread():
         from tsm2_tune.api.tuning import options_of

@@ -10,7 +10,7 @@ from types import TracebackType
 LONG_SECONDS = 10.0  # without an event until the first heartbeat; the next comes after twice as long, and so on
 LOOKS = 20  # checks of the clock until the first heartbeat
 FINALS = ("the final round", "the vendor's routines", "full verification")  # phases after a problem's search
-PHASES = {  # what a run's phases do
+PHASES = {  # descriptions of a run's phases
     "start": "starting",
     "start of the worker": "starting the device's process",
     "ceilings": "measuring the device's bandwidth and FLOP/s",

@@ -124,7 +124,7 @@ def space(
         tell(f"no shape is named: this is {LARGE_SQUARE}; for another: tsm2-tune space 20480x16x20480")
     chosen, names = thresholds_of(guidelines), family_names(families)
     problems = problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math)
-    from tsm2_tune import reports  # what is misspelt is told before any of this is loaded
+    from tsm2_tune import reports  # slow to import, so arguments are checked first
     from tsm2_tune.tuner.target import default_spec, limits_of
 
     limits = limits_of(default_spec() if spec is None else spec)
@@ -233,7 +233,7 @@ def model(
     Rates are the data sheet's. Without a GPU here, name a card with --device.
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
-    from tsm2_tune import reports  # what is misspelt is told before any of this is loaded
+    from tsm2_tune import reports  # slow to import, so arguments are checked first
     from tsm2_tune.generator.profiles import PROFILES
     from tsm2_tune.generator.roofline import data_sheet, modelled
     from tsm2_tune.tuner.target import HOST, default_spec, limits_of, stored_target

@@ -18,10 +18,10 @@ from tsm2_tune.usage import Command, option, tell
 if TYPE_CHECKING:
     from tsm2_tune.tuner.quarantine import Quarantined
 
-ALL = "all"  # as tuner.quarantine has it
+ALL = "all"  # the same as in tuner.quarantine
 
 DIGITS = 12  # of a digest, that a table has
-LEAST_DIGITS = 8  # that tell which one is meant
+LEAST_DIGITS = 8  # enough to identify a kernel
 
 
 class Digest(click.ParamType):  # type: ignore[type-arg]

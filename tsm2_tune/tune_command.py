@@ -91,7 +91,7 @@ def tune(
     names = family_names(families)
     problems = problems_of(shapes, dtypes, ops, layout, math)
     with one_blas_thread():
-        from tsm2_tune.api.devices import targets_of  # what is misspelt is told before any of this is loaded
+        from tsm2_tune.api.devices import targets_of  # slow to import, so arguments are checked first
     from tsm2_tune.progress import tell_interrupted
     from tsm2_tune.quarantining import tell_quarantined
 

@@ -122,7 +122,7 @@ def _one_sentence() -> Iterator[None]:
         raise _refusal(str(error)) from None
     except TuneError as error:
         raise _refusal(_LINE_ENDS.sub(" ", str(error))) from None
-    except click.UsageError as error:  # which click would show below two lines of usage
+    except click.UsageError as error:  # click would print two lines of usage above it
         raise _refusal(_in_a_line(error)) from None
     except BrokenPipeError:
         raise

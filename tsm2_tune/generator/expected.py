@@ -22,7 +22,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.roofline import Ceilings, data_sheet
 
 START_US = 5.0  # between two events around a kernel that has next to nothing to do: the least of small winners
-SUMS_BYTES_PER_CLOCK = 64  # that a multiprocessor reads of what the L2 holds
+SUMS_BYTES_PER_CLOCK = 64  # bytes that a multiprocessor reads from the L2
 ROUND_US = 1.0  # until the last block of a round knows that it is, and its first sums have come
 
 

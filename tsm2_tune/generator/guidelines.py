@@ -9,7 +9,7 @@ from typing import Any
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.plain import plain
 
-NO_GUIDELINES = "none"  # as a user spells thresholds of 0
+NO_GUIDELINES = "none"  # the word for thresholds of 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def parse_thresholds(text: str) -> dict[str, float]:
 def _threshold(name: str, value: str, *, whole: bool) -> float:
     """Return the number that `value` spells. Raise InputError if it is none that the guideline can have."""
     try:
-        if not value.isascii() or "_" in value:  # which int() and float() would take
+        if not value.isascii() or "_" in value:  # int() and float() accept these
             raise ValueError
         number = int(value) if whole else float(value)
     except ValueError:

@@ -30,7 +30,7 @@ OVERHEAD_REGISTERS = 20
 LARGEST_PREFETCH = 32  # bound on t3, which the paper leaves open
 STEP = 0.1  # of the descent, section 3.6.3
 STOP = 1e-4  # of the descent, section 3.6.3
-PREFERRED_T1 = 128  # what profiling chose on K40c and P100, sections 4.2 and 4.4
+PREFERRED_T1 = 128  # chosen by profiling on K40c and P100, sections 4.2 and 4.4
 
 Point = tuple[float, float]  # (t2, t3)
 Bound = Literal["memory", "compute"]

@@ -15,7 +15,7 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 
 MOST_REMAINDERS = 1024  # of one extent: of longer periods so many, evenly
-LONG_BITS = (16, 12, 8)  # of which an extent has more: the most for which there is time
+LONG_BITS = (16, 12, 8)  # an extent has more bits than the largest of these for which there is time
 # Of a period, from one remainder of m, n and k to the next: the first few are spread evenly already. The fractions of
 # the golden ratio, of 2**0.5 and of 3**0.5, so that remainders of equal periods do not go together.
 STRIDES = (0.6180339887, 0.4142135624, 0.7320508076)
@@ -23,7 +23,7 @@ STRIDES = (0.6180339887, 0.4142135624, 0.7320508076)
 TURNS_DOWN, TURNS_ACROSS, TURNS_ALONG_K = (0, 1, 2), (1, 0), (1, 4, 2)
 FEW, FEW_MORE = 5, 7  # of the other extents where one is long
 FEW_LAUNCHED = (2, 3)  # splits with which any kernel is tried that has a workspace
-THREAD_PRODUCTS = 16  # that take an emulated thread as long as to start and to end
+THREAD_PRODUCTS = 16  # products that take an emulated thread as long as its start and end
 TURNS_WHERE_LONG = 2  # along k, where m or n is long and the other one is whole
 PAST_8_BITS = 2**8
 VECTOR_ELEMENTS = 8  # of every type whole vectors

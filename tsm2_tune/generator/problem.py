@@ -101,7 +101,7 @@ class Dtype:
     @property
     def reference_tile(self) -> tuple[int, int]:
         """Rows and columns of C that one thread of the reference computes: their sums take 48 or 64 registers."""
-        is_double = self.component.name == "f64"  # whose sums have a correction
+        is_double = self.component.name == "f64"  # its sums are compensated
         return (2 if is_double or self.is_complex else 4, 2 if is_double and self.is_complex else 4)
 
     @property
@@ -183,7 +183,7 @@ DTYPES = {
     )
 }  # fmt: skip
 
-FMA_DTYPES = ("f32", "f64", "c64", "c128")  # that fused multiply-adds alone compute
+FMA_DTYPES = ("f32", "f64", "c64", "c128")  # computed by fused multiply-adds alone
 TF32_DTYPES = ("tf32", "3xtf32")
 MATHS = tuple(dict.fromkeys(dtype.math for dtype in DTYPES.values()))
 ELEMENT_TYPES = tuple(name for name, dtype in DTYPES.items() if dtype.math == FULL_MATH)

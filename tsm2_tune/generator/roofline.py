@@ -58,7 +58,7 @@ class Roofline:
     least_bytes: int  # both together
     flops: int  # an FMA counts as two
     intensity: float  # flops for each byte
-    unit: str  # that computes the type's products fastest on the device
+    unit: str  # the device's fastest unit for products of this type
     gflops: float  # of that unit
     gbytes_per_s: float  # of the memory, at this problem's bytes read for each byte written
     balance: float  # flops for each byte at which arithmetic takes as long as memory
@@ -107,7 +107,7 @@ class Modelled:
 
     problem: Problem
     roofline: Roofline
-    tsm2: ModelChoice | None  # what the paper's model chooses; None if it says nothing of the problem
+    tsm2: ModelChoice | None  # the choice of the paper's model; None if it does not cover the problem
     unmodelled: str | None  # why it says nothing
 
 

@@ -20,7 +20,7 @@ SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 19, 20, 21, 24, 26, 32,
 ROW_TILES = (2, 4, 8)
 SPLITS_ROW_TILES = (*((splits, 1) for splits in SPLITS), *((1, tiles) for tiles in ROW_TILES))
 LEAST_SHARE = 64  # of k, that is worth a block of its own
-BLOCKS_PER_SM = 2  # that a grid should have at least
+BLOCKS_PER_SM = 2  # the least for a grid
 NEARLY_ALL = 0.9  # of the multiprocessors
 
 # Where C is a tile or a few, and k alone fills the device: as many blocks on every multiprocessor.
@@ -33,7 +33,7 @@ def wide_splits(limits: DeviceLimits, blocks: int) -> int:
     return max((splits for splits in WIDE_SPLITS if splits <= limits.sms * blocks), default=WIDE_SPLITS[0])
 
 
-FEW_SPLITS = 3  # that are preferred for a configuration
+FEW_SPLITS = 3  # options tried first for a configuration
 IDLE_BLOCKS = 0.3  # of all: as many may have no chunk
 
 MOST_ADDERS = 16  # groups of a block's threads that add up splits
@@ -45,7 +45,7 @@ def adders(*, threads: int, tile_bytes: int) -> int:
 
 
 MOST_LOADS, FEW_LOADS = 16, 13  # loads of splits' sums that a thread has in flight
-REGISTERS_FOR_MOST = 80  # that a thread has anyway, in which those sums and their addresses have room
+REGISTERS_FOR_MOST = 80  # registers of a thread that hold those sums and their addresses
 
 
 def most_loads(registers: int) -> int:

@@ -17,12 +17,12 @@ TunableValue = int | str
 class Tunable:
     """One axis of a family's space."""
 
-    about: str  # what it counts, or what its values mean
+    about: str  # its meaning
     symbol: str = ""  # the paper's
     # What a spelling calls it, where that is not its name. Neighbours with the same word are spelt as one:
     # block=128x64x32.
     word: str = ""
-    unit: int = 1  # by which a spelling multiplies its value
+    unit: int = 1  # factor from its value to the number in a configuration's text
     values: tuple[str, ...] = ()  # how a spelling names the values 0, 1, ...
     usual: int | None = None  # the value that a spelling leaves out
     is_launch: bool = False  # whether it says how a kernel is started: the kernel's text has no such number

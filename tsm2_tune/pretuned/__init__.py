@@ -22,7 +22,7 @@ class Pretuned:
     """A text that the package brings, of one card."""
 
     name: str  # such as h200
-    device_name: str  # as the driver has it
+    device_name: str  # the driver's name of the device
     compute_capability: str  # "9.0"
     file: Traversable
 

@@ -32,7 +32,7 @@ class ChoiceFile:
     path: str
     choices: dict[str, Any]  # by module, GPU and driver, and the product
     owners: set[str]  # modules, GPUs and drivers that it has choices of
-    begins: str  # what the next line begins with: a new line where the last one was not ended
+    begins: str  # beginning of the next line: a line feed if the last line lacks one
     told: set[str] = field(default_factory=set)  # owners of which it was said that there is nothing
 
 

@@ -21,7 +21,7 @@ from tsm2_tune.runtime.winners import Leading, Match, Winner, work_of
 from tsm2_tune.runtime.work import Card, Work
 
 ABOUT = 2.0  # so many times the least expected time: what is worth a timing
-MOST_CONTENDERS, LAUNCHES_OF_A_KERNEL = 20, 2  # that are timed
+MOST_CONTENDERS, LAUNCHES_OF_A_KERNEL = 20, 2  # the most to time
 CONJUGATING = {plain: letter for letter, plain in CONJUGATED.items()}
 Orders = tuple[tuple[str, ...], ...]  # of a, b and, unless it is to be made, out: each one or both
 Shape = tuple[int, int, int]  # m, n, k
@@ -128,7 +128,7 @@ def _chosen(
     lds, of_across = _leading(orders, leading)
     (m, n, k), make_out = shape, len(orders) == 2
     found = _best(as_is, shape, device, lds, make_out=make_out) if as_is else None
-    on_host = device is None  # of which nothing is expected
+    on_host = device is None  # there is no prediction for hosts
     is_known = on_host or (found is not None and found.expected_us is not None)
     if found is not None and not (across and m < n and found.distance > 0 and is_known):
         return found

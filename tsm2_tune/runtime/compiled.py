@@ -27,7 +27,7 @@ from tsm2_tune.runtime.winners import Match, Winner
 from tsm2_tune.runtime.workspace import legacy_key, workspaces
 
 LAUNCHER_NAME = "tsm2_launcher"
-LAUNCHER_PYTHON = (3, 11)  # whose stable ABI it is built for
+LAUNCHER_PYTHON = (3, 11)  # it uses the stable ABI of this version
 TYPES_IN_C = tuple(DTYPES)  # of tsm2_type
 
 launchers: dict[type, Any] = {}  # by the type of a, beside `starters`

@@ -99,7 +99,7 @@ def _by_nvrtc(text: str, bits: int, arch: str) -> bytes:
         asked.add(library._handle)
         try:
             return _by_this_nvrtc(library, text, bits, arch)
-        except (AttributeError, MemoryError, OverflowError) as error:  # what is no NVRTC, or an old one
+        except (AttributeError, MemoryError, OverflowError) as error:  # another library, or an old NVRTC
             whys[f"{library._name} is no NVRTC that can be used ({error})"] = None
         except _Refused as why:
             whys[str(why)] = None

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-NEWEST_VERSION = (1, 0)  # that is asked for: the first one which says what is read-only
+NEWEST_VERSION = (1, 0)  # the version to request: the first with a read-only flag
 CUDA_DEVICES = (2, 13)  # types of devices: kDLCUDA, kDLCUDAManaged
 READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
 LEGACY_IN_DLPACK = 1  # the legacy default stream, which has no 0

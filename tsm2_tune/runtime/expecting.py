@@ -107,7 +107,7 @@ class Kernels:
         self._all_at_work = np.minimum(WAVES, np.maximum(floor(self._splits / card.sms), 1)) * card.sms
         self._has_workspace = as_column([launch.has_workspace for launch in launches]) > 0
         at = replace(won[0], **cast(Any, _columns(won, Work)))
-        self._longest_sum = np.where(at.k > self._deepest, EVER, self._deepest)  # that it is for
+        self._longest_sum = np.where(at.k > self._deepest, EVER, self._deepest)  # the longest k that it is for
         tiles = self._tiles(at)
         blocks = self._blocks(tiles, at, self._rows, self._splits)
         each = blocks / card.sms

@@ -16,7 +16,7 @@ from tsm2_tune.runtime.plans import Plan
 Starter = Callable[..., Any]
 PLAIN = (type(None), int, float)  # types of factors
 NO_CONJUGATES = (False, False)
-MOST_PLANS = 4096  # that are kept
+MOST_PLANS = 4096  # plans kept
 
 plans: dict[Any, Plan] = {}
 vendors: dict[Any, tuple[int, ...]] = {}  # of products that are the vendor's: bytes that a, b and out reach over
@@ -129,7 +129,7 @@ def torch_starter(torch: Any) -> Starter:
             return by_vendor(a, b, out, alpha, beta, asked)
         of_a, of_b, of_out = plan.spans
         end = at + of_out
-        if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # as `overlaps`, without a call
+        if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # `overlaps`, inlined
             return None
         if (pa | pb | at) & plan.alignment_mask:
             return None
@@ -202,7 +202,7 @@ def cupy_starter(cupy: Any) -> Starter:
         at = at_out.ptr
         of_a, of_b, of_out = plan.spans
         end = at + of_out
-        if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # as `overlaps`, without a call
+        if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # `overlaps`, inlined
             return None
         if (pa | pb | at) & plan.alignment_mask:
             return None

@@ -16,8 +16,8 @@ from tsm2_tune.runtime.pack import IDENTITY
 from tsm2_tune.runtime.traced import Traced, started
 from tsm2_tune.runtime.xla import xla_handler
 
-PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}  # whose products kernels may compute, and XLA's names of these
-PLATFORM_OF_HOST = "cpu"  # whose kernels are emulated
+PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}  # platforms with kernels, and XLA's names of them
+PLATFORM_OF_HOST = "cpu"  # kernels are emulated there
 # At least as precise are kernels, which multiply exactly and add up in the type of sums.
 PRECISIONS = ("default", "fastest", "bfloat16", "high", "tensorfloat32", "highest", "float32")
 HANDLERS = "_tsm2_handlers"  # of JAX's module: one for each exported file, for as long as the process runs
@@ -95,7 +95,7 @@ def _found_matrices(a: Any, b: Any, dimension_numbers: Any, preferred: Any, prec
         return None
     try:
         return _known_matrices(*asked)
-    except TypeError:  # what cannot be looked up, such as lists
+    except TypeError:  # unhashable arguments, such as lists
         return _as_matrices(*asked)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from tsm2_tune.runtime.dlpack import dlpack_interface, speaks_dlpack
 
-TENSOR_TYPES = {  # what PyTorch calls a type, and the interface's word for it
+TENSOR_TYPES = {  # PyTorch's name of a type, and its typestr
     "torch.float32": "<f4",
     "torch.float64": "<f8",
     "torch.complex64": "<c8",

@@ -31,7 +31,7 @@ class Matrix:
     element: str  # its name in DTYPES
     dtype: np.dtype[Any]
     read_only: bool
-    stream: int | None  # that its library last used it on, where it says so
+    stream: int | None  # the stream on which its library last used it, if known
     is_conjugate: bool  # of what is in its memory
     is_vector: bool = False  # an array of one dimension
 
@@ -191,7 +191,7 @@ def _apart(elements: int, step: int, lines: int, line: int, itemsize: int) -> in
 
 def dtype_name(dtype: Any, what: str = "dtype") -> str:
     """Return the name of a type that NumPy knows; of a winner's, itself."""
-    if dtype is None:  # which NumPy takes for float64
+    if dtype is None:  # NumPy takes None for float64
         raise TypeError(f"{what}: expected a type, got None")
     if isinstance(dtype, str) and (dtype in DTYPES or dtype in MATHS.values()):
         return dtype

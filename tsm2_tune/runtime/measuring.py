@@ -29,13 +29,13 @@ from tsm2_tune.runtime.starting import await_all, factors_of, ready, stream_of
 from tsm2_tune.runtime.winners import Match, Vendor
 from tsm2_tune.runtime.workspace import of_driver
 
-ROUNDS = 7  # in which those that may be the fastest are timed
+ROUNDS = 7  # interleaved rounds for the fastest candidates
 FAR = 1.2  # times the least of the first round, past which a way is not timed again
 L2_BYTES = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 NEVER = math.inf  # microseconds of a way that fails
 LEAST_FILL_BYTES = 1 << 24  # written before each, also where the L2 is small or not told of
 FILLS, MOST_FILLS = 3, 96  # written one after the other while the host starts the next; more where it needs longer
-_measuring = threading.Lock()  # what others start meanwhile is in the times
+_measuring = threading.Lock()  # work that other threads start would be in the times
 
 
 def vendors_of(product: Product, alpha: Any, beta: Any) -> Callable[[], Any] | None:
@@ -79,7 +79,7 @@ def fastest_way(
         times, hosts_us = times_us(starts, out, context, ordinal, handle)
     us, vendor_us = min(times[: len(ways)], default=NEVER), NEVER if multiply is None else times[-1]
     if min(us, vendor_us) == NEVER:
-        return found  # whose start says what is wrong
+        return found  # its launch reports the error
     if max(vendor_us, hosts_us[-1]) < us:
         return Vendor(f"timed on these arrays, with the L2 dirty {vendor_us:.1f} us, the fastest kernel {us:.1f} us")
     fastest = ways[times.index(us)]

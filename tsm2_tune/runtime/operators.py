@@ -35,7 +35,7 @@ def torch_operators(torch: Any) -> SimpleNamespace:
             if take(2, a, b, out, None, None, None) is None:
                 torch.mm(a, b, out=out)
 
-        external_matmul.__name__ = external_matmul.__qualname__ = f"{space}_mm"  # which Inductor knows it by
+        external_matmul.__name__ = external_matmul.__qualname__ = f"{space}_mm"  # its name in Inductor
         found.external_matmul = external_matmul
     return SimpleNamespace(mm=found.mm, addmm=found.addmm, external_matmul=found.external_matmul)
 
@@ -66,7 +66,7 @@ def _define(torch: Any, space: str, take: Taker) -> None:
     library.impl("addmm", _recorded_addmm(torch, own.addmm.default, own.mm), "Autograd", with_keyset=True)
 
 
-_libraries_of_operators: list[Any] = []  # which end with what they define
+_libraries_of_operators: list[Any] = []  # PyTorch removes operators when their library is collected
 
 
 # Gradients: again products of the same kind, and so by kernels that were tuned for such

@@ -65,7 +65,7 @@ class Override:
         self.call = self.before.call_boxed
         self.library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a kernel is overridden
+            warnings.simplefilter("ignore")  # PyTorch warns of overriding a kernel
             # Library.impl writes down that it is, and would refuse whoever overrides it next.
             self.library.m.impl(self.name, KEY_OF_GPUS, self.compute, True)
         self.place = repr(self.on_top())

@@ -11,5 +11,5 @@ KERNELS: dict[str, tuple[str, str]] = {}  # SHA-256 and data of CUDA texts, by t
 CUBINS: dict[
     tuple[str, int, str], tuple[str, str]
 ] = {}  # by a text's digest, index width and architecture: digest, data
-LAUNCHER: tuple[str, str, str] | None = None  # what it is built for, digest, data
+LAUNCHER: tuple[str, str, str] | None = None  # platform, digest, data
 IDENTITY = ""  # digest of the file

@@ -80,13 +80,13 @@ class Plan:
 
     def __init__(
         self,
-        product: Product,  # as it was asked for, `out` made
+        product: Product,  # the product asked for, with a new `out` if there was none
         match: Match,
         shape: tuple[int, int, int],  # of the product that the kernel computes
         leading: tuple[int, ...],  # its leading dimensions
         *,
         context: int,
-        context_number: int,  # which no later context gets
+        context_number: int,  # unlike a handle, never reused by a later context
         ordinal: int,
         function: ctypes.c_void_p,
         index_bits: int,

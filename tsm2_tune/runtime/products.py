@@ -123,7 +123,7 @@ def gemm(
         try:
             done = starter(a, b, out, alpha, beta, asked, stream)
         except (AttributeError, TypeError):
-            done = None  # what is no array, or no stream, is told below
+            done = None  # errors for wrong arrays or streams follow below
         if done is not None:
             return done
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
@@ -214,7 +214,7 @@ def plan(
     where: Callable[[], int]
     if stream is not None or not (is_torchs(out) or is_cupys(out)):
 
-        def where(_stream: Any = stream) -> int:  # which lives as long as the plan
+        def where(_stream: Any = stream) -> int:  # keeps the stream alive as long as the plan
             return handle
     else:
         of = torch_stream(sys.modules["torch"]) if is_torchs(out) else cupy_stream(sys.modules["cupy"])
@@ -323,7 +323,7 @@ def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any
     if all(map(is_torchs, arrays)):
         starters[kind] = starters.get(kind) or compiled_torch_starter(sys.modules["torch"], kind)
         keep_plan(torch_key(a, b, out, asked), plan)
-    elif all(map(is_cupys, arrays)) and hasattr(a, "_c_contiguous"):  # which the key has
+    elif all(map(is_cupys, arrays)) and hasattr(a, "_c_contiguous"):  # the key needs it
         starters[kind] = starters.get(kind) or compiled_cupy_starter(sys.modules["cupy"], kind)
         keep_plan(cupy_key(a, b, out, asked), plan)
     else:

@@ -118,7 +118,7 @@ def await_all(product: Product, stream: Any, handle: int) -> None:
     if stream is None and len(one_of_each) > 1:  # the stream of a library alone, on one device, is the handle
         at_work = {current_stream(array) for array in one_of_each.values()}
         others |= {other for other in at_work if other is not None}
-    held = next((matrix for matrix in product.given if matrix.address), None)  # what is empty may have no memory
+    held = next((matrix for matrix in product.given if matrix.address), None)  # an empty matrix may have no memory
     if held is not None and any(other != handle for other in others):
         with current_context(home(held)[0]):
             for other in others:

@@ -134,7 +134,7 @@ class Match:
         if self.expected_us is None:
             return shape if self.distance == 0 else f"{shape}, at distance {self.distance:.1f}"
         if self.distance > 0:
-            shape = f"measured at {w.m}x{w.n}x{w.k}"  # which another kernel may have won
+            shape = f"measured at {w.m}x{w.n}x{w.k}"  # another kernel may have won there
         times = [f"with the L2 {w.cache} {self.expected_us:.1f} us {known}"]
         if self.distance > 0:
             count = len(w.elsewhere)

@@ -63,7 +63,7 @@ NOT_LOADED = (
     " another architecture, or change its user (set-user-ID)"
 )
 SLOWER = "the kernel was slower in this program"
-TO_COMPARE = ("timed, to be compared", "its result was compared")  # of which the kernel's turn comes later
+TO_COMPARE = ("timed, to be compared", "its result was compared")  # cuBLAS computed it now, the kernel later
 TYPES = tuple(ELEMENT_TYPES)  # of tsm2_type
 OPERATIONS = "NTC"
 WRITTEN = 2  # of a line's state
@@ -130,7 +130,7 @@ class Seen:
     def problem(self) -> Problem | None:
         """The problem to tune for it, with a tall C, as kernels are for those; None if it cannot be tuned."""
         ops = self.op.lower() if self.dtype.startswith("c") else self.op.lower().replace("c", "t")
-        is_gram = self.is_gram and ops != "nc"  # whose first factor alone would be conjugated: no op has that
+        is_gram = self.is_gram and ops != "nc"  # with only the first factor conjugated, which no op has
         try:
             plain = Problem(*self.shape, self.dtype, ops[0] + "x" if is_gram else ops)
         except InputError:  # an extent of more than is tuned
@@ -168,7 +168,7 @@ class Written:
 
     seen: tuple[Seen, ...] = ()  # most time first
     uncounted: tuple[int, ...] = (0,) * len(UNCOUNTED)  # products that are none of those
-    missing: tuple[str, ...] = ()  # what could not be read, in sentences
+    missing: tuple[str, ...] = ()  # sentences on files that could not be read
     was_loaded: bool = True  # whether a process of the program had the stand-in, as far as is known
 
     @property

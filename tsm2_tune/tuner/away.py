@@ -6,8 +6,8 @@ import threading
 import time
 from collections import defaultdict
 
-WAITING = "waiting for the database's server"  # what a run is at meanwhile
-_seconds: defaultdict[int, float] = defaultdict(float)  # that each thread has waited
+WAITING = "waiting for the database's server"  # the phase of a run that waits
+_seconds: defaultdict[int, float] = defaultdict(float)  # waited so far, by thread
 _since: dict[int, float] = {}  # when those that wait began to
 
 

@@ -11,7 +11,13 @@ from tsm2_tune.tuner.trial import Cache
 if TYPE_CHECKING:
     from tsm2_tune.tuner.domains import Row
 
-OF_SUPERSEDED = ("basis", "source_digest", "rows_per_block", "splits", "stamp")  # what tells superseded trials apart
+OF_SUPERSEDED = (
+    "basis",
+    "source_digest",
+    "rows_per_block",
+    "splits",
+    "stamp",
+)  # columns that distinguish superseded trials
 
 
 def basis(toolkit: str, flags: str, cache: Cache, extra_digest: str = "") -> str:

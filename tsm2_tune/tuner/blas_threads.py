@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-VARIABLE = "OPENBLAS_NUM_THREADS"  # which OpenBLAS reads when it is loaded
+VARIABLE = "OPENBLAS_NUM_THREADS"  # read by OpenBLAS when it is loaded
 
 
 @contextmanager

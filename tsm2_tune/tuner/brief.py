@@ -51,7 +51,7 @@ class CurrentTrial:
     id: int
     problem: Problem
     config: KernelConfig
-    cache: Cache  # in which it was timed, or was to be
+    cache: Cache  # the state of the L2 for its timing
     compiled: LoadedResources | None  # None if it was not loaded
     spill_bytes: int | None
     median_us: float | None  # of its newest measurement; None if it gave no right result, or was not measured

@@ -23,7 +23,7 @@ from tsm2_tune.tuner.supervisor import LOCK
 LIMIT_VARIABLE = "TSM2_TUNE_CACHE_LIMIT"
 LIMIT_BYTES = 2 * 2**30
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-KEPT_OF_LIMIT = 0.9  # that eviction leaves, so that the next run need not evict again
+KEPT_OF_LIMIT = 0.9  # share of the limit left by eviction, so that the next run need not evict again
 SPARED_SECONDS = 3600.0  # since its last use, in which no run evicts another's binary
 UNLOCKED_SECONDS = 60.0  # within which who has made a working folder locks it
 MOST_REPORT_BYTES = 2**16

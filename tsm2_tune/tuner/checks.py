@@ -44,7 +44,7 @@ from tsm2_tune.generator.source import INDEX_BITS, SPARSE_TERMS
 from tsm2_tune.tuner.operands import Values
 
 ALPHA, BETA = -2.0 + 1j, 3.0 - 1j  # of the general call: integers, so that the result stays exact
-SMALL_BETA = 0.25 - 0.5j  # by which no finite C becomes infinite; exact too
+SMALL_BETA = 0.25 - 0.5j  # makes no finite C infinite; exact too
 # Elements added to the leading dimensions.
 NONE = {"A": 0, "B": 0, "C": 0}
 ODD = {"A": 3, "B": 5, "C": 7}  # all different, none a vector's width

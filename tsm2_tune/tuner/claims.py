@@ -57,8 +57,8 @@ class Claims:
         # Trials and claims at the most, by the problem, the families and the basis: while nobody else adds any.
         self._counted = Counter[tuple[Problem, tuple[str, ...], str]]()
         self.left = LeftToOthers(database, device_name, self.owner)
-        self._at_hand: _Key | None = None  # what is being tried
-        self._marked: _Key | None = None  # what the database says of that
+        self._at_hand: _Key | None = None  # the claim being tried
+        self._marked: _Key | None = None  # the claim marked so in the database
         self._marking = threading.Lock()
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="claims", daemon=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from tsm2_tune.tuner import away
 
 TICK_SECONDS = 0.25
-MOST_TICKS = 4  # that a tick may last and count: a longer one is a stop, as a busy machine is not so late
+MOST_TICKS = 4  # a longer gap between ticks is a stop: no busy machine is so late
 STOPPED_STATES = ("T", "t")  # of proc(5): by a signal, and by a debugger
 
 

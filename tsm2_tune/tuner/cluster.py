@@ -55,7 +55,7 @@ class _Running:
 
     future: Any
     phases: Phases
-    process: str = ""  # by which its claims are known
+    process: str = ""  # prefix of its claims' owner
     has_begun: bool = False  # whether its device is known
     is_over: bool = False  # whether its task has ended
 

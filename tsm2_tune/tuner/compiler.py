@@ -35,12 +35,12 @@ class Toolchain:
     """A compiler with its flags: everything besides the text and its definitions that decides the binary."""
 
     compiler: str  # absolute path
-    version: str  # as the compiler states it, one line
+    version: str  # the compiler's own statement, in one line
     flags: tuple[str, ...]
     source_suffix: str  # ".cu" or ".cpp"
     suffix: str  # of the binary: ".cubin" or ".so"
     extra_digest: str  # of whatever else decides the binary, such as included headers and the CPU's features
-    wrap: Callable[[str], str] = _identity  # what the compiler must see around the CUDA text
+    wrap: Callable[[str], str] = _identity  # adds the text that the compiler needs around the CUDA source
     # Folders of headers that take the place of larger ones: the binary is the same, if they suit the compiler.
     includes: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()  # those named to the linker, which looks in them for what the text lacks
@@ -123,7 +123,7 @@ def compile_text(
 
     kills_before = kills()
     seen: Counter[Outcome] = Counter()
-    of_headers: str | None = None  # what was said of the text with them
+    of_headers: str | None = None  # the messages for the source with the headers
     includes = toolchain.includes if kernel else ()
     while True:
         answer = _compiled(key, text, kernel, defines, toolchain, includes, limit_seconds)

@@ -55,7 +55,9 @@ class Group:
     between: Kernels  # others, at the shapes that they are for
     winners: dict[Problem, CurrentTrial]
     known: dict[Problem, dict[str, float]]  # at tuned shapes and those between the fastest times of kernels, by text
-    unsettled: frozenset[Problem]  # whose winner was in no final, and not verified in full: its run was ended
+    unsettled: frozenset[
+        Problem
+    ]  # problems whose winner lacks a final and the full verification, as its run was stopped
 
     def missing(self, asked: frozenset[Problem]) -> Iterator[tuple[str, Problem]]:
         """Yield a kernel and a shape, one of the nearest, at which it has no time."""

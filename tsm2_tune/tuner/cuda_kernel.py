@@ -64,7 +64,7 @@ class CudaKernel:
         self._drv, self._queue = drv, queue
         self._cubin, self._name = cubin, name
         self._layout: ParameterLayout | None = None  # of the arguments of the last launch
-        self._smem_bytes = DYNAMIC_SMEM_WITHOUT_OPTIN  # that it may ask for
+        self._smem_bytes = DYNAMIC_SMEM_WITHOUT_OPTIN  # dynamic shared memory that a launch may use
         try:
             self._module = drv.module_from_buffer(cubin)
             self._function = self._module.get_function(name)

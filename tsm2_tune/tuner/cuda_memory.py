@@ -8,8 +8,8 @@ from typing import Any
 
 from tsm2_tune.tuner.device import DeviceLost, KernelFault
 
-MAPPED_BYTES = 2 * 2**20  # which the driver maps at once: less is no cheaper
-MOST_TIMES = 1.25  # as large as what was asked for may be a buffer that was kept
+MAPPED_BYTES = 2 * 2**20  # the driver's granularity: smaller buffers are no cheaper
+MOST_TIMES = 1.25  # the largest kept buffer to reuse, over the size asked for
 
 
 class CudaBuffer:

@@ -78,9 +78,9 @@ class Database:
     def __init__(
         self, path: Path | Address, engine: Engine, *, server: Server | None = None, file: Unchanged | None = None
     ) -> None:
-        self.path = path  # by which messages call it
+        self.path = path  # the name in messages
         self._engine, self._server, self._file = engine, server, file
-        self._is_copy = False  # what is written would be lost
+        self._is_copy = False  # writes would be lost
         self._opened: tuple[Path, os.stat_result] | None = None  # the file, as it was when it was opened for writing
 
     @classmethod
@@ -200,7 +200,7 @@ class Database:
         if self._server is not None:
             return self._server.digest()
         found = hashlib.sha256()
-        for beside in ("", "-wal"):  # what SQLite has not yet put into the file itself
+        for beside in ("", "-wal"):  # writes that SQLite has not moved to the file yet
             file = Path(f"{self.path}{beside}")
             if file.is_file():
                 found.update(file.read_bytes())
@@ -230,7 +230,7 @@ class Database:
     def _file_transaction(self, *, writes: bool) -> Iterator[Connection]:
         if writes and isinstance(self.path, Path) and (self._is_copy or self._file is not None):
             if is_bundled(self.path):
-                place_of(self.path)  # which refuses it
+                place_of(self.path)  # raises
             network, remedy = network_of(self.path), REMEDIES[sqlite3.SQLITE_READONLY]
             raise refusal(self.path, network) if network else StoreError(f"{self.path} {remedy}")
         if self._opened is not None:

@@ -15,10 +15,10 @@ Variables = tuple[tuple[str, str], ...]  # names and values
 
 PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CCACHE_DIR")
 OF_NVCC = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN")
-OF_TEXTS = (  # by which GCC and Clang find headers and the programs that they start
+OF_TEXTS = (  # GCC and Clang find headers and subprograms by these
     "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX", "CCC_OVERRIDE_OPTIONS",
 )  # fmt: skip
-OF_LINKERS = ("LIBRARY_PATH", "LD_RUN_PATH")  # which a cubin does not depend on
+OF_LINKERS = ("LIBRARY_PATH", "LD_RUN_PATH")  # a cubin does not depend on these
 DECIDING = (*OF_NVCC, *OF_TEXTS, *OF_LINKERS)
 
 

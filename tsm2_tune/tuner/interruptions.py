@@ -13,7 +13,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.mounts import free_bytes_of
 from tsm2_tune.tuner.processes import Ended, Ending
 
-LEAST_FREE_BYTES = 16 * 2**20  # that a compiler's files fit in
+LEAST_FREE_BYTES = 16 * 2**20  # enough for a compiler's files
 LEAST_FREE_FILES = 32
 SEARCHED_CHARACTERS = 2**16  # at either end of a compiler's messages
 

@@ -98,9 +98,9 @@ class Turn:
     tuner: Tuner
     store: Store
     claims: Claims
-    families: tuple[str, ...]  # that take part in the finals
+    families: tuple[str, ...]  # families in the finals
     started_at: str  # of the run
-    cache: Cache  # in which trials are timed
+    cache: Cache  # the state of the L2 for trials
     is_between: bool = False  # whether the problem is no search's, but between those of searches
     skipped: set[str] = field(default_factory=set)  # configurations whose kernels are quarantined
     agains: dict[Problem, Again] = field(default_factory=dict)  # of earlier turns: what fails in one is not due again
@@ -170,7 +170,7 @@ class Turn:
         """
         configurations = len(self.space.kept) if strategy else None
         ended: list[Trial] = []  # and not stored yet
-        told: list[TrialStored] = []  # what is stored, to be
+        told: list[TrialStored] = []  # stored trials to report
         stored_at = time.monotonic()
 
         def store(after_seconds: float = TOGETHER_SECONDS) -> bool:
@@ -206,7 +206,7 @@ class Turn:
         finally:
             store(0.0)
         yield from told
-        self.claims.give_back()  # what was compiled ahead
+        self.claims.give_back()  # claims of kernels compiled ahead
 
     def _stored(self, ended: list[Trial], again: Again) -> list[TrialStored]:
         """Store these trials, empty the list, and return their events.

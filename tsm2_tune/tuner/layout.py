@@ -24,7 +24,7 @@ class Layout:
 
     columns: frozenset[Facts]  # name, type, whether NOT NULL, place in the primary key, whether it is generated
     constraints: frozenset[Facts]  # unique ones and foreign keys
-    statement: str  # that creates it, of which all of this follows
+    statement: str  # the CREATE statement, from which all of this follows
     words: frozenset[str]  # of the statement, which alone tells of checks and collations
 
 

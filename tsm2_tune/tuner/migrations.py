@@ -66,7 +66,7 @@ def _add_floors(connection: Connection) -> None:
         try:
             floor_us = ceilings[run_id].floor_us(Problem(*asked))
         except UNREADABLE:
-            continue  # whoever reads such a row says what is wrong with it
+            continue  # damaged: the reader of such a row reports it
         connection.exec_driver_sql(
             "UPDATE measurement SET floor_us = ?"
             " WHERE run_id = ? AND trial_id IN (SELECT id FROM trial WHERE problem_id = ?)",
@@ -111,7 +111,7 @@ def _add_caches(connection: Connection) -> None:
     """Times are of a state of the L2; before, all were of one that what ran last had read full."""
     for table in ("trial", "measurement", "vendor_measurement"):
         columns = connection.exec_driver_sql(f"PRAGMA table_info({table})")
-        if "cache" not in [column.name for column in columns]:  # as in a table that was made just now
+        if "cache" not in [column.name for column in columns]:  # a new table has it
             connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN cache TEXT NOT NULL DEFAULT 'clean'")
 
 
@@ -128,7 +128,7 @@ def _add_summaries(connection: Connection) -> None:
     """Trials may be imported from a text, which has no samples; and which basis is the newest is told by the time."""
     for table in ("measurement", "vendor_measurement"):
         columns = connection.exec_driver_sql(f"PRAGMA table_info({table})")
-        if "summary_of" not in [column.name for column in columns]:  # as in a table that was made just now
+        if "summary_of" not in [column.name for column in columns]:  # a new table has it
             connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN summary_of INTEGER")
 
 
@@ -137,7 +137,7 @@ def _tell_kernels_by_code(connection: Connection) -> None:
     changed in a family's files made all of its trials stale.
     """
     columns = connection.exec_driver_sql("PRAGMA table_info(trial)")
-    if "superseded" not in [column.name for column in columns]:  # as in a table that was made just now
+    if "superseded" not in [column.name for column in columns]:  # a new table has it
         connection.exec_driver_sql("ALTER TABLE trial ADD COLUMN superseded INTEGER NOT NULL DEFAULT 0")
     _rename_sources(connection)
     last = "max(ended_at || printf('%020d', id))"  # SQLite takes the other columns from the row that has it
@@ -208,7 +208,7 @@ def _rename(connection: Connection) -> None:
 def _add_attempts(connection: Connection) -> None:
     """A configuration is given up where run after run dies of it; before, nobody counted."""
     columns = connection.exec_driver_sql("PRAGMA table_info(claim)")
-    if "attempts" not in [column.name for column in columns]:  # as in a table that was made just now
+    if "attempts" not in [column.name for column in columns]:  # a new table has it
         connection.exec_driver_sql("ALTER TABLE claim ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0")
 
 
@@ -216,7 +216,7 @@ def _add_slowed(connection: Connection) -> None:
     """A final's samples that were taken while the clock had dropped are counted; of those before nobody knows."""
     for table in ("measurement", "vendor_measurement"):
         columns = connection.exec_driver_sql(f"PRAGMA table_info({table})")
-        if "slowed" not in [column.name for column in columns]:  # as in a table that was made just now
+        if "slowed" not in [column.name for column in columns]:  # a new table has it
             connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN slowed INTEGER")
 
 

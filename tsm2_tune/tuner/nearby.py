@@ -40,7 +40,7 @@ def nearby(store: Store, problem: Problem, limits: DeviceLimits, device: str) ->
     ranked = (
         select(schema.trial, schema.measurement.c.median_us, place.label("place"))
         .join(schema.measurement, conditions.IS_FIRST)
-        .where(trial.device_name.in_(store.devices_of_runs()), trial.problem_id.in_(nearest))  # as the index has them
+        .where(trial.device_name.in_(store.devices_of_runs()), trial.problem_id.in_(nearest))  # in the index's order
         .where(trial.superseded == 0, trial.is_between == 0)
         .where(trial.outcome == Outcome.OK.value)
         .subquery()

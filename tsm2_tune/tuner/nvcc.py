@@ -16,7 +16,7 @@ from tsm2_tune.tuner.environment import OF_NVCC, OF_TEXTS, compiler_environment,
 from tsm2_tune.tuner.processes import run
 from tsm2_tune.tuner.trial import in_a_line
 
-SAMPLE = "sample.cu"  # which need not be there
+SAMPLE = "sample.cu"  # need not exist
 # Lines of nvcc's dry run: one that sets a variable of places, and one of flags that its nvcc.profile adds.
 _PLACE = re.compile(r"#\$ (?!\w+_FLAGS=)\w+=")
 _ADDED = re.compile(r"^#\$ \w+_FLAGS=.*\S", re.MULTILINE)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.addresses import tune_first
 
-COMPANIONS = ("-journal", "-wal", "-shm")  # what SQLite looks for beside a file
+COMPANIONS = ("-journal", "-wal", "-shm")  # files that SQLite opens beside a database
 NAME_FOLLOWS = bytes.fromhex("d9d505f920a163d7")  # the end of a journal that names another one
 
 

@@ -31,7 +31,7 @@ class Contender:
 class Again:
     """Which stored trials count as untried, and give their place to the next one."""
 
-    limits: TimeLimits | None  # what timed out under less than these; None is none of them
+    limits: TimeLimits | None  # trials that timed out under smaller limits; None: none of them
     retried: frozenset[tuple[int, float]] = frozenset()  # ids, with the seconds that they took: not their successors
 
     def includes(self, trial_id: int, outcome: Outcome, limits: TimeLimits | None, seconds: float) -> bool:

@@ -28,8 +28,8 @@ class Options:
     reach: float | None = None
     strategy: str = "model"  # its name
     gain: float | None = None  # of the best time: a search ends that is expected to gain less; None is no such end
-    cache: Cache = Cache.DIRTY  # in which trials are timed on a GPU, and by which they are ranked
-    final_caches: tuple[Cache, ...] = IN_FINALS  # in which finals are, besides
+    cache: Cache = Cache.DIRTY  # the state of a GPU's L2 for trials, and for the ranking
+    final_caches: tuple[Cache, ...] = IN_FINALS  # further states for finals
     # A kernel is verified before it is timed, so that the clock has settled. On an H100 the medians of 245 kernels
     # were the same after 2 ms as after 20, to within what they vary from one time to the next.
     effort: Effort = field(default_factory=lambda: Effort(warm_up_seconds=0.002))

@@ -28,7 +28,7 @@ ANSWER_SECONDS = 60.0  # for a supervisor to answer, past the limit of what it r
 END_SECONDS = 10.0  # for a supervisor to kill what it runs and to end
 Answer = dict[str, Any]
 MOST_FOLDERS = 20  # tried, where others remove them before they are locked
-STILL_SECONDS = 600.0  # that a command may be stopped
+STILL_SECONDS = 600.0  # how long a command may be stopped
 TICK_SECONDS = 1.0  # more than two at once pass only where this process stands still: they do not count
 
 
@@ -52,7 +52,7 @@ class Ended:
     how: Ending
     status: int = 0
     messages: str = ""
-    seconds: float = 0.0  # that it ran; those in which it was stopped, or the machine slept, do not count
+    seconds: float = 0.0  # its run time, without the time in which it was stopped or the machine slept
 
     @property
     def is_well(self) -> bool:
@@ -300,7 +300,7 @@ def workplace(parent: Path) -> Iterator[Workplace]:
     except _Lost:
         raise ConnectionAbortedError(errno.ECONNABORTED, "the process that watches compilers was ended") from None
     finally:
-        if folder != parent and os.path.lexists(folder):  # whose supervisor was killed
+        if folder != parent and os.path.lexists(folder):  # left by a killed supervisor
             shutil.rmtree(folder, ignore_errors=True)
 
 

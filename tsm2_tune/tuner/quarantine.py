@@ -52,7 +52,7 @@ class Quarantined:
     outcome: Outcome  # timed-out or crashed
     detail: str
     run_limit_seconds: float | None  # under which it timed out: a larger limit tries it again
-    times: int  # that it ended so
+    times: int  # how often it ended so
     last_at: str  # ISO 8601, UTC
 
 

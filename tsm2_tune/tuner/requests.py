@@ -60,7 +60,7 @@ class Call:
     checks: tuple[Check, ...]
     padding: Mapping[str, int] = field(default_factory=dict)  # of lines longer than other problems' checks make them
     is_large: bool = False  # so that a device may have no room for it
-    splits: int | None = None  # that the kernel is started with; None: those of its configuration
+    splits: int | None = None  # splits of the launch; None: those of the configuration
     is_slow: bool = False  # so that a few blocks take long, while most of a GPU has nothing to do
 
 

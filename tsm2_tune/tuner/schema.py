@@ -56,7 +56,7 @@ run = Table(
     Column("copy_gbytes_per_s", Float, nullable=False),
     Column("gflops", Text, nullable=False),  # JSON: dtype -> measured FMA rate
     Column("sms", Integer),  # multiprocessors; NULL of a run from before they were stored
-    UniqueConstraint("id", "device_name"),  # what a trial's copy of the name is checked against
+    UniqueConstraint("id", "device_name"),  # for the foreign key of a trial's copy of the name
 )
 
 problem = Table(

@@ -16,7 +16,7 @@ Claim = Callable[[Candidate], Claimed]
 class Why(StrEnum):
     """Why a search ended."""
 
-    ALL_TRIED = "all tried"  # what its strategy gives; what another run took on is there
+    ALL_TRIED = "all tried"  # all candidates of the strategy; others are claimed by another run
     MAX_TRIALS = "max-trials"
     BUDGET = "budget"
     GAIN = "gain"  # less is expected of going on than was asked for

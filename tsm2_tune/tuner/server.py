@@ -95,7 +95,7 @@ class Server:
     def __init__(self, address: Address, engine: Engine) -> None:
         self.engine = engine
         self._place = str(address)
-        self._name = uuid.uuid4().hex  # by which receipts are this process's
+        self._name = uuid.uuid4().hex  # marks this process's receipts
         self._has_receipts = False
 
     @classmethod

@@ -25,7 +25,7 @@ from sqlalchemy.types import TypeEngine
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import migrations, schema
 
-own = MetaData()  # what no file has
+own = MetaData()  # tables that only servers have
 
 # The one row says that the tables beside it are ours, and of which schema.
 VERSION = Table(

@@ -52,7 +52,7 @@ class Store:
     def __init__(self, database: Database) -> None:
         self.path = database.path
         self._database = database
-        self._compared: set[tuple[str, Problem, str]] = set()  # what this program makes does not change while it runs
+        self._compared: set[tuple[str, Problem, str]] = set()  # kernels do not change while the program runs
 
     @classmethod
     @contextmanager
@@ -100,7 +100,7 @@ class Store:
         """
         device = run.identity.name
         problems = {trial.problem.text for trial in trials}
-        is_of_one = len(problems) == 1 and not hazards  # which are counted for all problems
+        is_of_one = len(problems) == 1 and not hazards  # hazards count for all problems
         about = (device, *problems) if is_of_one else ()
         with self._database.transaction(writes=True, about=about) as connection:
             run_id = adding.found_or_added(connection, schema.run, rows.run_values(run))

@@ -150,7 +150,7 @@ def best_row(row: Row) -> BestRow:
     """The winner in a row of the view."""
     with reading(row["trial_id"]):
         values = checked(row, schema.best.columns)
-        del values["is_between"]  # by which rows are chosen
+        del values["is_between"]  # only used to choose rows
         best = BestRow(**values)
         config_of(best.family, best.config, best.parameters)
         check_interval(best.low_us, best.median_us, best.high_us)

@@ -23,7 +23,7 @@ from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of linux/prctl.h
 LOCK = "lock"  # the file in a working folder that is locked as long as its owner lives
-MOST_BYTES = 16 * 2**20  # that a command may print
+MOST_BYTES = 16 * 2**20  # the most output of a command
 LOOKS = 20  # at whether a command stands still, within its limit
 MOST_SECONDS_BETWEEN = 2.0  # of two looks, also at whether the tuner lives
 
@@ -192,7 +192,7 @@ def start(request: dict[str, Any], output: int) -> tuple[int, int]:
 
 def become(request: dict[str, Any], output: int) -> None:
     """Replace this process by the command."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):  # which Python ignores or handles
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):  # Python ignores or handles these
         signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     nothing = os.open(os.devnull, os.O_RDWR)

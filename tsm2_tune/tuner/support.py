@@ -22,14 +22,14 @@ from tsm2_tune.tuner.device import Buffer, Device, Kernel
 SUPPORT_BLOCKS_PER_SM = 8
 REFERENCE_ROUNDS = 4  # most tiles or chunks of tiles of C that such a thread takes, where it need not take more
 LEAST_CHUNK = 64  # products of an inner product that are worth a thread of their own
-FEW_CHUNKS = 64  # that one thread adds up
+FEW_CHUNKS = 64  # chunks that one thread adds up
 REFERENCE_BYTES = 3 * 8  # of a part of a real inner product, as the support kernels keep it
-WORST_NUMBERS = 5  # that `compare` tells of each thread
+WORST_NUMBERS = 5  # numbers that `compare` reports for each thread
 WORST_RECORDS = SUPPORT_THREADS  # of a call that are kept
-FEW_RECORDS = 16 * WORST_RECORDS  # that one block puts together
+FEW_RECORDS = 16 * WORST_RECORDS  # records that one block reduces
 
 Factor = tuple[np.uint64, np.int64, np.int64, np.int32]
-_PLACED = np.dtype(  # as the struct of the support kernels
+_PLACED = np.dtype(  # the support kernels' struct
     [
         ("buffer", np.uint64),
         *((name, np.int64) for name in ("total", "front", "rows", "columns", "ld")),

@@ -34,7 +34,7 @@ class Ready:
     source: KernelSource
     binary: Binary | CompileFailure
     request: Attempt | None
-    files: tuple[object, ...]  # that the request is about, as they were before
+    files: tuple[object, ...]  # identities of the request's files before the attempt
 
 
 class Trials:

@@ -203,7 +203,7 @@ def compare(operands: Operands, check: Check, *, place: int) -> None:
     problem, c = operands.problem, operands.c
     alpha, beta = (
         complex(problem.dtype.factor(value)) for value in (check.alpha, check.beta)
-    )  # as the kernel gets them
+    )  # in the kernel's types
     operands.support.compare(
         problem.m,
         problem.n,

@@ -47,7 +47,7 @@ class Began:
     """A worker's run has a process."""
 
     worker: str
-    process: str  # by which its claims are known
+    process: str  # prefix of its claims' owner
 
 
 @dataclass(frozen=True, slots=True)

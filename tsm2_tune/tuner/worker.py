@@ -41,7 +41,7 @@ OF_KERNELS = (
 )
 BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages that no kernel under test takes part in
 BETWEEN_REQUESTS = "search"  # the phase in which the worker waits
-ASKED_AHEAD = "the next trial"  # that in which nobody listens to a worker that is at what it was asked for ahead
+ASKED_AHEAD = "the next trial"  # the phase of a worker that works ahead, when nobody waits for it
 CLEANED = "see who cleans the cache of kernels"
 REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
 
@@ -78,7 +78,7 @@ class Worker:
         self._requests = 0
         self._connection: Connection | None = None
         self._is_open = False  # whether the process has said that its device is
-        self._asked_ahead: Attempt | None = None  # what the process does next, or is at already
+        self._asked_ahead: Attempt | None = None  # the attempt that the process works on ahead
 
     def start(self) -> None:
         """Start the process, if there is none. It opens its device meanwhile: a request waits for that."""

@@ -37,7 +37,7 @@ class Family(ABC, Generic[C]):
     name: ClassVar[str]
     summary: ClassVar[str]  # one sentence for people
     template: ClassVar[str]  # file name in tsm2_tune/templates
-    dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # that the template knows
+    dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # the types that the template supports
     rules: ClassVar[tuple[Rule, ...]]  # this family's own, tried before the hardware's and the guidelines
     odd_lines: ClassVar[float] = ODD_LINES  # of a Division
     vectors_of_c: ClassVar[bool] = False  # of a Division

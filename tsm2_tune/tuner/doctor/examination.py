@@ -37,7 +37,7 @@ class Probe:
     """One of the things that are looked at."""
 
     look: Callable[[Question], list[Finding]]
-    kind: Literal["any", "host", "gpu", "running gpu"]  # for which device it matters; the last needs one that is here
+    kind: Literal["any", "host", "gpu", "running gpu"]  # devices to which it applies; the last needs one that is here
     is_needed: bool  # whether tuning there cannot run without it
     remedy: str  # where it hangs or crashes
 
@@ -54,7 +54,7 @@ PROBES = {
     "cache": Probe(cache, "any", True, "set XDG_CACHE_HOME to a folder on a local disk"),
     "database": Probe(database, "any", True, "name a file on a local disk with --db"),
 }
-FIRST = "CUDA driver"  # whose facts the others are told
+FIRST = "CUDA driver"  # later probes get its facts
 ALONE = "nvidia-smi"  # before the others: it lists what uses the GPU, of which these would be
 _running: set[subprocess.Popen[bytes]] = set()
 

@@ -35,7 +35,7 @@ class Result:
     ended_at: str  # ISO 8601, UTC
     time_ms: float | None  # the median of its newest measurement; None if it failed
     samples_ms: list[float]  # of that one
-    measured: dict[str, float]  # what else is known of it: the rate, and what its kernel takes
+    measured: dict[str, float]  # further numbers: the rate and the kernel's resources
 
     @property
     def time(self) -> float | str:

@@ -28,7 +28,7 @@ class Contender:
     config: KernelConfig
     own: Problem  # at which it is started as this configuration says
     at: Problem
-    us: float  # that it is expected to take there
+    us: float  # its predicted time there
     blocks: float  # so started
 
 

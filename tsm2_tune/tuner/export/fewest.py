@@ -37,7 +37,7 @@ class ChoiceStarted:
 class KernelsChosen:
     """The kernels that are chosen for the shapes of one device, element type and op."""
 
-    selected: Selected  # which, and what they cost
+    selected: Selected  # the chosen kernels and their losses
     unmeasured_because: str  # why nothing was measured; "" if all that was wanted could be
 
     def __str__(self) -> str:

@@ -31,7 +31,7 @@ from tsm2_tune.tuner.trial import Cache
 from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write_all
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "c"
-BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # what is written beside the shared object, and from which file
+BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # files written beside the shared object, and their sources
 LIBRARY_SUFFIXES = (*BESIDE, ".so")
 PACK, BINARIES = "pack.c", "pack.bin"
 ALIGNMENT = 64  # bytes, of each binary

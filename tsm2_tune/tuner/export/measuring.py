@@ -41,7 +41,7 @@ Pair = tuple[str, Problem]  # a kernel's text, a shape
 class Narrowed:
     """How far the search for the fewest kernels is."""
 
-    kernels: int  # that may do, by all that is known
+    kernels: int  # kernels that may suffice
     resting_on: int  # pairs of a kernel and a shape that are not measured, on which that rests
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class Search:
     tuned: Tuned
     bench: Bench
     least: int | None = None  # kernels, of which it is proven that no fewer would do
-    _closed: set[Pair] = field(default_factory=set)  # of which nothing more can be known
+    _closed: set[Pair] = field(default_factory=set)  # pairs about which no trial can say more
     _unverified: set[Pair] = field(default_factory=set)  # by no fault of the kernel's
     _turns: Counter[Problem] = field(default_factory=Counter)
 

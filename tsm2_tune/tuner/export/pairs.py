@@ -51,7 +51,7 @@ class Selected:
     losses: tuple[float, ...]
     table: tuple[Bought, ...]
     unmeasured: int  # pairs of a candidate and a shape that count as not served
-    is_proven: bool  # that of what was measured no fewer kernels would do
+    is_proven: bool  # no fewer of the measured kernels suffice
 
     @property
     def dtype(self) -> str:

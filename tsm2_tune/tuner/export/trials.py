@@ -21,7 +21,9 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
 
-KEYED = tuple(schema.trial.c[name] for name in ("config", "basis", "first_basis", *KERNEL))  # what key_of asks for
+KEYED = tuple(
+    schema.trial.c[name] for name in ("config", "basis", "first_basis", *KERNEL)
+)  # the columns that key_of reads
 
 
 def export_trials(

@@ -26,7 +26,7 @@ class Choice:
     """Kernels that serve every shape together."""
 
     kernels: tuple[str, ...]  # by their texts, sorted
-    is_proven: bool  # that no fewer of them do
+    is_proven: bool  # no smaller set suffices
 
     def serving(self, costs: Costs, shape: Problem) -> str:
         """Return the one that costs least at the shape."""

@@ -48,7 +48,7 @@ def opened(path: Path | Address) -> Iterator[tuple[Database, tuple[str, ...]]]:
         try:
             left_out = written(path, copy, TELLING[kind](path)) if kind in TELLING else _copied(path, copy)
             with Database.open(copy, create=kind in TELLING) as found:
-                found.path = path  # by which messages call it
+                found.path = path  # the name in messages
                 yield found, left_out
         except StoreError as error:
             told = str(error)

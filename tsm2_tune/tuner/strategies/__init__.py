@@ -16,7 +16,7 @@ from tsm2_tune.tuner.strategies.model import Model
 from tsm2_tune.tuner.strategies.sampled import Sampled, require_optuna
 from tsm2_tune.tuner.strategies.strategy import InOrder, Strategy
 
-Known = Sequence[Measured]  # what the database knows of problems nearby
+Known = Sequence[Measured]  # the database's winners for similar problems
 Make = Callable[[SearchSpace, int, Known], Strategy]  # of a space and the run's seed
 
 

@@ -21,7 +21,7 @@ def _tpe(seed: int) -> Any:
     from optuna.samplers import TPESampler
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it says of `group`, without which families have no model of their own
+        warnings.simplefilter("ignore")  # a warning about `group`, which gives each family a model of its own
         return TPESampler(seed=seed, multivariate=True, group=True)
 
 

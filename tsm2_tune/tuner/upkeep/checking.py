@@ -23,9 +23,9 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome, in_a_line
 
 RESTORE = "restore a copy"
-SOON_US = 24 * 3600 * 10**6  # by which clocks may differ
+SOON_US = 24 * 3600 * 10**6  # tolerated difference of clocks
 MOST_OF_A_KIND = 20  # findings; the others are counted
-MOST_INTEGRITY = 20  # that SQLite names
+MOST_INTEGRITY = 20  # lines of SQLite's integrity check
 
 HEX, HEX_DIGITS = "0123456789abcdef", 64  # of a SHA-256
 

@@ -18,7 +18,7 @@ from tsm2_tune.tuner.addresses import Address
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.database import Database
 
-MOST_SECONDS = 20.0  # that others are kept waiting: they give up after BUSY_TIMEOUT_SECONDS
+MOST_SECONDS = 20.0  # the longest wait of other runs, which give up after BUSY_TIMEOUT_SECONDS
 
 
 ROOM_OF_SERVERS = "PostgreSQL gives the room of removed rows back by itself"

@@ -15,7 +15,7 @@ from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache, Measurement, VendorMeasurement
 from tsm2_tune.tuner.vendor.libraries import CUBLAS
 
-KIND = "vendor measurement"  # what a row is called in a message
+KIND = "vendor measurement"  # the name of a row in messages
 GEMM = "gemm"  # in the name of what PyTorch and CuPy start of cuBLAS; no syrk for X^T X, no gemv for n = 1
 VENDOR, SAMPLE = schema.vendor_measurement, schema.vendor_sample
 _OF_TRIAL = select(schema.trial.c.problem_id).where(schema.trial.c.id == bindparam("trial_id")).scalar_subquery()

@@ -142,7 +142,7 @@ def _grids(threads: Ints, lines: Ints, k_blk: Ints, *, along_k: bool) -> _Grids:
     along, across = (k_blk, lines) if along_k else (lines, k_blk)
     dims = _divisors()[threads // WARP_THREADS]
     fits = (along[:, None] % dims == 0) & (across[:, None] % (threads[:, None] // dims) == 0)
-    fits[:, 1:] &= dims[:, 1:] > 1  # what fills the table up
+    fits[:, 1:] &= dims[:, 1:] > 1  # padding
     count = fits.sum(axis=1)
     return _Grids(dims[fits], np.cumsum(count) - count, count)
 

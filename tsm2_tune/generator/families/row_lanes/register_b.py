@@ -93,7 +93,7 @@ def depth(config: RowLanesRegisterBConfig, problem: Problem) -> int:
     return config.lanes * config.vectors * width(config, problem) // config.rows_per_vector
 
 
-OF_DEPTH = ("vector_bytes", "lanes", "vectors", "rows_per_vector")  # which `depth` looks at
+OF_DEPTH = ("vector_bytes", "lanes", "vectors", "rows_per_vector")  # the tunables that `depth` reads
 
 
 def block_rows(config: RowLanesRegisterBConfig) -> int:

@@ -321,7 +321,7 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[RowLanesSharedBConfig, ...]:
         """Where the winners on an H200 lay: every column at once, shares of usual length, one wave of blocks."""
-        if problem.m <= FEW_ROWS or problem.k <= SHORT_ROWS:  # which others divide better, or keep all of B
+        if problem.m <= FEW_ROWS or problem.k <= SHORT_ROWS:  # other families divide these better, or keep all of B
             return ()
         size = problem.dtype.element_bytes
         if problem.n > MOST_COLUMNS[problem.dtype_name] and (has_f64_tensor_cores(limits, problem) or size == 2):

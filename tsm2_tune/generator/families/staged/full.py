@@ -22,7 +22,7 @@ from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, is_genera
 
 STATIC_SMEM_BYTES = 128  # at most: the order of work, and what blocks that meet say to their threads
 MOST_OVER = 16_000  # products for a row of C: what a block may have more than an equal share is, so as to have a tile
-MANY_BLOCKS = 16  # which have panels, turns and stretches in the probes that are made for them
+MANY_BLOCKS = 16  # enough for panels, rounds and stretches in probes made for them
 
 
 def full_rules(

@@ -24,7 +24,7 @@ from tsm2_tune.generator.split_k import wide_splits
 from tsm2_tune.generator.tiles import SKINNY, is_general
 from tsm2_tune.generator.tunables import Tunable, WarpOctets, WarpStrips
 
-COLUMNS_OF_TALL = range(9, 65)  # that a C of many rows must have
+COLUMNS_OF_TALL = range(9, 65)  # for a C of many rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ ROW_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
     32: ((128, 4, 128, 2, 3), (128, 2, 128, 2, 4)),
     64: ((128, 4, 128, 2, 1),),
 }
-FEW_SPLITS = 2  # that fill the device's slots once: too few blocks to fill them well
+FEW_SPLITS = 2  # splits that fill the device's slots once: too few blocks to fill them well
 USUAL_SPLITS = (2, 3, 6)  # of the winners then
 MOST_SPLITS = 3  # to prefer for a configuration
 FEW_COLUMNS = 16

@@ -26,8 +26,8 @@ OPTIONS = Options(
     prefetch_stages=((32, 2), (64, 2), (64, 4), (128, 2), (128, 4)),
     min_blocks=(1, 2, 3),
 )
-SMALLEST_GROUP = 32  # whose run of a lane is a piece of 16 bytes
-FEW_COLUMNS = 16  # for which registers hold enough of A
+SMALLEST_GROUP = 32  # a lane then loads 16 bytes at a time
+FEW_COLUMNS = 16  # with so few, registers hold enough of A
 
 # For each number of columns, where A is large: threads, prefetch, stages, min_blocks.
 COLUMN_MAJOR: dict[int, tuple[tuple[int, int, int, int], ...]] = {
