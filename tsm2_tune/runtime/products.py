@@ -60,60 +60,60 @@ def gemm(
     fallback: str = "vendor",
     measure: bool = False,
 ) -> Any:
-    """out = alpha a b + beta out; returns `out`. Without alpha and beta these are 1 and 0.
+    """Compute out = alpha a b + beta out and return `out`. alpha is 1 and beta is 0 by default.
 
-    With math="minplus" sums stand for products, and the least of them for their sum: out[i, j] = min(alpha + min over
-    l of (a[i, l] + b[l, j]), beta + out[i, j]), alpha 0 and beta infinity unless given. With beta=0 what `out` holds
-    stays where it is less. A sum that is NaN counts for nothing.
+    With math="minplus" products become sums, and sums become minima: out[i, j] = min(alpha + min over l of (a[i, l] +
+    b[l, j]), beta + out[i, j]). There alpha is 0 and beta infinite by default. With beta = 0 an element of `out`
+    stays if it is smaller. A sum that is NaN is ignored.
 
-    a is m x k, b is k x n, out is m x n: all of one element type, all on one device, each column-major or
-    row-major, with any leading dimension; a vector is both. An a of one dimension is a row, a b of one a column, and
-    `out` is a vector then. With conj_a or conj_b the complex conjugate of a or b is multiplied, by a kernel that was
-    tuned for that; real numbers are their own, and a tensor of PyTorch whose conjugate bit is set is the conjugate of
-    its memory. Products of 16-bit numbers are added up in float32, which alpha and beta are of too. `math`, as MATHS
-    has it, takes a kernel that multiplies so; no other call does.
+    a is m x k, b is k x n, out is m x n. All have one element type and are on one device. Each is column-major or
+    row-major, with any leading dimension; a vector is both. A 1-d a is a row, a 1-d b is a column, and `out` is then
+    a vector. With conj_a or conj_b the complex conjugate of a or b is multiplied, by a kernel tuned for that. A
+    PyTorch tensor with its conjugate bit set is the conjugate of its memory. Products of 16-bit numbers are summed in
+    float32, which is also the type of alpha and beta. `math`, one of MATHS, selects kernels with that arithmetic;
+    other calls do not use them.
 
-    Of the kernels that were tuned for these storage orders the shape's own winner runs; where the shape was not
-    tuned, the one that is expected to take least, started as suits the shape. Where a and b are one matrix, the same
-    elements in memory, as in gemm(x.T, x), a kernel that computes half of the symmetric or Hermitian result may run.
-    Where there is none, one for the transposed product runs, b transposed times a transposed,
-    which lies in the same memory. Where there is none either, PyTorch and CuPy compute the product of their arrays;
-    of others, and with fallback="error", that is an error. Where an extent is 0 the arrays' own library computes it.
+    The winner of the shape runs, among the kernels tuned for these storage orders. If the shape was not tuned, the
+    kernel with the least predicted time runs, with a launch that suits the shape. If a and b are one matrix in
+    memory, as in gemm(x.T, x), a kernel that computes half of the symmetric or Hermitian result may run. If there is
+    no kernel, one for the transposed product may run, b transposed times a transposed, which has the same memory. If
+    there is none either, PyTorch and CuPy compute the product of their arrays. With other arrays, and with
+    fallback="error", that is an error. If an extent is 0, the arrays' own library computes the product.
 
-    With `measure` the first product of a kind is timed as `plan` does that, with PyTorch's or CuPy's own product as
-    that is set to multiply then; what takes least computes it, and all others that differ from it in addresses and
-    factors alone. Another process may find something else the fastest, whose sums are rounded otherwise, unless
-    `remember` names the same file in both; without `measure` results are the same bits in every process. Where
-    nothing can be timed, for want of memory or of a way to keep what `out` holds, what is expected to take least
-    computes the product.
+    With `measure` the first product of a kind is timed as by `plan`, beside PyTorch's or CuPy's own product with its
+    current settings. The fastest computes it, and all later products that differ from it only in addresses and
+    factors. Another process may choose another way, which rounds differently, unless both call `remember` with the
+    same file. Without `measure` results have the same bits in every process. If nothing can be timed, for want of
+    memory or of a way to keep the contents of `out`, the way with the least predicted time computes the product.
 
-    At alpha = 0 `out` becomes beta out, and what a and b hold is not read, as in BLAS. Arrays that are not of PyTorch
-    or CuPy need an `out` then, and a beta of 0 or 1. Factors are numbers, or arrays of NumPy and tensors on the CPU
-    of no dimension; one in a GPU's memory is refused, since reading it waits for the GPU.
+    If alpha is 0, `out` becomes beta out, and a and b are not read, as in BLAS. Arrays of libraries other than
+    PyTorch and CuPy then need an `out`, and a beta of 0 or 1. Factors are numbers, or 0-d NumPy arrays and CPU
+    tensors. A factor in GPU memory is refused, since reading it would wait for the GPU.
 
-    Without `out` a new array of the library of `a` is made, by its allocator: column-major where
-    a kernel for a and b computes that, else row-major. At beta = 0, of minplus infinity, what `out` held is not read.
+    Without `out` the allocator of a's library makes a new array: column-major if a kernel for a and b computes that,
+    else row-major. If beta is 0, or infinite for minplus, `out` is not read.
 
-    `out` shares no memory with a and b. What is more than its memory is refused: masked arrays, tensors of PyTorch's
-    subclasses, sparse, nested and quantised ones, those to be negated, those that require a gradient unless
-    torch.no_grad() is set, and an `out` that is to be conjugated.
+    `out` must not share memory with a or b. Arrays that are more than their memory are refused: masked arrays;
+    PyTorch tensors of a subclass, sparse, nested, quantised, with the negative bit, or requiring a gradient unless
+    torch.no_grad() is set; and an `out` with the conjugate bit.
 
-    On a GPU the product is only started. `stream` is a stream of PyCUDA, CuPy, PyTorch or Numba, or a handle. None is
-    the current stream of the library that `out` is of, without `out` of a's: what `with torch.cuda.stream(s)` or
-    CuPy's `with s` has set; other libraries have the default stream alone. An array that states another stream of its
-    own (CuPy's do), or, without `stream`, is of a library that is at another one, is waited for.
+    On a GPU the call only starts the product. `stream` is a stream of PyCUDA, CuPy, PyTorch or Numba, or a handle.
+    None is the current stream of out's library, or of a's library without `out`, as set by `with
+    torch.cuda.stream(s)` or CuPy's `with s`; other libraries have only the default stream. The call makes that stream
+    wait for an array that states another stream of its own, as CuPy's do, and without `stream` for one whose library
+    is on another stream.
 
-    On the host any thread may call it, and a call returns when its product is computed. Where a kernel faults there,
-    that call alone raises tsm2_tune's KernelFault, and what its `out` holds is undefined; its InputError and
-    ToolMissing say that the cache of compiled kernels, or a compiler, cannot be used.
+    On the host any thread may call it, and a call returns when its product is computed. If a kernel faults there,
+    only that call raises tsm2_tune's KernelFault, and its `out` is undefined. InputError and ToolMissing say that the
+    cache of compiled kernels, or a compiler, cannot be used.
 
-    A kernel that splits k needs device memory of its own. Each stream has some, of PyTorch's or CuPy's allocator for
-    their arrays, which is kept and grows with the products; growing waits for the stream. A product may be captured
-    in a CUDA graph once its kernel is loaded, which `load` does for all; the graph has memory of its own.
+    A kernel that splits k needs a workspace. Each stream has one, from PyTorch's or CuPy's allocator for their
+    arrays. It is kept and grows with the products; growing waits for the stream. A product can be captured in a CUDA
+    graph if its kernel is loaded: `load` loads all kernels. A graph has a workspace of its own.
 
-    TypeError and ValueError name the argument that does not fit, or the storage orders that no kernel here is for;
-    LookupError says that none is for the element type; MemoryError that the device has no room for what a kernel
-    needs; RuntimeError tells what CUDA refused.
+    Raise TypeError or ValueError for an invalid argument, and for storage orders without a kernel. Raise LookupError
+    if no kernel is for the element type. Raise MemoryError if the device has too little memory for the kernel. Raise
+    RuntimeError with the error of CUDA.
     """
     asked = None
     if conj_a or conj_b or math is not None or fallback != "vendor" or measure:
@@ -186,21 +186,19 @@ def plan(
     stream: Any = None,
     measure: bool = False,
 ) -> Bound | BoundVendor:
-    """gemm of these device arrays, all decided that can be before: calling the plan starts it.
+    """Prepare gemm for these device arrays, and return a plan: calling it starts the product at the least cost.
 
-    That takes the least time. The arrays stay where they are, and alive with the plan; they are read when it is
-    called.
-    It goes to `stream`, or, without one, to the stream that is current at the call; other streams are not waited for.
-    It raises what gemm raises with fallback="error".
+    The plan keeps the arrays alive; they are read when it is called. It uses `stream` or, without one, the stream
+    that is current at the call; it does not wait for other streams. It raises what gemm raises with fallback="error".
 
-    With `measure` the kernel and its launch are not those that are expected to take least, but those that do: up to
-    twenty that come near and have a binary for this GPU are timed on these arrays first, on the stream, and PyTorch's
-    or CuPy's own product of its matrices (of CuPy's without alpha and beta), as that is set to multiply. This becomes
-    the plan where it takes less, also to be called; CuPy lets no product of its own be captured in a graph. The
-    plan's `match` says the times. They are taken with the L2 full of lines to be written, in memory of twice its
-    size, and last some tens of milliseconds, or as long as a hundred products; the workspace of all that are timed
-    stays. What `out` holds is undefined then, unless beta keeps it: it is copied and put back, in arrays of PyTorch
-    and CuPy alone. Another process may find another kernel the fastest, whose sums are rounded otherwise.
+    With `measure` the kernel and its launch are chosen by timing instead of by prediction. Up to twenty launches with
+    a binary for this GPU and nearly the least predicted time are timed on these arrays, on the stream. So is
+    PyTorch's or CuPy's own product of the matrices with its current settings (CuPy's without alpha and beta). If that
+    is the fastest, it becomes the plan; CuPy's own product cannot be captured in a graph. The plan's `match` has the
+    times. They are taken with a dirty L2, which needs memory of twice its size, and take some tens of milliseconds,
+    or as long as a hundred products. The workspace of all timed kernels stays. `out` is undefined afterwards, unless
+    beta keeps it: then it is copied and restored, which works only for arrays of PyTorch and CuPy. Another process
+    may choose another kernel, which rounds differently.
     """
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
     if product.on_host or product.out is None:
@@ -233,10 +231,11 @@ def plan(
 
 
 def load(device: int = 0) -> None:
-    """Load every kernel that products on the GPU of this number get, as a capture into a CUDA graph needs them.
+    """Load every kernel that products on this GPU may use, as a capture into a CUDA graph requires.
 
-    These are what was tuned for it, and for an element type and op of which nothing was, other GPUs'. RuntimeError
-    where one of its own does not load; another GPU's that does not is left to the product that asks for it.
+    These are the kernels tuned for it, and other GPUs' kernels for element types and ops of which it has none. Raise
+    RuntimeError if one of its own does not load. An error of another GPU's kernel is left to the product that needs
+    it.
     """
     if all(winner.on_host for winner in WINNERS):
         return  # nothing here is for a GPU
@@ -284,8 +283,10 @@ def _compiled_or_vendor(product: Product, found: Match) -> Match | Vendor:
 def _measured(
     product: Product, expected: Match | Vendor, fallback: str, alpha: Any, beta: Any, stream: Any
 ) -> tuple[Product, Match | Vendor]:
-    """Return the product with an `out`, and what takes least, by timing; as it is, and what is expected to, where no
-    kernel is for it, or none that loads where the vendor's product is expected to.
+    """Return the product with an `out`, and the fastest way by timing.
+
+    Return the product unchanged and the predicted way if no kernel is for it, or if the vendor is predicted and no
+    kernel loads.
     """
     kernel = expected
     try:
@@ -318,7 +319,7 @@ def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: A
 
 
 def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any) -> None:
-    """Let the next product like this one take the short way, where its arrays are of one library."""
+    """Let the next product like this one take the short way, if its arrays are of one library."""
     kind, arrays = type(a), (a, b) if out is None else (a, b, out)
     if all(map(is_torchs, arrays)):
         starters[kind] = starters.get(kind) or compiled_torch_starter(sys.modules["torch"], kind)

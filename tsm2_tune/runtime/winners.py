@@ -1,4 +1,4 @@
-"""Winner: a kernel and the shape that it won; Match: which winner a product gets."""
+"""Winner, a kernel and the shape that it won; and Match, the winner chosen for a product."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ Leading = tuple[dict[str, int], ...]  # of a, b and out, where it is there: stor
 
 @dataclass(frozen=True, eq=False)  # each is one: what depends on it is kept by it
 class Winner:
-    """The kernel of one shape and op on one device: the fastest verified one, or by --within one nearly so.
+    """The fastest verified kernel for a shape and op on a device; with --within, one that is nearly so.
 
-    Also one that won nothing, and is for shapes between the tuned ones: by one of these at which it was measured.
+    It may also be a kernel for shapes between the tuned ones, which won none: then it has a shape at which it was
+    measured.
     """
 
     device: str
@@ -68,7 +69,7 @@ class Winner:
 
     @property
     def is_gram(self) -> bool:
-        """Whether it is for a matrix and the same one transposed alone, whose products it computes once."""
+        """Whether it computes only products of a matrix and its own transpose, each product once."""
         return self.op[1] == SAME
 
     @property
@@ -90,7 +91,7 @@ class Winner:
 
 @dataclass(frozen=True)
 class Match:
-    """Which winner a product gets, how it is started, and how both were found."""
+    """The winner chosen for a product, its launch, and the reason for both."""
 
     winner: Winner
     launch: Launch
@@ -147,21 +148,21 @@ class Match:
 
     @property
     def loses(self) -> bool:
-        """Whether the vendor is expected to be faster, or nearly as fast where the times are predicted."""
+        """Whether the vendor is predicted to be faster, or nearly as fast if the times are predicted."""
         if self.expected_us is None:
             return self.winner.x_cublas is not None and self.winner.x_cublas < 1
         return self.vendor_us is not None and self.vendor_us < self.doubt * self.expected_us
 
     @property
     def doubt(self) -> float:
-        """Times as long as the kernel's expected time, which the vendor's has to exceed."""
+        """The factor by which the vendor's time must exceed the kernel's predicted time."""
         if self.distance == 0 or self.is_timed:
             return 1.0
         return NO_GAIN * math.exp(DOUBT_BEYOND * max(self.distance - KNOWN_WITHIN, 0.0))
 
     @property
     def why_it_loses(self) -> str:
-        """Both times, and that one is hardly less where it is."""
+        """Both times, with a note if the kernel's is hardly less."""
         near = self.vendor_us is not None and self.expected_us is not None and self.vendor_us >= self.expected_us
         return f"{self}{', too little more to rely on' if near else ''}"
 
@@ -184,9 +185,9 @@ def work_of(
     *,
     of_vendor: bool = False,
 ) -> Work:
-    """Return the product as the winner computes it; lines follow each other where no leading dimensions are given.
+    """Return the work of the product with the winner's kernel. Without leading dimensions lines are contiguous.
 
-    Lines are odd that are not whole vectors of the kernel: those of A or B that are not of 16 bytes, to the vendor.
+    A line is odd if it is not whole vectors of the kernel; for the vendor, if a line of A or B is not whole 16 bytes.
     """
     (m, n, k), given = shape, dict(enumerate(lds or ()))
     division = None if of_vendor else winner.division

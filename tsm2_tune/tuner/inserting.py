@@ -1,6 +1,6 @@
-"""Rows that may be there already, in the words of the database that they go into.
+"""Insert rows that may exist already, in the SQL of each kind of database.
 
-A statement is made once: to make one takes longer than SQLite needs to execute it.
+Each statement is built once, since building one takes longer than SQLite needs to run it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from sqlalchemy.dialects import sqlite
 
 
 def add_once(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
-    """Add the row, but where there is one of its key."""
+    """Insert the row unless its key exists."""
     connection.execute(_once(connection.dialect.name, table), values)
 
 
 def add_or_change(connection: Connection, table: Table, key: Collection[str], values: Mapping[str, Any]) -> None:
-    """Add the row, in the place of one that has these columns alike."""
+    """Insert the row, or replace the one with the same values of these columns."""
     changed = tuple(name for name in values if name not in key)
     connection.execute(_or_change(connection.dialect.name, table, tuple(key), changed), values)
 
 
 def add_alone(connection: Connection, table: Table) -> bool:
-    """Let nobody else add rows until the transaction ends; whether somebody might have until now."""
+    """Lock the table against other inserts until the transaction ends. Return whether others could insert before."""
     is_shared = connection.dialect.name == "postgresql"
     if is_shared:
         connection.exec_driver_sql(f'LOCK TABLE "{table.name}" IN SHARE ROW EXCLUSIVE MODE')

@@ -1,4 +1,4 @@
-"""The main job: problems in, trials and finals stored, events out."""
+"""The tuning loop: take problems, store trials and finals, yield events."""
 
 from __future__ import annotations
 
@@ -57,15 +57,14 @@ def run(
     make: Make | None = None,
     families: Sequence[str] = (),
 ) -> Iterator[ProblemEvent]:
-    """Tune each problem; every trial is in the store before its event is yielded.
+    """Tune each problem. Every trial is in the database before its event is yielded.
 
-    `make` makes the strategy; without it that is the one of the options.
+    `make` returns the strategy; the default is the options' strategy.
 
-    What earlier runs tried of `families` takes part in the finals. Where none are named, these are all that are not
-    only by name, also where fewer are searched now, as the winner is the problem's over all of them, and those of the
-    space. Trials and seconds count that are of the families that are searched, and of the state of the L2 that these
-    are timed in. Where other runs on the database are at problems, those come last; what one of them has tried or
-    taken on is left to that one.
+    Earlier trials of `families` take part in the finals. The default is all families that need not be named, even if
+    fewer are searched now, and those of the space. The limits on trials and seconds count only the searched families,
+    in the state of the L2 that trials have. If other runs on the database work on problems, those problems come last,
+    and configurations that they tried or claimed are left to them.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     cache = tuner.target.cache(tuner.options.cache)
@@ -86,13 +85,13 @@ def run(
 
 
 def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
-    """The families whose trials take part in the finals."""
+    """Return the families whose trials take part in the finals."""
     return families or [name for name, one in FAMILIES.items() if not one.only_by_name or name in space.families]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The turn of one problem in a run."""
+    """One problem in a run."""
 
     space: SearchSpace
     tuner: Tuner
@@ -107,11 +106,11 @@ class Turn:
 
     @property
     def own(self) -> tuple[str, ...]:
-        """The families that are searched."""
+        """The searched families."""
         return tuple(name for name in self.families if name in self.space.families)
 
     def events(self, make: Make | None) -> Iterator[ProblemEvent]:
-        """Everything that happens, stored before it is told."""
+        """Yield all events of the problem, each after it is stored."""
         space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
         device = tuner.target.identity.name
         store.supersede(device, problem, tuner.basis)
@@ -165,8 +164,9 @@ class Turn:
     def tried(
         self, search: Search, again: Again, *, strategy: str | None = None
     ) -> Iterator[TrialStored | TrialInterrupted]:
-        """Try the candidates of the search, and store ended trials while the next kernel runs, with the strategy's
-        name and how many configurations the space has.
+        """Try the candidates of the search, and store ended trials while the next kernel runs.
+
+        Trials are stored with the strategy's name and the number of configurations in the space.
         """
         configurations = len(self.space.kept) if strategy else None
         ended: list[Trial] = []  # and not stored yet
@@ -222,10 +222,9 @@ class Turn:
         return events
 
     def settled(self, again: Again, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
-        """Yield the finals, in which configurations that `also` spells take part too, and the full verification of
-        who won.
+        """Run the finals and the full verification of the winner; yield their events.
 
-        Nobody has where no search tried anything.
+        The configurations `also` take part too. There is no event if no search tried anything.
         """
         yield from self._winner_verified(again, also)
         yield from _left_out(self.tuner, self.space.problem)
@@ -257,7 +256,7 @@ class Turn:
     def _winner_verified(
         self, again: Again, also: Collection[str]
     ) -> Iterator[FinalStored | FinalFailure | WinnerVerified]:
-        """Yield the finals, and the full verification of who won them: until that one is right, or nobody is left."""
+        """Run finals and verify their winner in full, until a winner is right or none remains; yield the events."""
         device = self.tuner.target.identity.name
         while True:
             yield from self.finals(again, also)
@@ -271,7 +270,7 @@ class Turn:
                 return
 
     def finals(self, again: Again, also: Collection[str]) -> Iterator[FinalStored | FinalFailure]:
-        """Measure the finalists again until the fastest was among them, every round stored before its event."""
+        """Time the finalists again until the fastest was among them. Each round is stored before its event."""
         problem, tuner, store = self.space.problem, self.tuner, self.store
         for _ in range(MOST_FINALS):
             self.claims.take_final(problem)  # and then see what another run has made of them
@@ -289,7 +288,10 @@ class Turn:
 
 
 def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
-    """Verify the row's kernel in full, as the row starts it; None where that was done, here or elsewhere."""
+    """Verify the row's kernel in full with the row's launch.
+
+    Return None if that was done before, here or elsewhere.
+    """
     if row.verified_in_full:
         return None
     in_each_state = [tuner.target.basis(cache) for cache in Cache]
@@ -319,9 +321,9 @@ def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
 
 
 def spelt(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
-    """The candidates that are spelt so: what won before they were made otherwise still competes.
+    """Return the candidates for these configurations; past winners whose code changed compete again.
 
-    Of one that a search tries late the space has the configuration that it is made of.
+    A variant that is not in the space is found by the configuration of which it is one.
     """
     configs = list(filter(None, map(config_spelt, texts)))
     at = places(space.kept, frozenset(config.early for config in configs))
@@ -334,9 +336,11 @@ def spelt(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
 def again_of(
     store: Store, tuner: Tuner, problem: Problem, families: Collection[str], first: Again | None = None
 ) -> Again:
-    """Return which trials count as untried from now on: of those of outcomes to retry the ones that are there now,
-    and of those that were behind what may win by now, as what won then was refuted or forgotten. What failed since
-    the run's first turn of the problem, for which `first` was made, is not due once more.
+    """Return which stored trials count as untried from now on.
+
+    These are present trials with an outcome to retry, and trials that ended as behind but may win now, as the winner
+    at that time was refuted or forgotten. A trial that failed since the run's first turn of the problem, for which
+    `first` was made, is not repeated.
     """
     options = tuner.options
     tried = store.history(tuner.target.identity.name, problem, families, tuner.basis).tried()

@@ -14,7 +14,7 @@ Claim = Callable[[Candidate], Claimed]
 
 
 class Why(StrEnum):
-    """Why a search ended."""
+    """The reason for the end of a search."""
 
     ALL_TRIED = "all tried"  # all candidates of the strategy; others are claimed by another run
     MAX_TRIALS = "max-trials"
@@ -23,11 +23,11 @@ class Why(StrEnum):
 
 
 class Search(Iterator[Candidate]):
-    """The candidates of one problem that were not tried, each claimed before it is given.
+    """The untried candidates of one problem, each claimed before it is returned.
 
-    There may be another one after there was none: what `tell` hears of changes that. Those `first` come before the
-    strategy's. `most` is how many are given at the most; None is no limit. It ends once less than a `gain` is
-    expected of going on; None is no such end.
+    After the last one there may be another, because of results passed to `tell`. The candidates `first` come before
+    the strategy's. `most` is the limit on candidates. The search ends if the expected gain falls below `gain`. None
+    is no limit.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Search(Iterator[Candidate]):
 
     @property
     def is_over(self) -> bool:
-        """Whether also what was given is tried no more."""
+        """Whether candidates that were returned need not be tried any more either."""
         return self.why in (Why.BUDGET, Why.GAIN)
 
     def __next__(self) -> Candidate:
@@ -73,20 +73,20 @@ class Search(Iterator[Candidate]):
 
     @property
     def left(self) -> int | None:
-        """How many are given at the most from now on; None is no limit."""
+        """The number of candidates that may still be returned; None is no limit."""
         return self._left
 
     def put_back(self, candidate: Candidate) -> None:
-        """Give this one again, the next time."""
+        """Return this candidate again next time."""
         self._back = candidate
 
     def tell(self, told: Told) -> None:
-        """Take the trial of one of them into account."""
+        """Pass the result of a candidate's trial to the strategy."""
         self.hear(told)
         self.learn()
 
     def hear(self, told: Told) -> None:
-        """The same, but tell the strategy when there is time for it, which is before the next one is heard of."""
+        """Note the result, and pass it to the strategy when there is time, before the next result."""
         self.learn()
         self._heard = told
         if self._gain is not None:
@@ -94,7 +94,7 @@ class Search(Iterator[Candidate]):
             self._judge()
 
     def learn(self) -> bool:
-        """Tell the strategy of the trial that was heard of last; False if that is done."""
+        """Pass the noted result to the strategy; return False if there is none."""
         if self._heard is None:
             return False
         told, self._heard = self._heard, None
@@ -102,11 +102,11 @@ class Search(Iterator[Candidate]):
         return True
 
     def is_behind(self, candidate: Candidate) -> bool:
-        """Return whether one that was given is to wait by now until no other is left."""
+        """Return whether a returned candidate should now wait until no other remains."""
         return self._strategy.is_behind(candidate)
 
     def end(self, why: Why) -> None:
-        """Give no more."""
+        """End the search."""
         self.why = why
 
     def _judge(self) -> None:
@@ -114,9 +114,9 @@ class Search(Iterator[Candidate]):
             self.why = Why.GAIN
 
     def _new(self) -> Candidate | None:
-        """Return the next that was neither tried nor given; it counts as given now.
+        """Return the next candidate that was neither tried nor returned, and count it as returned.
 
-        What was heard of may change that.
+        Noted results may change which one that is.
         """
         while (candidate := next(self._first, None) or self._strategy.ask()) is not None or self.learn():
             if candidate is not None and candidate.config.text not in self._given:

@@ -200,7 +200,7 @@ class _Bench:
 
     def _verified_in_full(self, request: FullVerification) -> AttemptResult:
         self._stage("full verification")
-        self._release()  # the vendor's operands are large too
+        self._release()  # the full verification needs much memory too
         try:
             support = self._support_of(request)
             verdict = verify_in_full(

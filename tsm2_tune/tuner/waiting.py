@@ -1,4 +1,4 @@
-"""Candidates whose compilers were started: which is next."""
+"""The queue of candidates whose compilation has begun."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Line(Protocol):
 
 
 class Pending:
-    """Candidates whose compilers were started ahead of their trials; of those, too, some wait.
+    """Candidates that compile ahead of their trials.
 
-    There are at least so many, where as many are left, and twice as many where there is time for it. They are claimed
+    There are at least so many, if as many remain, and up to twice as many if there is time. They are claimed
     `together`.
     """
 
