@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import tsm2_tune
 from tests.command import run
@@ -26,6 +29,7 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.tampering import good_database
+from tsm2_tune import display
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import stamps
 from tsm2_tune.tuner.database import Database
@@ -193,6 +197,30 @@ def test_a_kill_in_the_middle_and_the_same_again(
     tsm2_tune.import_trials(ours, theirs)
     tsm2_tune.import_trials(theirs, ours)
     assert facts(ours) == facts(theirs)
+
+
+@pytest.mark.parametrize("is_text", [False, True])
+def test_an_import_tells_how_far_it_is(two: tuple[Path, Path], tmp_path: Path, is_text: bool) -> None:
+    source = two[0]
+    if is_text:
+        source = tmp_path / "trials.jsonl"
+        tsm2_tune.export(two[0], format="trials", output=source)
+    shares = list[float]()
+    tsm2_tune.import_trials(source, tmp_path / "new.db", on_progress=shares.append)
+    assert shares == sorted(shares)
+    assert (len(shares) > 1 or not is_text, shares[-1]) == (True, 1.0)
+
+
+def test_what_takes_its_time_says_how_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = StringIO()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(display, "console", lambda stderr: Console(file=shown, force_terminal=True, width=80))
+    clock = iter([0.0, 0.5, 30.0])
+    monkeypatch.setattr(display, "monotonic", lambda: next(clock))
+    with display.waiting("importing x") as show:
+        show(0.1)
+        show(0.25)
+    assert "importing x: 25%, about 90 s left" in shown.getvalue()
 
 
 def test_older_trials_make_no_newer_ones_stale(tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def merge(sources: tuple[str, ...], database: str) -> None:
     for source in sources:
         refuse_others(source)
     for source in sources:
-        with display.waiting(f"merging {shown_name(source)}"):
-            found = tsm2_tune.import_trials(source, database)
+        with display.waiting(f"merging {shown_name(source)}") as show:
+            found = tsm2_tune.import_trials(source, database, on_progress=show)
         tell_imported(found)
         click.echo(printable(f"{shown_name(source)}: {found}"))
 

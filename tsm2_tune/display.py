@@ -6,10 +6,10 @@ import os
 import re
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from tsm2_tune.printable import printable
@@ -49,11 +49,11 @@ def waiting(what: str) -> Iterator[Callable[[float], None]]:
         return
     from rich.text import Text
 
-    begin = time.monotonic()
+    begin = monotonic()
     with console(stderr=True).status(Text(printable(what)), spinner="line") as status:
 
         def show(share: float) -> None:
-            seconds = time.monotonic() - begin
+            seconds = monotonic() - begin
             if seconds > 1 and share > 0:
                 status.update(Text(printable(f"{what}: {share:.0%}, about {seconds / share - seconds:.0f} s left")))
 

@@ -31,8 +31,8 @@ def import_(source: str, database: str) -> None:
     What is there already stays as it is, so that the same again adds nothing. Texts, T4 files and caches are those
     that `tsm2-tune export` wrote; the texts of this package are pretuned:h100 and pretuned:h200.
     """
-    with waiting(f"importing {shown_name(source)}"):
-        found = tsm2_tune.import_trials(source, database)
+    with waiting(f"importing {shown_name(source)}") as show:
+        found = tsm2_tune.import_trials(source, database, on_progress=show)
     tell_imported(found)
     click.echo(printable(f"{shown_name(database)}: {found}"))
 

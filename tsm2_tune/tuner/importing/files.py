@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -82,14 +82,14 @@ def _copied(path: Path, copy: Path) -> tuple[str, ...]:
     return ()
 
 
-def told_by(path: Path | Address) -> Told | None:
-    """Read the trials of a text, or return None for a database.
+def told_by(path: Path | Address, show: Callable[[float], object]) -> Told | None:
+    """Read the trials of a text, or return None for a database. Call `show` with the share that is read.
 
     Raise InputError for a text without trials, and as `opened`.
     """
     if isinstance(path, Address) or (kind := kind_of(path)) not in TELLING:
         return None
-    told = TELLING[kind](path)
+    told = told_in(path, show) if kind is Kind.TEXT else TELLING[kind](path)
     _refuse_nothing(path, told)
     return told
 

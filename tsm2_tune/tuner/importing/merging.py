@@ -53,10 +53,11 @@ class Imported:
 
 Into = Callable[[], AbstractContextManager[Database]]
 Source = Callable[[str], Row]  # returns the kernel with a digest
+Show = Callable[[float], object]  # is called with the share that is done
 New = tuple[tuple[str, Problem], Part]  # device and problem, and what is known of them
 
 
-def merge(into: Into, other: Database) -> Imported:
+def merge(into: Into, other: Database, show: Show) -> Imported:
     """Add to the database that `into` opens the rows of the other one that it lacks.
 
     Transactions are short, so that no other writer waits for long. After a kill, the same call adds the rest. The
@@ -70,11 +71,13 @@ def merge(into: Into, other: Database) -> Imported:
 
     with _of(other):
         parts, faulty = list(_parts(other)), quarantine.entries(other)
-    return merge_parts(into, parts, source, faulty)
+    return merge_parts(into, parts, source, show, faulty)
 
 
-def merge_parts(into: Into, parts: Sequence[New], source: Source, faulty: Sequence[Quarantined] = ()) -> Imported:
-    """Add these parts, as `merge` does."""
+def merge_parts(
+    into: Into, parts: Sequence[New], source: Source, show: Show, faulty: Sequence[Quarantined] = ()
+) -> Imported:
+    """Add these parts, as `merge` does. Call `show` with the share that is added."""
     trials = known = times = changed = between = 0
     sentences = list[str]()
     with into() as database:
@@ -82,6 +85,7 @@ def merge_parts(into: Into, parts: Sequence[New], source: Source, faulty: Sequen
         for at, ((device_name, problem), new) in enumerate(parts):
             merged = merged or deque(_merged(database, parts[at:], source))
             old, found = merged.popleft()
+            show((at + 1) / len(parts))
             changed += found is not old
             between += all(one.values["is_between"] for one in new.trials.values())
             added = len(found.trials) - len(old.trials)

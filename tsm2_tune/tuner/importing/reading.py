@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from io import BytesIO, TextIOWrapper
@@ -60,6 +60,7 @@ MOST_BYTES = 64_000_000  # of a file; a text of 5,000 trials has 1.2 MB
 FIRST = f'{{"{NAME}":'  # the beginning of a text of trials
 DATABASE = b"SQLite format 3"  # the beginning of a database
 MOST_SPACE = 256  # bytes before the first brace of another JSON object
+LINES_SHOWN = 100  # after so many lines how far a reader is
 UNTOLD = "right, by a text of trials"
 MOST_TEXT = 100  # characters of a configuration or problem in a sentence
 _KEY, _SOURCE = re.compile(rf"[0-9a-f]{{{DIGITS}}}"), re.compile(rf"[0-9a-f]{{{SOURCE_DIGITS}}}")
@@ -110,13 +111,18 @@ def kind_of(path: Path) -> Kind:
     )
 
 
-def told_in(path: Path) -> Told:
-    """Read the trials of a text. Raise InputError, with the line, if this program would write it otherwise."""
+def told_in(path: Path, show: Callable[[float], object] = lambda share: None) -> Told:
+    """Read the trials of a text. Raise InputError, with the line, if this program would write it otherwise.
+
+    Call `show` with the share of the text that is read.
+    """
     content = content_of(path)
-    reader = _Reader()
+    reader, stream = _Reader(), BytesIO(content)
     number = 0
     try:
-        for number, line in enumerate(TextIOWrapper(BytesIO(content), json.detect_encoding(content)), 1):
+        for number, line in enumerate(TextIOWrapper(stream, json.detect_encoding(content)), 1):
+            if number % LINES_SHOWN == 0:
+                show(stream.tell() / len(content))
             if not line.isspace():
                 reader.read(json.loads(line, parse_constant=refuse_constant), is_head=number == 1)
         return reader.told()
