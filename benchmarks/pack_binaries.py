@@ -21,16 +21,15 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
+from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.pretuned import cubins
-from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.export.binaries import COMPILE_LIMIT_SECONDS, capability
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.export.binaries import capability, cubin
 from tsm2_tune.tuner.importing.reading import told_in
 from tsm2_tune.tuner.importing.text import text_of
 from tsm2_tune.tuner.importing.union import RUN, Part, RunKey, Tried
 from tsm2_tune.tuner.machine_code import machine_code_digest
 from tsm2_tune.tuner.nvcc import cuda_toolchain
-from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.tune import cores
 from tsm2_tune.usage import Command
 
@@ -57,17 +56,11 @@ def source_of(text: Path, problem: Problem, tried: Tried) -> KernelSource:
 
 
 def compiled(source: KernelSource, bits: int, *, toolchain: Toolchain) -> bytes:
-    """Return the binary for a width of index. InputError where it does not compile."""
-    found = compile_text(
-        source.text,
-        kernel=source.kernel,
-        defines=index_defines(bits),
-        toolchain=toolchain,
-        limit_seconds=COMPILE_LIMIT_SECONDS,
-    )
-    if not isinstance(found, Binary):
-        raise InputError(f"{source.kernel} does not compile: {found.detail}")
-    return Path(found.path).read_bytes()
+    """Return the binary for a width of index. Raise InputError if it does not compile."""
+    found = cubin(source, toolchain, bits)
+    if isinstance(found, str):
+        raise InputError(found)
+    return found
 
 
 def filled(text: Path) -> tuple[str, dict[str, bytes]]:

@@ -44,7 +44,7 @@ def compiled_cubins(
 
     def compiled(job: tuple[str, str, int]) -> bytes | str:
         digest, of, bits = job
-        return _cubin(kernels[digest], toolchains[of], bits)
+        return cubin(kernels[digest], toolchains[of], bits)
 
     with ThreadPoolExecutor(cores()) as pool:
         found = list(_told(pool.map(compiled, jobs), len(jobs), tell))
@@ -79,8 +79,8 @@ def capability(text: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _cubin(source: KernelSource, toolchain: Toolchain, bits: int) -> bytes | str:
-    """Return the binary, or why there is none."""
+def cubin(source: KernelSource, toolchain: Toolchain, bits: int) -> bytes | str:
+    """Return the kernel's binary for a width of index, or why there is none."""
     found = compile_text(
         source.text,
         kernel=source.kernel,
