@@ -1,8 +1,8 @@
-"""The environment that compilers run in: a stated list of variables, and nothing else of the caller's.
+"""The environment of compilers: a fixed list of variables, and no other variable of the caller.
 
-One rule for all. A variable of PASSED_ON says where a compiler finds its own parts. One of DECIDING changes what a
-compiler makes: it is passed on too, and its value is stored with the flags of each trial, and so is a part of the
-basis and of the cache's keys. A compiler never sees any other variable.
+A variable of PASSED_ON says where a compiler finds its own parts. A variable of DECIDING changes a compiler's output:
+it is passed on too, and its value is stored with the flags of each trial, and so is part of the basis and of the
+cache's keys.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def program_path(name: str) -> str | None:
 
 
 def deciding(names: Iterable[str]) -> Variables:
-    """Return those of these variables that are set."""
+    """Return the variables of this list that are set."""
     return tuple((name, os.environ[name]) for name in names if os.environ.get(name))
 
 
 def compiler_environment(variables: Variables | None = None) -> dict[str, str]:
-    """Return what a compiler gets: of DECIDING these variables, by default all that are set. It speaks English."""
+    """Return a compiler's environment, with English messages. `variables` replace those of DECIDING that are set."""
     chosen = deciding(DECIDING) if variables is None else variables
     return dict((*deciding(PASSED_ON), *chosen, ("LC_ALL", "C")))

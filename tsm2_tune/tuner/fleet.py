@@ -1,7 +1,7 @@
-"""Several runs on one database, each in a process of its own: what happens in them, and what they have come to.
+"""Several runs on one database, each in a process of its own: their events, and their joint result.
 
-They need nothing of each other but the database, by whose claims they divide the work: problems first, and then the
-configurations of those that are left. So one that dies costs no more than what it was at.
+They share only the database and divide the work by claims: first problems, then the configurations of the last ones.
+So a run that dies costs only the trial that it was making.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STOPPED = "it was stopped"
 
 
 class Members(Protocol):
-    """Runs in other processes. Use as a context manager: none of them outlives it."""
+    """Runs in other processes. Use as a context manager: no run outlives it."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ class Members(Protocol):
 
 
 class Fleet:
-    """Runs on this machine, by name. Use as a context manager: none of their processes outlives it."""
+    """Runs on this machine, by name. Use as a context manager: no process of them outlives it."""
 
     def __init__(self, runs: Mapping[str, Run]) -> None:
         self._runs = runs
@@ -67,7 +67,7 @@ class Fleet:
         self._close()
 
     def events(self) -> Iterator[tuple[str, Event | End]]:
-        """As of Members."""
+        """Yield events as Members does."""
         living: dict[Connection, str] = {member.connection: name for name, member in self._members.items()}
         while living:
             for connection in wait(list(living)):
@@ -100,7 +100,7 @@ class Merged:
         self.interrupted = 0  # trials and finals that the machine kept from being judged
 
     def told(self, run: str, heard: Event | End) -> OfRun | RunEnded:
-        """Return the event that tells of it."""
+        """Update the result, and return the event to report."""
         if isinstance(heard, RunResult):
             self._well.add(heard.target.identity.name)
             return RunEnded(run, "")
@@ -120,7 +120,7 @@ class Merged:
         return tuple(self._ended.values())
 
     def refuse_failure(self) -> None:
-        """The error of the runs where none of them ended as it should; of several errors a WorkerError."""
+        """Raise the runs' error if none of them succeeded; a WorkerError for several errors."""
         if self._well:
             return
         texts = {run: str(error) if error is not None else STOPPED for run, error in self.failures.items()}
@@ -131,7 +131,7 @@ class Merged:
 
     @property
     def left(self) -> tuple[Problem, ...]:
-        """Problems that no run has brought to an end, as all of a device name failed."""
+        """The problems that no run completed, since all runs with a device name failed."""
         names = {target.identity.name for target in self.targets.values()} or {""}
         failed = names - self._well
         return tuple(one for one in self._problems if any((name, one) not in self._ended for name in failed))

@@ -1,4 +1,4 @@
-"""The machine code in a compiled kernel, without what does not run: paths, notes and symbols."""
+"""The machine code in a compiled kernel, without parts that are not executed: paths, notes and symbols."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALLOC = 2  # flag of a section that is loaded
 
 
 def machine_code_digest(elf: bytes) -> str:
-    """Return the SHA-256 of all that is loaded to run: instructions, constants, numbers of registers, shared memory.
+    """Return the SHA-256 of everything loaded for execution: instructions, constants, register counts, shared memory.
 
     Raise ValueError for bytes that are no 64-bit ELF file.
     """
@@ -38,7 +38,7 @@ def machine_code_digest(elf: bytes) -> str:
 
 
 def code_of(elf: bytes) -> str | None:
-    """Return the digest of the file's machine code; None if it has none that can be read."""
+    """Return the digest of the file's machine code; None if that cannot be read."""
     try:
         return machine_code_digest(elf)
     except ValueError:
@@ -46,7 +46,7 @@ def code_of(elf: bytes) -> str | None:
 
 
 def _content(elf: bytes, section: tuple[int, ...]) -> bytes:
-    """Return the section's bytes. Raise IndexError if the file ends before."""
+    """Return the section's bytes. Raise IndexError if the file is truncated."""
     start, length = section[4], section[5]
     if start + length > len(elf):
         raise IndexError("it is cut off")

@@ -1,4 +1,4 @@
-"""Transactions that a server ended without being asked to: they are tried again for a minute."""
+"""Repeat transactions that a server aborted, for a minute."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class Lost(StoreError):
-    """The server is away, or had to end the transaction, of which it then kept nothing."""
+    """The server is unreachable, or aborted the transaction and stored nothing of it."""
 
 
 class _Repeating(threading.local):
-    """Whether the thread is in such a call already."""
+    """Whether the thread is already in such a call."""
 
     is_on = False
 
@@ -55,9 +55,9 @@ def until_kept(work: Callable[[], T]) -> T:
 
 
 def repeated(work: Callable[P, T]) -> Callable[P, T]:
-    """Return the same by `until_kept`; within another such call that one repeats it.
+    """Wrap a function in `until_kept`. Inside another such call only the outer one repeats.
 
-    It may write in one transaction.
+    The function may write in one transaction.
     """
 
     @wraps(work)

@@ -1,8 +1,9 @@
-"""A database of a PostgreSQL server: its transactions, its locks, and what it refuses, each in one sentence.
+"""A database on a PostgreSQL server: its transactions, its locks, and its errors, each as one sentence.
 
-A transaction that writes takes a lock, as SQLite's do: one for all, or one for what it is about beside a shared one
-for all. So none has to be tried again for what another one wrote. What a server ends of itself, as when it is
-restarted, is Lost. Where the answer to a commit is lost, the receipt that was written with it tells what came of it.
+A transaction that writes takes an advisory lock, as SQLite's do: either one for the whole database, or one for its
+subject with a shared lock for the database. So no transaction has to be repeated because of another's writes. A
+transaction that the server aborts, such as at a restart, raises Lost. If the answer to a commit is lost, the receipt
+written in the transaction shows whether it was stored.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ REMEDIES = {
 
 
 class Server:
-    """A database of ours on a server, open."""
+    """An open database on a server."""
 
     def __init__(self, address: Address, engine: Engine) -> None:
         self.engine = engine
@@ -101,9 +102,9 @@ class Server:
     @classmethod
     @contextmanager
     def open(cls, address: Address, *, create: bool) -> Iterator[Server]:
-        """The database at the address. With `create` its tables are made where there are none.
+        """Open the database at the address. With `create`, create its tables if there are none.
 
-        ToolMissing without the driver. Raise StoreError if it cannot be used.
+        Raise ToolMissing without the driver. Raise StoreError if the database cannot be used.
         """
         server = cls(address, _engine(address))
         try:
@@ -113,7 +114,7 @@ class Server:
             server._end()
 
     def _prepare(self, *, create: bool) -> None:
-        """Make the tables or migrate them where needed, and see that they are ours."""
+        """Create or migrate the tables if necessary, and check that they are this program's."""
         with self.transaction() as connection:
             found = server_layout.found_version(connection, self._place)
         if found == 0 and not create:
@@ -131,7 +132,7 @@ class Server:
     def transaction(
         self, *, writes: bool = False, about: tuple[str, ...] = (), durable: bool = True
     ) -> Iterator[Connection]:
-        """One transaction, as Database.transaction. Raise Lost if the server ended it and nothing of it is stored."""
+        """Run a transaction, as Database.transaction does. Raise Lost if the server aborted it and stored nothing."""
         token, is_ending = uuid.uuid4().hex, False
         try:
             with self._begun(writes, about, durable) as connection:
@@ -156,7 +157,7 @@ class Server:
         return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
 
     def digest(self) -> str:
-        """Another one whenever anything else is stored of trials."""
+        """Return a digest that changes whenever trials are stored."""
         found = []
         with self.transaction() as connection:
             for name in ("run", "problem", "trial", "measurement", "vendor_measurement"):
@@ -166,7 +167,7 @@ class Server:
 
     @contextmanager
     def _begun(self, writes: bool, about: tuple[str, ...], durable: bool) -> Iterator[Connection]:
-        """A transaction that reads what there was when it began, or one that has its lock."""
+        """Begin a transaction that reads a snapshot, or one that holds its lock for writing."""
         with self.engine.connect() as connection:
             connection.execution_options(
                 isolation_level="READ COMMITTED" if writes else "REPEATABLE READ", postgresql_readonly=not writes
@@ -181,9 +182,9 @@ class Server:
         return f"{self._name} {threading.get_ident()}"
 
     def _was_stored(self, token: str, about: tuple[str, ...]) -> bool:
-        """Return whether the transaction of this receipt was committed, though its answer was lost.
+        """Return whether the transaction with this receipt was committed although its answer was lost.
 
-        Raise StoreError if the server does not come back to say so.
+        Raise StoreError if the server stays unreachable.
         """
 
         def asked() -> bool:
@@ -230,8 +231,9 @@ class Server:
 
 @contextmanager
 def as_it_is(address: Address) -> Iterator[Connection]:
-    """A transaction in the database at the address, of which nothing is made, migrated or removed. Errors as
-    Server.open.
+    """Open a transaction in the database at the address without creating, migrating or removing anything.
+
+    Raise errors as Server.open.
     """
     server = Server(address, _engine(address))
     try:
@@ -242,13 +244,13 @@ def as_it_is(address: Address) -> Iterator[Connection]:
 
 
 def schema_at(address: Address) -> int:
-    """Return the schema of the database at the address; 0 if it is empty. Errors as Server.open."""
+    """Return the schema version of the database at the address, 0 if it is empty. Raise errors as Server.open."""
     with as_it_is(address) as connection:
         return server_layout.found_version(connection, str(address))
 
 
 def _locks(about: tuple[str, ...], durable: bool) -> str:
-    """Return the statement that takes the lock of what the transaction is about, or the one for all."""
+    """Return the statement that takes the lock of the transaction's subject, or the lock of the database."""
     if about:
         digest = hashlib.sha256("\0".join(about).encode()).digest()
         number = int.from_bytes(digest[:4], signed=True) or 1  # 0 is the one for all
@@ -267,7 +269,7 @@ def _is_operational(error: object) -> bool:
 
 
 def _engine(address: Address) -> Engine:
-    """Connections to the server, each looked at before it is used again."""
+    """Return the engine for the server. It tests each pooled connection before it is used again."""
     try:
         import psycopg  # noqa: F401
     except ImportError:
@@ -288,7 +290,7 @@ def _engine(address: Address) -> Engine:
 
 
 def _secret_parameters() -> set[str]:
-    """Return the parameters that libpq itself does not show, and the one that says where passwords are."""
+    """Return the parameters that libpq itself hides, and the one that names the file of passwords."""
     known = {"password", "passfile", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
     try:
         from psycopg.pq import Conninfo
@@ -298,7 +300,7 @@ def _secret_parameters() -> set[str]:
 
 
 def url_of(address: Address) -> URL:
-    """Return the address as SQLAlchemy knows it. Raise StoreError if it is none."""
+    """Return the address as SQLAlchemy's URL. Raise StoreError if it is invalid."""
     try:
         url = make_url(address.url).set(drivername="postgresql+psycopg")
     except (ArgumentError, ValueError):

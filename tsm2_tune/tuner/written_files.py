@@ -1,4 +1,4 @@
-"""Files that an export writes, whole or not at all."""
+"""Write the files of an export, each completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEMPORARY = ".tsm2-tune-"  # how temporary names begin: short, as the name besid
 
 
 def refuse_name(output: str | PathLike[str]) -> None:
-    """Raise InputError if no file can be called so."""
+    """Raise InputError if the name is invalid for a file."""
     name = os.fspath(output)
     try:
         os.lstat(name)
@@ -36,9 +36,9 @@ def refuse_name(output: str | PathLike[str]) -> None:
 
 
 def refuse_unwritable(output: str | PathLike[str], *, is_ordinary: bool = False) -> None:
-    """Raise InputError if the file could not be written as things are, to say so before what may take hours.
+    """Raise InputError if the file cannot be written now. Call it before work that may take hours.
 
-    A device or a pipe can be written, but not where the file `is_ordinary`, as one of several is.
+    A device or a pipe is accepted, unless the file must be `is_ordinary`, as each of several files must.
     """
     refuse_name(output)
     if os.path.isdir(output):
@@ -62,7 +62,7 @@ def refuse_unwritable(output: str | PathLike[str], *, is_ordinary: bool = False)
 
 
 def refuse_database(output: str | PathLike[str], database: str | PathLike[str] | Address) -> None:
-    """Raise InputError if `output` is the database, or a file that SQLite keeps beside it, or no name of a file."""
+    """Raise InputError if `output` is the database, a file that SQLite keeps beside it, or no file name."""
     refuse_name(output)
     if isinstance(database, Address) or is_address(database):
         return
@@ -78,7 +78,7 @@ def refuse_database(output: str | PathLike[str], database: str | PathLike[str] |
 
 
 def write(text: str, output: str | PathLike[str]) -> None:
-    """Put the text into the file `output`, whole or not at all; into a device or a pipe it is written as it comes.
+    """Write the text to the file `output`, completely or not at all. A device or a pipe is written directly.
 
     Raise InputError if it cannot be written.
     """
@@ -96,7 +96,7 @@ def write(text: str, output: str | PathLike[str]) -> None:
 
 
 def written(form: str, output: str) -> str:
-    """Return where the file is, and what to rename it to if Python cannot import a module of this name."""
+    """Return the file's path, and a better name if Python cannot import a module of this name."""
     path = Path(output)
     missing = {
         "letters, digits and _": not path.stem.isidentifier(),
@@ -110,9 +110,9 @@ def written(form: str, output: str) -> str:
 
 
 def write_all(contents: Mapping[Path, bytes]) -> None:
-    """Put the contents into these files, in this order, each with the mode of the file that it replaces.
+    """Write the contents to these files, in this order. Each keeps the mode of the file that it replaces.
 
-    InputError, and all files as they were, where one cannot be written.
+    If one cannot be written, restore all files and raise InputError.
     """
     path = Path()
     with ExitStack() as temporaries:
@@ -135,7 +135,7 @@ def write_all(contents: Mapping[Path, bytes]) -> None:
 
 
 def _refuse_protected(path: Path) -> None:
-    """Raise InputError where the file is there and may not be replaced, even by root if it is read-only."""
+    """Raise InputError if the file exists and may not be replaced; a read-only file may not, even by root."""
     try:
         file, folder = path.stat(), path.parent.stat()
     except OSError:  # there is none to replace
@@ -150,7 +150,7 @@ def _refuse_protected(path: Path) -> None:
 
 
 def _staged(path: Path, content: bytes, temporaries: ExitStack) -> Path:
-    """Return a file beside `path` with this content, and with the mode and owner of the one at `path`, if any."""
+    """Write the content to a temporary file beside `path`, with the mode and owner of the file at `path`, if any."""
     new = _temporary(path, temporaries)
     former = path.stat() if path.exists() else None
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -164,7 +164,7 @@ def _staged(path: Path, content: bytes, temporaries: ExitStack) -> Path:
 
 
 def _putting_back(path: Path, temporaries: ExitStack) -> partial[None]:
-    """Return what makes `path` as it is now, once it is replaced."""
+    """Return a function that restores `path` to its present state after it was replaced."""
     if not path.exists():
         return partial(path.unlink, missing_ok=True)
     former = _temporary(path, temporaries)
@@ -176,7 +176,7 @@ def _putting_back(path: Path, temporaries: ExitStack) -> partial[None]:
 
 
 def _temporary(path: Path, temporaries: ExitStack) -> Path:
-    """Return a name beside `path` that is free, and removed at the end."""
+    """Return a free name beside `path`. The file of this name is removed at the end."""
     name = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
     temporaries.callback(_remove, name)
     return name
