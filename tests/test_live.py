@@ -179,6 +179,10 @@ def test_finals_show_their_phase_and_no_time_that_is_not_known() -> None:
     console, now, phases = on_screen(200), [0.0], Phases()
     with live.Display(console, Options(), 1, phases, lambda: now[0], "pairs") as shown:
         shown.show(started(3))
+        phases.enter("compilers")
+        lines = Console(file=io.StringIO(), width=200)
+        lines.print(shown)
+        assert "0/3  compiling" in printed(lines)
         for trial_id in range(1, 4):
             now[0] += 1.0
             shown.show(TrialStored(trial(400.0), trial_id))
@@ -287,5 +291,5 @@ def test_a_run_ends_in_the_next_two_commands_as_they_are_typed(
     typed = "tsm2-tune" if is_on_path else ".venv/bin/tsm2-tune"
     assert list(progress.next_steps(database)) == [
         f"next: {typed} best{place}",
-        f"      {typed} export{place} -o best_kernels.py",
+        f"      {typed} export -o best_kernels.py{place}",
     ]

@@ -234,7 +234,7 @@ class Display:
             return ""
         left = self.left if self._all is None else ""
         phase = self._phases[run].now if run in self._phases else ""
-        doing = phase_text(phase) if phase.startswith(FINALS) else ""
+        doing = phase_text(phase) if phase.startswith(FINALS) or turn.best_us is None else ""
         said = (run, turn.problem.text, f"{turn.tried}/{turn.total}", left, doing or best_text(turn))
         return GAP.join(filter(None, said))
 

@@ -139,7 +139,7 @@ def _calls(asked: Problem, config: KernelConfig, extent: Extent, bits: int) -> I
     for problem in least_problems(config, asked):
         yield Call("first in memory", problem, first_checks(problem))
     for problem in deep_problems(config, asked, most_products=extent.deep_products):
-        yield Call("many turns", problem, deep_checks(problem))
+        yield Call("long k", problem, deep_checks(problem))
     for problem in many_tile_problems(config, asked, most_products=extent.deep_products):
         yield Call("many tiles", problem, sweep_checks(problem, 0)[:2])
     for splits, problem in launch_problems(config, asked, most_products=extent.launch_products):
