@@ -23,7 +23,7 @@ DECIDING = (*OF_NVCC, *OF_TEXTS, *OF_LINKERS)
 
 
 def program_path(name: str) -> str | None:
-    """Return the program's file by PATH, by the system's if that is empty. None if none can be run."""
+    """Return the program's file in PATH, or in the system's default if that is empty; None if there is none."""
     return shutil.which(name, path=os.environ.get("PATH") or os.defpath)
 
 

@@ -230,7 +230,10 @@ class Turn:
         yield from _left_out(self.tuner, self.space.problem)
 
     def _claim(self, again: Again) -> Claim:
-        """How a candidate is claimed: not past the most trials, to which those are added that give up their place."""
+        """Return the function that claims candidates within the limit on trials.
+
+        Trials that gave up their place add to it.
+        """
         options, own = self.tuner.options, self.own
         basis = self.tuner.basis
         tried = self.store.history(self.tuner.target.identity.name, self.space.problem, own, basis).tried()
