@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import pytest
 
 from tests import layers
-from tests.fabricated import tuning_run
+from tests.fabricated import fake_binary, tuning_run
+from tests.fake_compilers import fake_toolkit
 from tests.forked_workers import fork_workers
 from tests.kept_objects import keep_objects
 from tests.library_calls import SPLIT, TYPES, InProcess, fabricated_library, recording_process, tried
@@ -269,6 +270,12 @@ def session_cache(session_folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(session_folder / "cache"))
         yield
+
+
+@pytest.fixture
+def fake_nvcc(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An nvcc that makes the machine code that fabricated trials were verified with."""
+    monkeypatch.setenv("CUDA_HOME", str(fake_toolkit(tmp_path_factory.mktemp("cuda"), fake_binary())))
 
 
 @pytest.fixture(scope="module")

@@ -261,13 +261,14 @@ def test_nothing_that_was_asked_for_is_no_error(database: str) -> None:
     assert tsm2_tune.best(Path(database), products="8x8x8") == ()
 
 
+@pytest.mark.usefixtures("fake_nvcc")
 @pytest.mark.parametrize("format", ["module", "csv", "json", "markdown", "latex"])
 def test_export_makes_what_the_command_writes(format: str, database: str, tmp_path: Path) -> None:
     ours, theirs, notes = tmp_path / "ours.py", tmp_path / "theirs.py", list[Any]()
-    which: dict[str, Any] = {"format": format, "dtype": "f32", "binaries": False}
+    which: dict[str, Any] = {"format": format, "dtype": "f32"}
     exported = tsm2_tune.export(database, output=ours, on_event=notes.append, **which)
     command = ("export", "--db", database, "--format", format, "--output", str(theirs), "--dtype", "f32")
-    said = run(*command, "--no-binaries")
+    said = run(*command)
     assert exported.files == (ours,)
     assert exported.text is not None
     assert ours.read_bytes() == theirs.read_bytes() == exported.text.encode()

@@ -421,12 +421,13 @@ def test_best_and_show(database: str) -> None:
     assert "77" in missing.output
 
 
+@pytest.mark.usefixtures("fake_nvcc")
 @pytest.mark.parametrize("form", ["module", "csv", "json", "markdown", "latex"])
 def test_every_format_is_exported(form: str, database: str, tmp_path: Path) -> None:
     path, other, text = tmp_path / "out.py", tmp_path / "best-kernels.py", tmp_path / "best-kernels.txt"
 
     def told(output: Path) -> str:
-        done = run("export", "--db", database, "--format", form, "--output", str(output), "--no-binaries")
+        done = run("export", "--db", database, "--format", form, "--output", str(output))
         assert (done.exit_code, done.stdout) == (0, "")
         return done.stderr
 
@@ -436,5 +437,5 @@ def test_every_format_is_exported(form: str, database: str, tmp_path: Path) -> N
     assert told(text) == f"wrote {text}{f'{rename}, and .py at the end' if form == 'module' else ''}\n"
     assert told(Path("/dev/null")) == "wrote /dev/null\n"
     assert "NVIDIA H200" in path.read_text()
-    said = run("export", "--db", database, "--format", form, "--output", "-", "--no-binaries")
+    said = run("export", "--db", database, "--format", form, "--output", "-")
     assert said.stdout == path.read_text()

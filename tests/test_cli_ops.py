@@ -123,9 +123,10 @@ def test_a_row_major_winner_is_named(database: str) -> None:
     assert json.loads(run("show", "1", "--json", "--db", database).output)["problem"] == ROW_MAJOR.text
 
 
+@pytest.mark.usefixtures("fake_nvcc")
 @pytest.mark.parametrize("form", ["module", "csv", "json", "markdown", "latex"])
 def test_a_row_major_winner_is_exported(form: str, database: str) -> None:
-    result = run("export", "--db", database, "--format", form, "--output", "-", "--no-binaries")
+    result = run("export", "--db", database, "--format", form, "--output", "-")
     assert result.exit_code == 0, result.output
     assert "ttt" in result.output
 

@@ -34,7 +34,7 @@ WITH_KERNELS, TABLES = ("module",), ("csv", "json", "markdown", "latex")
 
 
 @pytest.fixture
-def tried(path: Path) -> Path:
+def tried(path: Path, fake_nvcc: None) -> Path:
     """A database with one trial, which is the winner."""
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500, C128))
@@ -49,7 +49,7 @@ def refused(*arguments: str, path: Path) -> str:
 
 
 def exported(form: str, path: Path) -> str:
-    result = run("export", "--format", form, "--no-binaries", "--output", "-", "--db", str(path))
+    result = run("export", "--format", form, "--output", "-", "--db", str(path))
     assert result.exit_code == 0, result.output
     return result.output
 

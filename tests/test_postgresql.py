@@ -110,7 +110,7 @@ def test_an_import_there_and_back_is_a_copy(address: str, path: Path, tmp_path: 
     assert texts[0] == texts[1] == texts[2]
 
 
-def test_every_command_takes_the_address(address: str, tmp_path: Path) -> None:
+def test_every_command_takes_the_address(address: str, tmp_path: Path, fake_nvcc: None) -> None:
     tuned_database(address)  # type: ignore[arg-type]
     output = str(tmp_path / "written")
     for command, expected in (
@@ -121,7 +121,7 @@ def test_every_command_takes_the_address(address: str, tmp_path: Path) -> None:
         ("report --output " + output, output),
         ("export --format csv --output -", "trial_id"),
         ("export --format trials --output " + output, output),
-        ("export --format module --no-binaries --output " + output + ".py", output),
+        ("export --format module --output " + output + ".py", output),
         ("space --device h200 --audit", "H200"),
         ("model --device h200 --shapes 20480x16x20480", "measured"),
         ("db check", ""),

@@ -225,7 +225,7 @@ COMMANDS = (
     "devices",
     "space --device h200 --shapes 64x4x64 --family tsm2 --explain",
     "model --device h200 --shapes 64x4x64",
-    *(f"export --format {name} --no-binaries --output - --db {{}}" for name in FORMATS),
+    *(f"export --format {name} --output - --db {{}}" for name in FORMATS),
     "best --db /no/such/é™.db",
     "best --device é™ --db {}",
 )
@@ -240,6 +240,7 @@ def ends_of(arguments: Sequence[bytes], monkeypatch: pytest.MonkeyPatch) -> obje
     return end.value.code
 
 
+@pytest.mark.usefixtures("fake_nvcc")
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 @pytest.mark.parametrize("terminal", [False, True])
 def test_every_encoding_is_written(
