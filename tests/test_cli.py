@@ -396,7 +396,11 @@ GROUPS = [name for name, command in main.commands.items() if isinstance(command,
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_missing_subcommand_is_named(name: str) -> None:
     result = run(name)
-    assert (result.exit_code, result.output) == (2, "Error: Missing command; --help says more\n")
+    below = ", ".join(sorted(main.commands[name].commands))  # type: ignore[attr-defined]
+    assert (result.exit_code, result.output) == (
+        2,
+        f"Error: Missing command: name one of {below}; --help says more\n",
+    )
 
 
 def test_every_command_is_on_its_page() -> None:

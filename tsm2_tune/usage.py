@@ -112,6 +112,11 @@ class Group(Command, click.Group):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **{"no_args_is_help": False, **named})
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not self.invoke_without_command and not ctx.resilient_parsing:
+            raise click.UsageError(f"Missing command: name one of {', '.join(self.list_commands(ctx))}", ctx)
+        return super().parse_args(ctx, args)
+
 
 @contextmanager
 def _one_sentence() -> Iterator[None]:
