@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.doctor.finding import Question, State
 from tsm2_tune.tuner.doctor.software import host_compiler
 from tsm2_tune.tuner.environment import DECIDING, OF_LINKERS, OF_NVCC, OF_TEXTS
+from tsm2_tune.tuner.host import toolchain as host
 from tsm2_tune.tuner.host.toolchain import host_toolchain
 from tsm2_tune.tuner.trial import Binary
 
@@ -113,6 +116,81 @@ def test_a_wrapper_of_the_hosts_compiler_is_another_and_its_edit_is_noticed(
     found.append(host_toolchain())
     assert len(set(map(rests_on, found))) == 3
     assert len({one.extra_digest for one in found}) == 3  # by the machine code that it makes
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+# A program that only starts the compiler, as gcc -D makes one of it.
+STARTER = (
+    '#include <unistd.h>\nint main(int n, char **v) { char *w[999] = {"g++", ADDED}; int i = ADDED[0] ? 1 : 0;\n'
+)
+STARTER += "for (int j = 1; j < n; ++j) w[++i] = v[j]; return execvp(w[0], w); }\n"
+
+
+def edits_of(way: str, folder: Path) -> tuple[dict[str, str], Callable[[str], object]]:
+    """Return variables, and a function that lets a file that the compiler reads add an option, or none."""
+    options, script = folder / "options", folder / "cxx"
+    subprogram = subprocess.run(
+        ["g++", "-print-prog-name=cc1plus"], capture_output=True, text=True, check=True
+    ).stdout
+    if way == "response file":
+        return {"CXX": f"g++ @{options}"}, lambda option: written(options, option)
+    if way == "script":
+        written(script, f'#!/bin/sh\nexec g++ $(cat {options}) "$@"\n')
+        return {"CXX": str(script)}, lambda option: written(options, option)
+    if way == "program":
+        written(folder / "starter.c", STARTER)
+        make = ["gcc", "-o", str(script), str(folder / "starter.c")]
+        return {"CXX": str(script)}, lambda option: subprocess.run([*make, f'-DADDED="{option}"'], check=True)
+    if way == "subprogram":
+        path = folder / "bin" / "cc1plus"
+        text = f'#!/bin/sh\nexec {subprogram.strip()} "$@" '
+        return {"COMPILER_PATH": str(folder / "bin")}, lambda option: written(path, text + option)
+    pragma = '#pragma GCC optimize ("O0")\n'
+    path = folder / "include" / "signal.h"
+    return {"CPLUS_INCLUDE_PATH": str(folder / "include")}, lambda option: written(
+        path, (pragma if option else "") + "#include_next <signal.h>\n"
+    )
+
+
+@pytest.mark.host
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("way", ["response file", "script", "program", "subprogram", "header"])
+def test_files_that_the_hosts_compiler_reads_are_part_of_what_results_rest_on(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine code of a sample need not differ by the option, nor its path and variables."""
+    variables, edit = edits_of(way, tmp_path)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = []
+    for option in ("", "-fno-inline", ""):
+        edit(option)
+        host._answers.cache_clear()  # as in another process
+        found.append(rests_on(host_toolchain()))
+    assert (found[0] == found[2], found[0] == found[1]) == (True, False)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("way", ["options", "headers"])
+def test_files_that_nvccs_variables_name_are_part_of_what_results_rest_on(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, header = tmp_path / "options", tmp_path / "include" / "string.h"
+    monkeypatch.setenv(
+        *(("NVCC_APPEND_FLAGS", f"-optf {options}") if way == "options" else ("CPATH", str(header.parent)))
+    )
+    found = []
+    for option, added in (("-lineinfo", ""), ("-Xptxas -O0", "extern int another;"), ("-lineinfo", "")):
+        written(options, option)
+        written(header, f"{added}\n#include_next <string.h>\n")
+        found.append(rests_on(nvcc.cuda_toolchain((9, 0))))
+    assert (found[0] == found[2], found[0] == found[1]) == (True, False)
 
 
 @pytest.mark.host

@@ -34,6 +34,7 @@ HOSTILE = {
     "idle_in_transaction_session_timeout": "1000",
     "idle_session_timeout": "1000",
     "transform_null_equals": "on",
+    "quote_all_identifiers": "on",
     "exit_on_error": "on",
 }
 

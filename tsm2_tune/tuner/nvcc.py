@@ -12,7 +12,14 @@ from pathlib import Path
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.tensor_cores import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.tuner.compiler import ANSWER_SECONDS, Toolchain, answer, script_digest
-from tsm2_tune.tuner.environment import OF_NVCC, OF_TEXTS, compiler_environment, deciding, program_path
+from tsm2_tune.tuner.environment import (
+    OF_NVCC,
+    OF_TEXTS,
+    Variables,
+    compiler_environment,
+    deciding,
+    program_path,
+)
 from tsm2_tune.tuner.processes import run
 from tsm2_tune.tuner.trial import in_a_line
 
@@ -74,7 +81,7 @@ def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
         flags=flags,
         source_suffix=".cu",
         suffix=".cubin",
-        extra_digest="",
+        extra_digest=_variables_digest(compiler, flags),
         includes=(str(Path(__file__).with_name("nvcc_include")),),
         variables=deciding((*OF_NVCC, *OF_TEXTS)),
         differs=_differences(compiler, flags),
@@ -98,10 +105,25 @@ def _differences(compiler: str, flags: tuple[str, ...]) -> str:
     return ""
 
 
-def _dry_run(compiler: str, flags: tuple[str, ...]) -> str:
-    """Return what nvcc says that it would run, without the user's variables, which are stated by their values."""
+def _variables_digest(compiler: str, flags: tuple[str, ...]) -> str:
+    """Return the SHA-256 of the options and headers that the user's variables bring; "" if none is set.
+
+    The values alone do not tell: an option may name a file of options, and a folder's headers may change.
+    """
+    variables = deciding((*OF_NVCC, *OF_TEXTS))
+    if not variables:
+        return ""
+    found = _commands(_dry_run(compiler, flags, variables))
+    if deciding(OF_TEXTS):
+        headers = [compiler, *flags[1:], "-E", "-Xcompiler", "-P", "-x", "cu", os.devnull]
+        found += run(headers, limit_seconds=ANSWER_SECONDS, environment=compiler_environment(variables)).messages
+    return hashlib.sha256(found.encode()).hexdigest()
+
+
+def _dry_run(compiler: str, flags: tuple[str, ...], variables: Variables = ()) -> str:
+    """Return the commands that nvcc would run, by default without the user's variables, whose values are stated."""
     command = [compiler, *flags, "--dryrun", "-o", "/dev/null", SAMPLE]
-    return run(command, limit_seconds=ANSWER_SECONDS, environment=compiler_environment(())).messages
+    return run(command, limit_seconds=ANSWER_SECONDS, environment=compiler_environment(variables)).messages
 
 
 def _commands(said: str) -> str:

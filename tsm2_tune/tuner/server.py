@@ -55,6 +55,7 @@ SESSION = {
     "idle_session_timeout": "0",
     "IntervalStyle": "postgres",
     "lock_timeout": f"{LOCK_SECONDS}s",
+    "quote_all_identifiers": "off",  # SQLAlchemy does not know "text" and the like as types
     "row_security": "off",  # rows that a policy hides are an error, not a smaller result
     "standard_conforming_strings": "on",
     "statement_timeout": "0",

@@ -41,7 +41,9 @@ FLAGS_WHERE_TAKEN = (
     ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"),
 )
 
-# Its machine code tells which compiler it was, and with which flags, whatever a wrapper says. It needs C++'s library.
+_TEMPORARY = re.compile(r"[^\s\"]*/(?:cc|null-)\w+\.\w+")  # files of GCC and Clang whose names are random
+
+# Its machine code depends on the compiler and its flags, whatever a wrapper says. It needs C++'s library.
 SAMPLE = """
 #include <cmath>
 #include <stdexcept>
@@ -99,14 +101,14 @@ def host_toolchain() -> Toolchain:
     """
     compiler, *own_words = compiler_command()
     variables = deciding((*OF_TEXTS, *OF_LINKERS))
-    version, taken, sample, differs = _answers((compiler, *own_words), variables, _files((compiler, *own_words)))
+    version, taken, made, differs = _answers((compiler, *own_words), variables, _files((compiler, *own_words)))
     return Toolchain(
         compiler=compiler,
         version=version,
         flags=(*own_words, *FLAGS, *taken),
         source_suffix=".cpp",
         suffix=".so",
-        extra_digest=hashlib.sha256(f"{_extra_digest()} {sample}".encode()).hexdigest(),
+        extra_digest=hashlib.sha256(f"{_extra_digest()} {made}".encode()).hexdigest(),
         wrap=compilable,
         variables=variables,
         differs=differs,
@@ -161,8 +163,8 @@ def _files(command: tuple[str, ...]) -> tuple[_File, ...]:
 def _answers(
     command: tuple[str, ...], variables: Variables, files: tuple[_File, ...]
 ) -> tuple[str, tuple[str, ...], str, str]:
-    """Return the version of the compiler, which of FLAGS_WHERE_TAKEN it takes, the digest of the machine code that it
-    makes of SAMPLE, and which scripts it is. It is asked again when one of the files or variables changes.
+    """Return the version of the compiler, which of FLAGS_WHERE_TAKEN it takes, digests of what decides its machine
+    code, and which scripts it is. It is asked again when one of the files or variables changes.
     """
     version = in_a_line(answer(*command, "--version").messages.partition("\n")[0].strip())
     taken = tuple(flag for flags in FLAGS_WHERE_TAKEN if _takes(command, flags) for flag in flags)
@@ -183,7 +185,41 @@ def _answers(
             f"C++ compiler {' '.join(command)} does not build a C++ library ({in_a_line(why)}): name another, such as"
             " g++, in CXX"
         ) from None
-    return version, taken, sample, " ".join(map(script_digest, (file.path for file in files))).strip()
+    made = f"{sample} {_commands_digest(command, taken)} {_headers_digest(command, taken)}"
+    return version, taken, made, " ".join(map(script_digest, (file.path for file in files))).strip()
+
+
+def _commands_digest(command: tuple[str, ...], taken: tuple[str, ...]) -> str:
+    """Return the SHA-256 of the commands that the compiler would run (-###), and of the programs in these.
+
+    The commands have all options, also those that a wrapper adds or a response file holds.
+    """
+    asked = (*FLAGS, *taken, "-###", "-x", "c++", "-c", "-o", os.devnull, os.devnull)
+    lines = _TEMPORARY.sub("", answer(*command, *asked, errors=True).messages).splitlines()
+    digest = hashlib.sha256()
+    for line in lines:
+        words = _words(line) if line.startswith(" ") else []
+        program = program_path(words[0]) if words else None
+        if program is not None:
+            with open(program, "rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(line.encode())
+    with open(command[0], "rb") as file:
+        digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return []
+
+
+def _headers_digest(command: tuple[str, ...], taken: tuple[str, ...]) -> str:
+    """Return the SHA-256 of the headers of a kernel's text as the compiler finds them, without their places."""
+    asked = (*FLAGS, *taken, "-E", "-P", "-x", "c++", str(HEADERS / "cuda_on_host.h"))
+    return hashlib.sha256(answer(*command, *asked).messages.encode()).hexdigest()
 
 
 def _takes(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
