@@ -131,7 +131,7 @@ def test_a_new_file_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found.keys() == recorded.keys()
     assert found["recorded"] == pytest.approx(recorded["recorded"])  # SQLite sums in another order from 3.43 on
     assert found["rows"][0]["trials_per_second"] > 0
-    assert found["tables"]["sample"]["rows"] > found["tables"]["trial"]["rows"] >= 40
+    assert found["tables"]["sample"]["rows"] > found["tables"]["trial"]["rows"] >= 2  # one by each tuner
     assert found["asked"]["winners"] >= 1
     assert [row["trials"] >= 1000 for row in found["reads"]][-1]
 
