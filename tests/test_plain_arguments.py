@@ -63,7 +63,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "report": {
         **CHOSEN, "db": "results.db", "output": "report.html", "compare": "results.db", "title": "", "note": "",
     },
-    "import_trials": {"source": "results.db", "db": "results.db"},
+    "import_trials": {"source": "results.db", "db": "results.db", "on_progress": None},
 }  # fmt: skip
 SCALARS = [(name, one) for name, call in CALLS.items() for one, value in call.items() if value is not None]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 
-from sqlalchemy import Connection, Dialect, Table, inspect
+from sqlalchemy import Connection, Dialect, Table
 from sqlalchemy.dialects import registry
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -266,9 +266,9 @@ def _to_25(connection: Connection) -> None:
 
 def _add_columns(connection: Connection, columns: Iterable[tuple[Table, str]]) -> None:
     """Add these columns, but for those that are there, as in a table made just now."""
-    there = inspect(connection)
     for table, name in columns:
-        if name not in [column["name"] for column in there.get_columns(table.name)]:
+        there = list(connection.exec_driver_sql(f"SELECT * FROM {table.name} LIMIT 0").keys())
+        if name not in there:
             kind = table.c[name].type.compile(connection.dialect)
             rest = "" if table.c[name].nullable else " NOT NULL DEFAULT 0"
             connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {name} {kind}{rest}")
