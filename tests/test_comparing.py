@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.command import run
 from tests.exchanged import tuned_database
 from tests.fabricated import plain_sql
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.predicting import closing_text
 from tsm2_tune.tuner.export.fitting import distance
 from tsm2_tune.tuner.store import Store
 
@@ -113,7 +115,7 @@ def test_compare_times_what_the_module_chooses(path: Path, toolchain: object) ->
     assert said.exit_code == 0, said.output
     head, names, *rows, closing = said.stdout.splitlines()
     assert "kernels are emulated on the CPU and there is no cuBLAS: times mean nothing" in head
-    assert names.split() == ["shape", "type", "product", "us", "+-", "cuBLAS", "us", "x", "kernel"]
+    assert names.split() == ["shape", "type", "product", "us", "+-", "cuBLAS", "us", "x", "chosen", "kernel"]
     assert [row.split()[0] for row in rows] == ["64x2x64", "96x2x64"]
     assert closing == "no time to compare with cuBLAS"
     assert "column-major" in head
@@ -135,3 +137,13 @@ def test_compare_says_what_it_lacks(path: Path, toolchain: object) -> None:
     said = run("compare", "--device", "cpu", "--db", str(path), "--shapes", "64x2x64", "--dtype", "f64")
     assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
     assert f"has no kernel for 64x2x64:f64: tsm2-tune best --db {path} shows what it has" in said.stderr
+
+
+def test_a_kernel_that_the_module_leaves_to_cublas_costs_a_program_nothing() -> None:
+    def choice(is_vendors: bool) -> Any:
+        return SimpleNamespace(is_vendors=is_vendors)
+
+    ratios, choices = [2.0, 0.5, None], [choice(False), choice(True), choice(False)]
+    expected = "geometric mean 1.00 x cuBLAS: 1 faster, 1 slower; an exported module leaves 1 of 2 to cuBLAS: 1.41 x"
+    assert closing_text(ratios, choices) == expected
+    assert closing_text([2.0], [choice(False)]) == "geometric mean 2.00 x cuBLAS: 1 faster, 0 slower"

@@ -11,7 +11,7 @@ import click
 from tsm2_tune import display
 from tsm2_tune.command_options import cache_option, device_option, json_option, shapes_options, wait_option
 from tsm2_tune.errors import InputError
-from tsm2_tune.predicting import closing_text, kernels_option, number_text
+from tsm2_tune.predicting import chosen_text, closing_text, kernels_option, number_text
 from tsm2_tune.tuner.addresses import PREFIX, shown_name
 from tsm2_tune.tuner.trial import Cache
 from tsm2_tune.usage import Command, ended_by_signals, tell
@@ -54,8 +54,9 @@ def compare(
 
     For each problem: the kernel that an exported module of the pretuned kernels, or of --db, would choose. It is
     verified and then timed in turns with cuBLAS and cuBLASLt. Times are medians in microseconds; +- is how far
-    the 95 % confidence interval reaches. Nothing is stored. If the module would leave a problem to cuBLAS, its kernel
-    is timed all the same. The exit status is 1 if a kernel is not right or cannot be timed.
+    the 95 % confidence interval reaches. Nothing is stored. If the module would leave a problem to cuBLAS, the
+    kernel is timed all the same, and "chosen" says cuBLAS. The exit status is 1 if a kernel is not right or cannot be
+    timed.
     """
     from tsm2_tune.options import problems_of
 
@@ -138,14 +139,15 @@ def _print(
             "-" if one.row is None else f"{spread_percent(one.row):.1f} %",
             number_text(fact["vendor_us"], 1),
             number_text(fact["x_vendor"], 2),
+            chosen_text(one.choice),
             one.config.family,
         ]
         for one, fact in zip(found, facts, strict=True)
     ]
-    heads = ["shape", "type", "product", "us", "+-", "cuBLAS us", "x", "kernel"]
+    heads = ["shape", "type", "product", "us", "+-", "cuBLAS us", "x", "chosen", "kernel"]
     styles = ["yellow" if (fact["x_vendor"] or 1.0) < 1 else "" for fact in facts]
     display.print_table(console, heads, cells, right=(3, 4, 5, 6), dropped=(4,), styles=styles)
-    display.print_line(console, closing_text([fact["x_vendor"] for fact in facts]))
+    display.print_line(console, closing_text([fact["x_vendor"] for fact in facts], [one.choice for one in found]))
     for fact in facts:
         if fact["trouble"]:
             display.print_hanging(console, f"{fact['problem']}: {fact['trouble']}", 2)

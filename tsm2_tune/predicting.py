@@ -45,9 +45,10 @@ def predict(
     tsm2-tune predict --db results.db --shapes 30000x12x5000,16x16x1000000 --dtype f64 --json
 
     For each problem: the time of the kernel that an exported module would choose, that of the faster one of cuBLAS
-    and cuBLASLt, as in `tsm2-tune best`, and the ratio of both. A time is measured at the shape, or predicted. Then
-    come the nearest shape at which the kernel was measured and how far away that is: 0.7 is twice as long in one of
-    m, n and k. Below stands what the module decides by: it leaves a problem to cuBLAS's gemm if that is faster.
+    and cuBLASLt, as in `tsm2-tune best`, the ratio of both, and who computes the problem if a program calls the
+    module. A time is measured at the shape, or predicted. The nearest shape at which the kernel was measured comes
+    next, and its distance: 0.7 is twice as long in one of m, n and k. Below stands what the module decides by: it
+    leaves a problem to cuBLAS's gemm if that is faster.
     """
     from tsm2_tune.options import problems_of
 
@@ -108,16 +109,17 @@ def _print(device: str, found: Sequence[Choice]) -> None:
                 number_text(row[name], digits)
                 for name, digits in (("kernel_us", 1), ("vendor_us", 1), ("x_vendor", 2))
             ),
+            chosen_text(one),
             "measured" if row["is_measured"] else "predicted",
             row["measured_at"],
             f"{row['distance']:.1f}",
         ]
-        for row in rows
+        for one, row in zip(found, rows, strict=True)
     ]
-    heads = ["problem", "us", "cuBLAS us", "x", "time", "measured at", "distance"]
+    heads = ["problem", "us", "cuBLAS us", "x", "chosen", "time", "measured at", "distance"]
     styles = ["yellow" if one.is_vendors or (one.ratio or 1.0) < 1 else "" for one in found]
-    display.print_table(console, heads, cells, right=(1, 2, 3, 6), dropped=(5,), styles=styles)
-    display.print_line(console, closing_text([one.ratio for one in found]))
+    display.print_table(console, heads, cells, right=(1, 2, 3, 7), dropped=(6,), styles=styles)
+    display.print_line(console, closing_text([one.ratio for one in found], found))
     for row in rows:
         display.print_hanging(console, f"{row['problem']}: {row['reason']}", 2)
 
@@ -127,11 +129,25 @@ def number_text(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def closing_text(ratios: Sequence[float | None]) -> str:
-    """Return a line that compares the kernels with cuBLAS."""
-    found = [one for one in ratios if one is not None]
+def chosen_text(choice: Choice) -> str:
+    """Return who computes the problem if a program calls the exported module."""
+    return "cuBLAS" if choice.is_vendors else "kernel"
+
+
+def closing_text(ratios: Sequence[float | None], choices: Sequence[Choice]) -> str:
+    """Return a line that compares the kernels with cuBLAS, and what an exported module gains, which chooses."""
+    found = [(ratio, choice.is_vendors) for ratio, choice in zip(ratios, choices, strict=True) if ratio is not None]
     if not found:
         return "no time to compare with cuBLAS"
-    mean = math.exp(math.fsum(map(math.log, found)) / len(found))
-    faster = sum(one >= 1 for one in found)
-    return f"geometric mean {mean:.2f} x cuBLAS: {faster} faster, {len(found) - faster} slower"
+    faster = sum(ratio >= 1 for ratio, _ in found)
+    text = f"geometric mean {_mean([ratio for ratio, _ in found]):.2f} x cuBLAS"
+    text += f": {faster} faster, {len(found) - faster} slower"
+    if left := sum(is_left for _, is_left in found):
+        gain = _mean([1.0 if is_left else ratio for ratio, is_left in found])
+        text += f"; an exported module leaves {left} of {len(found)} to cuBLAS: {gain:.2f} x"
+    return text
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
