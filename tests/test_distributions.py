@@ -108,7 +108,7 @@ def test_the_package_page_has_no_relative_link(distributions: Distributions) -> 
     assert "Description-Content-Type: text/markdown" in head
     assert page.startswith("# tsm2-tune\n")
     assert "make tune" in page
-    assert "Tuning (docs/tuning.md) explains" in " ".join(page.split())
+    assert "Contributing (CONTRIBUTING.md)." in " ".join(page.split())
     assert "](" not in page
 
 
