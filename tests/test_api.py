@@ -46,7 +46,8 @@ FUNCTIONS = {  # what a program may rely on: a change here is one that users are
     " launcher: 'bool' = False, between: 'bool | None' = None, within: 'float | str | None' = None,"
     " measure: 'bool' = True, wait: 'bool' = False, allow_unverified: 'bool' = False,"
     " on_event: 'Callable[[ExportEvent], object] | None' = None",
-    "import_trials": "source: 'str | PathLike[str]', db: 'str | PathLike[str]' = 'results.db'",
+    "import_trials": "source: 'str | PathLike[str]', db: 'str | PathLike[str]' = 'results.db', *,"
+    " on_progress: 'Callable[[float], object] | None' = None",
     "plan_space": "product: 'str | Problem', *, dtype: 'ElementTypes' = 'f32', op: 'str' = 'nn',"
     " layout: 'str' = 'column', math: 'str' = 'full', device: 'int | str | DeviceLimits | None' = None,"
     " family: 'Texts | None' = None, guidelines: 'str | Thresholds | None' = None",

@@ -120,8 +120,6 @@ def space(
     if is_audit:
         _audit(spec, database, thresholds_of(guidelines), family_names(families), as_json=as_json)
         return
-    if shapes is None:
-        tell(f"no shape is named: this is {LARGE_SQUARE}; for another: tsm2-tune space 20480x16x20480")
     chosen, names = thresholds_of(guidelines), family_names(families)
     problems = problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math)
     from tsm2_tune import reports  # slow to import, so arguments are checked first
@@ -147,6 +145,8 @@ def space(
         return
     for one in searched:
         reports.print_space(one, display.console(), explain=explain)
+    if shapes is None:
+        tell(f"no shape is named: this is {LARGE_SQUARE}; for another: tsm2-tune space 20480x16x20480")
 
 
 def _print_families(*, as_json: bool) -> None:

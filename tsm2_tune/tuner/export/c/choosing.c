@@ -208,7 +208,8 @@ void describe_match(const struct match *match, const char *device, char *text, s
     if (match->distance != 0 && match->expected_us > 0 && w->point_count > 1)
         ADD(text, bytes, " and times at %d other shape%s", w->point_count - 1, w->point_count > 2 ? "s" : "");
     if (match->vendor_us > 0)
-        ADD(text, bytes, ", %s %.1f us", match->distance == 0 ? w->vendor_routine : "the vendor", match->vendor_us);
+        ADD(text, bytes, ", %s %.1f us", match->distance == 0 ? w->vendor_routine : "cuBLAS's gemm",
+            match->vendor_us);
 }
 
 /* Whether the first winner of this type and op is at i. */
