@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 .PHONY: tune test test-all lint dist clean
 
 tune: $(VENV)/runtime
-	@gpus=$$($(BIN)/python -c 'from tsm2_tune.tuner.cuda import cuda_device_count; print(cuda_device_count())') || exit 1; \
+	@gpus=$$($(BIN)/python -c 'from tsm2_tune.tuner.device.cuda import cuda_device_count; print(cuda_device_count())') || exit 1; \
 	if [ "$$gpus" -gt 0 ]; then \
 	  command -v nvcc >/dev/null || test -x "$${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" || \
 	    { echo "nvcc not found: looked in PATH and \$$CUDA_HOME/bin; install the CUDA toolkit, or set CUDA_HOME"; exit 2; }; \

@@ -21,28 +21,28 @@ import click
 
 from benchmarks.gpu import gpu
 from benchmarks.result_file import program_facts, require_new
-from tsm2_tune.command_options import Seconds
+from tsm2_tune.commands.errors import Command
+from tsm2_tune.commands.options import Seconds
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.order import first_and_rest
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.shapes import parse_shapes
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner.compiler import compile_text
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.loaded import Entry, LoadedKernel
-from tsm2_tune.tuner.measure import Effort, measure_interleaved
-from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.strategies.model import Model
-from tsm2_tune.tuner.support import Support
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache, Outcome
-from tsm2_tune.tuner.tune import Options, Tuner
-from tsm2_tune.tuner.vendor.cublas import Cublas
-from tsm2_tune.tuner.verify import verify
-from tsm2_tune.usage import Command
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.order import first_and_rest
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.compile.compiler import compile_text
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.support_kernels import Support
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
+from tsm2_tune.tuner.measure.vendor.cublas import Cublas
+from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Outcome
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.strategies.model import Model
+from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
+from tsm2_tune.tuner.verify.operands import Operands
+from tsm2_tune.tuner.verify.verification import verify
 
 SHAPES = "20480x2/4/8/16xm,1e7xkx8/16"
 EFFORT = Effort(spread=0.002, min_samples=21, max_samples=51, limit_seconds=2.0)

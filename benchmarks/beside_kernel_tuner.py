@@ -25,21 +25,21 @@ import click
 import numpy as np
 
 import tsm2_tune
-from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.api.parse import REACH
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.space import SearchSpace, search_space
-from tsm2_tune.options import REACH
-from tsm2_tune.tuner import job
-from tsm2_tune.tuner.events import TrialStored
-from tsm2_tune.tuner.past import NOTHING_PAST, Contender
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.strategies.strategy import InOrder
-from tsm2_tune.tuner.target import Target, find_target
-from tsm2_tune.tuner.trial import Final
-from tsm2_tune.tuner.tune import Options, Tuner, cores
-from tsm2_tune.usage import Command
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.space import SearchSpace, search_space
+from tsm2_tune.tuner.device.target import Target, find_target
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Final
+from tsm2_tune.tuner.runs.events import TrialStored
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.loop import Options, Tuner, cores
+from tsm2_tune.tuner.search.resume import NOTHING_PAST, Contender
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 # Families by problem. Of the last one all kernels have a workspace, of the others none has one that is chosen.
 CASES = {
@@ -87,7 +87,9 @@ def tuned_here(space: SearchSpace, candidates: Sequence[Candidate], target: Targ
         options = Options(reach=REACH)
         with Tuner(target, options) as tuner:
             first = ended = 0.0
-            for event in job.run([space], tuner, store, make=lambda *_: InOrder(candidates), families=space.families):
+            for event in session.run(
+                [space], tuner, store, make=lambda *_: InOrder(candidates), families=space.families
+            ):
                 if isinstance(event, TrialStored):
                     ended = time.perf_counter() - start
                     first = first or ended

@@ -28,8 +28,8 @@ import click
 from benchmarks.call_tables import BY_LAUNCHER, LEFT, NEW, OUT, OWN, PLAN, SPLIT, table
 from benchmarks.gpu import gpu
 from tsm2_tune import __version__
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.usage import Command
 
 M, N, K = 1024, 8, 256
 SIDE, LONG = 8, 8192  # of X^T Y, whose kernel splits the long dimension

@@ -21,15 +21,15 @@ from typing import Any
 import click
 from elftools.elf.elffile import ELFFile
 
+from tsm2_tune.commands.errors import Command
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.nvcc import cuda_toolchain
-from tsm2_tune.tuner.strategies import by_model
-from tsm2_tune.usage import Command
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
+from tsm2_tune.tuner.search.strategies import by_model
 
 PROBLEMS = "4096x8x4096:f32,10000000x8x8:f32,8x8x10000000:f64:tn,16x16x1000000:f32:tn"
 HOPPER = (9, 0)

@@ -15,19 +15,19 @@ from benchmarks.cells import Cell
 from benchmarks.replay import NOTHING, NOTHING_TEXT, Replayer, ReplayError, least_launch, streamed
 from benchmarks.turns import EXACT, TIMED, Launch, Opponent, Turns
 from benchmarks.winner import Skipped, Winner
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.device import LaunchFailed
-from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Cache, Measurement, Verdict
-from tsm2_tune.tuner.vendor import syrk
-from tsm2_tune.tuner.vendor.cublas import Cublas
-from tsm2_tune.tuner.vendor.cublaslt import CublasLt
-from tsm2_tune.tuner.vendor.libraries import CublasError
-from tsm2_tune.tuner.vendor.routines import fastest_first, routines_of_cublaslt
-from tsm2_tune.tuner.verify import clear, inspect, prepare, run_once
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.interface import LaunchFailed
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.measure.timing import Effort
+from tsm2_tune.tuner.measure.vendor import syrk
+from tsm2_tune.tuner.measure.vendor.cublas import Cublas
+from tsm2_tune.tuner.measure.vendor.cublaslt import CublasLt
+from tsm2_tune.tuner.measure.vendor.libraries import CublasError
+from tsm2_tune.tuner.measure.vendor.routines import fastest_first, routines_of_cublaslt
+from tsm2_tune.tuner.results.trial import Cache, Measurement, Verdict
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.verify.operands import Operands
+from tsm2_tune.tuner.verify.verification import clear, inspect, prepare, run_once
 
 GRAPH_WORKSPACE_BYTES = 32 * 2**20  # what cuBLAS takes by itself on Hopper; while captured it must be given one
 LT_WORKSPACE_BYTES = 64 * 2**20  # twice what cuBLAS itself takes on Hopper

@@ -21,9 +21,9 @@ from typing import Any
 
 import click
 
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.nvcc import nvcc_path
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.compile.nvcc import nvcc_path
 
 HOME = "/home/me"  # as docs spell the folder in which doctor is run
 LIMIT_SECONDS = 300.0

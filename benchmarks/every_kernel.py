@@ -35,13 +35,13 @@ from benchmarks.turns import TIMED, Turns, compiled_support
 from benchmarks.unseen_run import Selection
 from benchmarks.unseen_shapes import UNSEEN_REGIMES, Ranges
 from benchmarks.versus_cublas import part_of
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.measure import Effort, measure
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.verify import prepare
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.measure.timing import Effort, measure
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.verify.verification import prepare
 
 EFFORT = Effort(spread=0.01, min_samples=5, max_samples=7, limit_seconds=0.08, warm_up_seconds=0.003)
 FIELDS = {"regime", "layout", "dtype", "text", "orders", "lines", "times"}  # of a line

@@ -20,17 +20,17 @@ import click
 import numpy as np
 
 from benchmarks.result_file import read
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import family_spelt
+from tsm2_tune.generator.device.cards import profile_named
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.occupancy import occupancy
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import profile_named
 from tsm2_tune.runtime.expecting import Division, Kernels, Measured
 from tsm2_tune.runtime.launch import Launch
 from tsm2_tune.runtime.work import Card, Work
-from tsm2_tune.usage import Command
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 1.0)
 

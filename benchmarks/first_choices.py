@@ -5,7 +5,7 @@
     python -m benchmarks.first_choices --beside benchmarks/results/h200-versus-cublas.json
 
 The first needs no GPU. It asks of each shape what a search tries first, how long that is expected to take
-(tsm2_tune/generator/expected.py), and whether this is within twice the roofline with start-up; where it is not, it
+(tsm2_tune/generator/predict/expected.py), and whether this is within twice the roofline with start-up; if not, it
 says why. The second compiles, verifies and times the first choices for the problems of a list. The third says how far
 expected times are from measured ones.
 """
@@ -31,10 +31,13 @@ from benchmarks.result_file import program_facts, read, require_new
 from benchmarks.unseen_tables import percent, ranked
 from benchmarks.versus_cublas import part_of
 from benchmarks.winner import room_bytes
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.architecture import architecture_of
-from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.generator.expected import (
+from tsm2_tune.generator.device.architecture import architecture_of
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.roofline import data_sheet
+from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.predict.expected import (
     START_US,
     expected_us,
     gflops,
@@ -44,18 +47,15 @@ from tsm2_tune.generator.expected import (
     sheet,
     sums_us,
 )
-from tsm2_tune.generator.families import config_spelt, family_named
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.order import expected_times_us, ordered
 from tsm2_tune.generator.problem import Problem, dtype_named
-from tsm2_tune.generator.roofline import data_sheet
-from tsm2_tune.generator.space import search_space
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.order import expected_times_us, ordered
+from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.generator.transposed import transposed
-from tsm2_tune.tuner.operands import needed_bytes
-from tsm2_tune.tuner.target import limits_of
-from tsm2_tune.tuner.tune import cores
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.device.target import limits_of
+from tsm2_tune.tuner.search.loop import cores
+from tsm2_tune.tuner.verify.operands import needed_bytes
 
 TELLING = 1.25  # times as much or as long as need be: from there on that is a reason
 A_DECADE = 2  # extents of the grid

@@ -23,7 +23,7 @@ import click
 
 import tsm2_tune
 from benchmarks.result_file import program_facts, require_new
-from tsm2_tune.usage import Command
+from tsm2_tune.commands.errors import Command
 
 PROGRAM = (sys.executable, "-m", "tsm2_tune")
 # Events of `--json`, each with what it is called here. The first one of a kind counts.

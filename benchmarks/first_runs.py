@@ -25,13 +25,13 @@ from benchmarks.result_file import (
 from benchmarks.versus_cublas import measure_cells
 from benchmarks.winner import Prospects, Skipped, planned, planners
 from tsm2_tune.errors import DeviceError, InputError
-from tsm2_tune.generator.expected import START_US, expected_us
+from tsm2_tune.generator.predict.expected import START_US, expected_us
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.strategies.strategy import InOrder
-from tsm2_tune.tuner.target import HOST, Target, find_target
-from tsm2_tune.tuner.trial import Cache, Outcome
-from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.device.target import HOST, Target, find_target
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 MOST_PROBLEMS = 10_000
 OF_A_ROW: dict[str, Callable[[Any], bool]] = {

@@ -16,8 +16,8 @@ from pathlib import Path
 import click
 
 import tsm2_tune
-from tsm2_tune.tuner.cuda import cuda_device_count
-from tsm2_tune.tuner.events import Event, OfRun, TrialInterrupted, TrialStored
+from tsm2_tune.tuner.device.cuda import cuda_device_count
+from tsm2_tune.tuner.runs.events import Event, OfRun, TrialInterrupted, TrialStored
 
 SHAPES = "20480x2/4/8/16/32x20480,1e6x8/16x8/16,8/16x8/16x1e6"
 

@@ -27,8 +27,8 @@ from benchmarks.plot import DOTS_PER_INCH, INCHES_WIDE, POINTS, matplotlib
 from benchmarks.result_file import is_text, is_time, unusable_field
 from benchmarks.unseen_file import read_unseen
 from benchmarks.unseen_tables import MARGIN, cublas_us, percent, plan_us, ranked, vendor_us
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.usage import Command
 
 TUNED, UNSEEN, TIMED = "tuned", "not tuned", "not tuned, measure=True"
 KINDS = (TUNED, UNSEEN, TIMED)

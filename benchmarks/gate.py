@@ -24,17 +24,17 @@ from pathlib import Path
 import click
 from elftools.elf.elffile import ELFFile
 
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch, family_spelt
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.nvcc import cuda_toolchain
-from tsm2_tune.tuner.trial import Binary
-from tsm2_tune.tuner.tune import cores
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
+from tsm2_tune.tuner.results.trial import Binary
+from tsm2_tune.tuner.search.loop import cores
 
 HOPPER = (9, 0)
 LIMIT_SECONDS = 300.0  # of a compiler

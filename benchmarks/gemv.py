@@ -31,22 +31,22 @@ from benchmarks.result_file import ResultFile, require_new
 from benchmarks.turns import EXACT, TIMED, compiled_support
 from benchmarks.versus_cublas import facts_of, refuse_less_precision
 from benchmarks.winner import Prospects, Skipped, Winner, room_bytes, tuned
-from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.generator.expected import expected_us
+from tsm2_tune.commands.errors import Command
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GEMV, Decomposition, GemvConfig
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.predict.expected import expected_us
 from tsm2_tune.generator.problem import Problem, dtype_named
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.device import LaunchFailed
-from tsm2_tune.tuner.measure import Effort, measure_interleaved
-from tsm2_tune.tuner.operands import needed_bytes
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import IN_FINALS, Cache
-from tsm2_tune.tuner.tune import Options, Tuner
-from tsm2_tune.tuner.vendor.libraries import CublasError
-from tsm2_tune.tuner.verify import prepare, run_once
-from tsm2_tune.usage import Command
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.interface import LaunchFailed
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
+from tsm2_tune.tuner.measure.vendor.libraries import CublasError
+from tsm2_tune.tuner.results.trial import IN_FINALS, Cache
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.verify.operands import needed_bytes
+from tsm2_tune.tuner.verify.verification import prepare, run_once
 
 Row = dict[str, Any]
 

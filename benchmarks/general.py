@@ -35,26 +35,26 @@ from benchmarks.result_file import ResultFile, program_facts, require_new
 from benchmarks.turns import COMPILE_SECONDS, TIMED, compiled_support
 from benchmarks.versus_cublas import refuse_less_precision
 from benchmarks.winner import Skipped, Winner
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.first_choices import first_choices
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner.compiler import compile_text
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.device import LaunchFailed
-from tsm2_tune.tuner.loaded import Entry, LoadedKernel
-from tsm2_tune.tuner.measure import Effort, measure_interleaved
-from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.support import Support
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Verdict
-from tsm2_tune.tuner.tune import cores
-from tsm2_tune.tuner.verify import prepare
-from tsm2_tune.usage import Command
+from tsm2_tune.generator.space.seeds import first_choices
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.compile.compiler import compile_text
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.interface import LaunchFailed
+from tsm2_tune.tuner.device.support_kernels import Support
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
+from tsm2_tune.tuner.results.trial import Binary, Cache, CompileFailure, Verdict
+from tsm2_tune.tuner.search.loop import cores
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
+from tsm2_tune.tuner.verify.operands import Operands
+from tsm2_tune.tuner.verify.verification import prepare
 
 STAGED = ("staged_dmma", "staged_f32_dmma", "staged_complex_dmma")
 PAPER_SIZES = {"f32": 10_000, "f64": 8_000, "c64": 8_000, "c128": 6_000}

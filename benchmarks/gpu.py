@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tsm2_tune.errors import DeviceError, InputError
-from tsm2_tune.tuner.cuda import cuda_device_count
-from tsm2_tune.tuner.target import HOST, Target, find_target
+from tsm2_tune.tuner.device.cuda import cuda_device_count
+from tsm2_tune.tuner.device.target import HOST, Target, find_target
 
 
 def gpu(spec: str) -> Target:

@@ -15,7 +15,7 @@ import click
 from benchmarks.cells import SHAPE_SETS, ShapeSet, in_set
 from benchmarks.result_file import read
 from benchmarks.table import provenance
-from tsm2_tune.usage import Command
+from tsm2_tune.commands.errors import Command
 
 Row = dict[str, Any]
 

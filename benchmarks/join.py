@@ -14,8 +14,8 @@ import click
 
 from benchmarks.cells import cell_key, place
 from benchmarks.result_file import LISTS, ResultFile, comparable, read
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.usage import Command
 
 
 def joined(paths: tuple[Path, ...], output: Path) -> ResultFile:

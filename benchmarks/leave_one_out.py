@@ -34,19 +34,19 @@ from benchmarks.headline import markdown
 from benchmarks.measured import ROOT, cells, recorded
 from benchmarks.result_file import read_json, require_new
 from benchmarks.timed_pairs import time_pairs
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.expected import expected_us
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
-from tsm2_tune.generator.first_choices import first_choices, packaged
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.order import ordered
+from tsm2_tune.generator.predict.expected import expected_us
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import guidelines_in_force, rules_of, search_space
-from tsm2_tune.tuner.tune import cores
-from tsm2_tune.usage import Command
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.order import ordered
+from tsm2_tune.generator.space.seeds import first_choices, packaged
+from tsm2_tune.generator.space.space import guidelines_in_force, rules_of, search_space
+from tsm2_tune.tuner.search.loop import cores
 
 CELLS = ROOT / "benchmarks/results/h200-versus-cublas.csv"
 FIRST = 5  # choices

@@ -19,12 +19,12 @@ from typing import Any
 import click
 
 from benchmarks.result_file import read_json, require_folder
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import config_spelt, family_named
-from tsm2_tune.generator.measured import Choice, Measured
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.usage import Command
+from tsm2_tune.generator.space.seed_table import Choice, Measured
 
 ROOT = Path(__file__).parents[1]
 MOST_KERNELS = 3  # of a problem

@@ -19,29 +19,29 @@ from benchmarks.turns import COMPILE_SECONDS
 from benchmarks.versus_cublas import seconds_text
 from benchmarks.winner import Prospects, Skipped, planned, planners
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families import config_spelt, family_named
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import INDEX_BITS, index_defines
-from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.tuner import job
-from tsm2_tune.tuner.compiler import compile_text
-from tsm2_tune.tuner.crossing import Crossing
-from tsm2_tune.tuner.events import Crossed, ProblemEnded
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.space import SearchSpace
+from tsm2_tune.tuner.compile.compiler import compile_text
+from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export import export_text, write
-from tsm2_tune.tuner.export.between import rows_between
 from tsm2_tune.tuner.export.binaries import compiled_cubins
-from tsm2_tune.tuner.export.known import known_of
-from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.requests import AttemptResult
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Cache, Outcome
-from tsm2_tune.tuner.tune import Options, Tuner, cores
+from tsm2_tune.tuner.export.kernel_sets.between import rows_between
+from tsm2_tune.tuner.export.measured_times import known_of
+from tsm2_tune.tuner.measure.cross_timing import Crossing
+from tsm2_tune.tuner.measure.timing import Effort
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.runs.events import Crossed, ProblemEnded
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.loop import Options, Tuner, cores
+from tsm2_tune.tuner.worker.protocol import AttemptResult
 
 MOST_TUNED = 12  # shapes of a regime, element type and layout
 # A dozen of each regime, (m, n, k): small extents of all sizes, long and short lines of whole vectors and of none.
@@ -166,7 +166,7 @@ class Fill:
                 if time.monotonic() > end:
                     click.echo(f"stopped by the time limit before {space.problem.text}, {place}")
                     return False
-                for event in job.run([space], tuner, store):
+                for event in session.run([space], tuner, store):
                     if isinstance(event, ProblemEnded):
                         found = "no winner" if event.winner is None else event.winner.summary
                         click.echo(f"pack {place} {space.problem.text}: {found}")

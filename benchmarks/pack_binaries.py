@@ -17,21 +17,21 @@ from pathlib import Path
 
 import click
 
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.pretuned import cubins
-from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.compile.machine_code import machine_code_digest
+from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
 from tsm2_tune.tuner.export.binaries import capability, cubin
-from tsm2_tune.tuner.importing.reading import told_in
-from tsm2_tune.tuner.importing.text import text_of
-from tsm2_tune.tuner.importing.union import RUN, Part, RunKey, Tried
-from tsm2_tune.tuner.machine_code import machine_code_digest
-from tsm2_tune.tuner.nvcc import cuda_toolchain
-from tsm2_tune.tuner.tune import cores
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.results.merge.reading import told_in
+from tsm2_tune.tuner.results.merge.text import text_of
+from tsm2_tune.tuner.results.merge.union import RUN, Part, RunKey, Tried
+from tsm2_tune.tuner.search.loop import cores
 
 ARCHIVE = Path(cubins.__file__).with_name(cubins.ARCHIVE)
 

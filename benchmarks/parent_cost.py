@@ -19,22 +19,22 @@ from typing import Any, cast
 import click
 
 from benchmarks.scale_rates import EVERY, SAMPLES, run_of
+from tsm2_tune.api.parse import REACH
+from tsm2_tune.commands.errors import Command
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.options import REACH
-from tsm2_tune.tuner import job
-from tsm2_tune.tuner.basis import basis, tools
-from tsm2_tune.tuner.clock import RunningClock
-from tsm2_tune.tuner.events import TrialStored
-from tsm2_tune.tuner.measure import measurement
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Binary, Cache, LoadedResources, Outcome, Verdict
-from tsm2_tune.tuner.tune import Options, Tuner
-from tsm2_tune.tuner.worker import AttemptResult
-from tsm2_tune.usage import Command
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.measure.timing import measurement
+from tsm2_tune.tuner.results.fingerprint import basis, tools
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Binary, Cache, LoadedResources, Outcome, Verdict
+from tsm2_tune.tuner.runs.events import TrialStored
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.worker.client import AttemptResult
+from tsm2_tune.tuner.worker.clock import RunningClock
 
 RUN = run_of(0)
 ON = (RUN.identity.toolkit, RUN.identity.flags)
@@ -98,7 +98,7 @@ def milliseconds_per_trial(problem: Problem, trials: int, db: str) -> float:
     _ = list(space.kept)
     found, ended_seconds = 0, 0.0
     with Store.open(db, create=True) as store:
-        for event in job.run([space], tuner, store):
+        for event in session.run([space], tuner, store):
             if isinstance(event, TrialStored):
                 found, ended_seconds = found + 1, time.process_time()
     return 1e3 * (ended_seconds - tuner.begun_seconds) / found

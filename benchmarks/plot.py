@@ -15,8 +15,8 @@ import click
 
 from benchmarks.cells import REGIMES, in_set
 from benchmarks.result_file import read
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError, ToolMissing
-from tsm2_tune.usage import Command
 
 Row = dict[str, Any]
 

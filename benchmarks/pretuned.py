@@ -17,14 +17,14 @@ from pathlib import Path
 import click
 
 import tsm2_tune
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.export.between import rows_between
-from tsm2_tune.tuner.job import verified
-from tsm2_tune.tuner.locks import device_lock
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import Target, find_target
-from tsm2_tune.tuner.tune import Options, Tuner
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.device.lock import device_lock
+from tsm2_tune.tuner.device.target import Target, find_target
+from tsm2_tune.tuner.export.kernel_sets.between import rows_between
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.session import verified
 
 
 def verify(database: str, dtypes: Sequence[str], device: str) -> None:

@@ -22,8 +22,8 @@ from typing import Any
 import click
 
 from tsm2_tune import __version__
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.usage import Command
 
 FOLDER = Path(__file__).parents[1] / "examples/programs"
 PROGRAMS = {

@@ -21,17 +21,17 @@ from typing import Any
 import click
 
 from benchmarks.result_file import program_facts, require_new
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families import FAMILIES, config_spelt
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import SearchSpace, search_space
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.strategies.strategy import Told
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.usage import Command
+from tsm2_tune.generator.space.space import SearchSpace, search_space
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.search.strategies.strategy import Told
 
 FILE = Path(__file__).parent / "results/h100-spaces.json.xz"
 WHOLE = 0.5  # of a family's configurations: from so many on it counts as recorded

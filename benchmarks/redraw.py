@@ -36,9 +36,9 @@ from benchmarks.plot import draw
 from benchmarks.result_file import read
 from benchmarks.table import provenance, table
 from benchmarks.unseen_file import read_unseen
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import config_spelt
-from tsm2_tune.usage import Command
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks/results/h200-versus-cublas.json"

@@ -28,28 +28,28 @@ import numpy as np
 from benchmarks.headline import markdown
 from benchmarks.recorded_spaces import FILE, Recorded, limits_of, rows_in, rows_of, space_of
 from benchmarks.result_file import program_facts, require_new
+from tsm2_tune.api.parse import REACH
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families import config_spelt
-from tsm2_tune.generator.first_choices import packaged
-from tsm2_tune.generator.measured import Choice, Measured
-from tsm2_tune.generator.order import expected_times_us, first_and_rest
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.generator.tables import Chosen
-from tsm2_tune.options import REACH
-from tsm2_tune.tuner.compiling import Compiled
-from tsm2_tune.tuner.nearby import MOST_KERNELS
-from tsm2_tune.tuner.past import Claimed
-from tsm2_tune.tuner.search import Search, Why
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.strategies import strategy_named
-from tsm2_tune.tuner.strategies.model import Model
-from tsm2_tune.tuner.strategies.strategy import InOrder, Strategy
-from tsm2_tune.tuner.trial import CompileFailure, Outcome
-from tsm2_tune.tuner.waiting import Pending
-from tsm2_tune.usage import Command
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.columnar import Chosen
+from tsm2_tune.generator.space.order import expected_times_us, first_and_rest
+from tsm2_tune.generator.space.seed_table import Choice, Measured
+from tsm2_tune.generator.space.seeds import packaged
+from tsm2_tune.generator.space.space import SearchSpace
+from tsm2_tune.tuner.compile.pool import Compiled
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import CompileFailure, Outcome
+from tsm2_tune.tuner.search.candidates import Search, Why
+from tsm2_tune.tuner.search.compile_queue import Pending
+from tsm2_tune.tuner.search.nearby import MOST_KERNELS
+from tsm2_tune.tuner.search.resume import Claimed
+from tsm2_tune.tuner.search.strategies import strategy_named
+from tsm2_tune.tuner.search.strategies.model import Model
+from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.25)  # of the trials of a space
 GAINS = (0.005, 0.01, 0.02, 0.05)

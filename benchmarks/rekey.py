@@ -26,18 +26,18 @@ import click
 
 from benchmarks.gate import HOPPER, LIMIT_SECONDS, Compiled, Subject, difference, of_binary
 from tsm2_tune import pretuned
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.importing.text import LINES
-from tsm2_tune.tuner.nvcc import cuda_toolchain
-from tsm2_tune.tuner.trial import Binary
-from tsm2_tune.tuner.tune import cores
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
+from tsm2_tune.tuner.results.merge.text import LINES
+from tsm2_tune.tuner.results.trial import Binary
+from tsm2_tune.tuner.search.loop import cores
 
 ROOT = Path(__file__).parents[1]
 MEMBERS = ("trial", *LINES["trial"])

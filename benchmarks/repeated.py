@@ -19,10 +19,10 @@ import numpy as np
 
 from benchmarks.headline import markdown
 from benchmarks.result_file import is_time, require_new
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Outcome, TuningRun
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome, TuningRun
 
 CLASSES = ((0.0, 10.0), (10.0, 100.0), (100.0, float("inf")))  # us
 WITHIN = (0.01, 0.02, 0.05)

@@ -9,8 +9,8 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.device import Kernel, KernelFault
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.interface import Kernel, KernelFault
 
 LAUNCHES = 20  # in a graph, one after another
 REPLAYS = 51

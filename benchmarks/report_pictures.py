@@ -20,8 +20,8 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import tsm2_tune
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.usage import Command
 
 ROOT = Path(__file__).parents[1]
 DATABASE = ROOT / "benchmarks/results/h200-pack.db.xz"

@@ -18,14 +18,14 @@ from rich.console import Console
 from rich.text import Text
 
 import tsm2_tune
-from tsm2_tune.live import Display
-from tsm2_tune.tuner.events import Event, ProblemEnded, ProblemStarted, TrialStored
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.search import Why
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Cache
-from tsm2_tune.tuner.tune import Options
-from tsm2_tune.usage import Command
+from tsm2_tune.commands.errors import Command
+from tsm2_tune.console.live import Display
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.runs.events import Event, ProblemEnded, ProblemStarted, TrialStored
+from tsm2_tune.tuner.search.candidates import Why
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.stopwatch import Phases
 
 ROOT = Path(__file__).parents[1]
 DATABASE = ROOT / "benchmarks/results/h200-pack.db.xz"

@@ -21,11 +21,11 @@ import click
 
 from benchmarks.headline import markdown
 from benchmarks.scale_rates import SAMPLES
-from tsm2_tune.tuner.claims import BEAT_SECONDS
-from tsm2_tune.tuner.job import TOGETHER_SECONDS
-from tsm2_tune.tuner.past import FINALISTS
-from tsm2_tune.tuner.trial import IN_FINALS, Outcome
-from tsm2_tune.usage import Command
+from tsm2_tune.commands.errors import Command
+from tsm2_tune.tuner.results.trial import IN_FINALS, Outcome
+from tsm2_tune.tuner.runs.claims import BEAT_SECONDS
+from tsm2_tune.tuner.search.resume import FINALISTS
+from tsm2_tune.tuner.search.session import TOGETHER_SECONDS
 
 RESULTS = Path(__file__).parent / "results"
 SEARCHES, SQLITE, POSTGRESQL = (

@@ -21,10 +21,12 @@ from sqlalchemy import and_, create_engine, insert, literal, select
 
 import tsm2_tune
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import adding, rows, schema
-from tsm2_tune.tuner.claims import Claims
-from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results import insert as rows
+from tsm2_tune.tuner.results import row_writer
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.runs.claims import Claims
 
 RECORDED = Path(__file__).parent / "results/h100-pack.db.xz"
 CACHED_SECONDS = 0.2  # a binary from the cache takes less
@@ -66,12 +68,12 @@ def crowd(database: Database, device: str, like: Problem, problems: Iterable[Pro
     facts = [column for column in trial.columns if column.name not in ("id", "problem_id")]
     times = [column for column in measured.columns if column.name not in ("id", "trial_id")]
     with database.transaction() as connection:
-        is_of = trial.c.problem_id == adding.found(connection, schema.problem, rows.problem_key(like))
+        is_of = trial.c.problem_id == rows.found(connection, schema.problem, row_writer.problem_key(like))
     is_like = and_(trial.c.device_name == device, is_of)
     is_same = and_(*(new.c[name] == trial.c[name] for name in ("device_name", "config", "basis")))
     for problem in problems:
         with database.transaction(writes=True) as connection:
-            number = adding.added(connection, schema.problem, rows.problem_values(problem))
+            number = rows.added(connection, schema.problem, row_writer.problem_values(problem))
             copied = select(literal(number), *facts).where(is_like)
             connection.execute(insert(trial).from_select(["problem_id", *(one.name for one in facts)], copied))
             of_new = and_(is_same, new.c.problem_id == number)

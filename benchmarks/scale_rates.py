@@ -27,17 +27,17 @@ import click
 
 import tsm2_tune
 from benchmarks import scale_facts
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner.basis import basis
-from tsm2_tune.tuner.measure import measurement
-from tsm2_tune.tuner.past import Again
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import (
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.measure.timing import measurement
+from tsm2_tune.tuner.results.fingerprint import basis
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import (
     Cache,
     DeviceIdentity,
     LoadedResources,
@@ -47,7 +47,7 @@ from tsm2_tune.tuner.trial import (
     TuningRun,
     Verdict,
 )  # fmt: skip
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.search.resume import Again
 
 DEVICE = "a made-up GPU"
 LIMITS = TimeLimits(120.0, 60.0)

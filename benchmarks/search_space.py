@@ -20,11 +20,11 @@ from pathlib import Path
 
 import click
 
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.gemm.bacugen import MOST_BLK, MOST_DIM, MOST_K_BLK, MOST_THREADS
-from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import search_space
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.space import search_space
 
 PROBLEM = Problem(10000, 10000, 10000, "f32")
 TABLE_1, NONE = Guidelines(512, 2, 3), Guidelines(0, 0, 0)

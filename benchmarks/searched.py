@@ -13,8 +13,8 @@ from benchmarks.winner import Winner
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Verdict
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.trial import Verdict
 
 FOUND = Verdict(True, 0.0, "right in the search that found it")  # and verified again where it is timed
 

@@ -22,10 +22,10 @@ from typing import Any
 import click
 
 from tsm2_tune import __version__
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.standin.build import standin_path
-from tsm2_tune.standin.running import Standing
-from tsm2_tune.usage import Command
+from tsm2_tune.interpose.build import standin_path
+from tsm2_tune.interpose.running import Standing
 
 ROUNDS, CALLS = 60, 200
 COMPUTE_32F, WORKSPACE_BYTES = 68, 32 << 20

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.usage import Command
 
 VERSIONS = ("V0", "V1", "V2", "V3", "ISM2 1", "ISM2 2", "TSMM")
 

@@ -13,17 +13,17 @@ from benchmarks.first_runs import facts_of
 from benchmarks.gpu import gpu
 from benchmarks.result_file import ResultFile, require_new
 from tsm2_tune.errors import DeviceError
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.strategies.strategy import InOrder
-from tsm2_tune.tuner.target import HOST, find_target
-from tsm2_tune.tuner.trial import Cache, Outcome, Trial
-from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.tuner.device.target import HOST, find_target
+from tsm2_tune.tuner.results.trial import Cache, Outcome, Trial
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 COMPILED_AHEAD = 12  # problems
 Listed = Sequence[tuple[Problem, Sequence[KernelConfig]]]

@@ -23,7 +23,7 @@ import click
 
 from benchmarks.call_cost import K, M, N, imported, made_modules
 from tsm2_tune import __version__
-from tsm2_tune.usage import Command
+from tsm2_tune.commands.errors import Command
 
 ROUNDS, CALLS = 30, 200
 WAYS = ("without", "installed")

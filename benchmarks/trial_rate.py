@@ -20,12 +20,12 @@ from typing import Any
 import click
 
 import tsm2_tune
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.events import Event, RunStarted, TrialStored
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.target import find_target
-from tsm2_tune.tuner.tune import cores
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.device.target import find_target
+from tsm2_tune.tuner.runs.events import Event, RunStarted, TrialStored
+from tsm2_tune.tuner.search.loop import cores
+from tsm2_tune.tuner.search.stopwatch import Phases
 
 PROBLEMS = ("4096x8x4096:f32", "10000000x8x8:f32", "8x8x10000000:f64:tn")
 CACHE = "XDG_CACHE_HOME"  # where kernels are kept

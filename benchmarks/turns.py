@@ -9,20 +9,20 @@ from typing import Generic, TypeVar
 
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
-from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.tuner.checks import CHECKS
-from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.device import Device
-from tsm2_tune.tuner.loaded import Entry, LoadedKernel
-from tsm2_tune.tuner.measure import Effort, measure_interleaved
-from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.support import Support
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache, Measurement, Verdict
-from tsm2_tune.tuner.verify import clear, inspect
+from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.device.interface import Device
+from tsm2_tune.tuner.device.support_kernels import Support
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
+from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Measurement, Verdict
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
+from tsm2_tune.tuner.verify.checks import CHECKS
+from tsm2_tune.tuner.verify.operands import Operands
+from tsm2_tune.tuner.verify.verification import clear, inspect
 
 COMPILE_SECONDS = 120.0
 EXACT, TIMED = CHECKS[0], CHECKS[-1]  # small integers; what is timed, on numbers from [-1, 1)

@@ -31,8 +31,8 @@ from benchmarks.unseen_run import Selection, run
 from benchmarks.unseen_shapes import UNSEEN_REGIMES, Ranges, range_of, spelt
 from benchmarks.unseen_tables import tables
 from benchmarks.versus_cublas import part_of, refuse_less_precision, troubles
-from tsm2_tune.tuner.target import HOST, find_target
-from tsm2_tune.usage import Command
+from tsm2_tune.commands.errors import Command
+from tsm2_tune.tuner.device.target import HOST, find_target
 
 
 @click.command(cls=Command)

@@ -26,14 +26,14 @@ from benchmarks.versus_cublas import PATIENT, facts_of, measure_cells
 from benchmarks.winner import Prospects, Skipped, Winner, planned, planners, tuned
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import config_spelt
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.device import Device, LaunchFailed
-from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Cache, Verdict
-from tsm2_tune.tuner.tune import Tuner
-from tsm2_tune.tuner.verify import prepare, run_once
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.interface import Device, LaunchFailed
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.trial import Cache, Verdict
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.verify.verification import prepare, run_once
 
 CHECKED = ("plan_verified", "search_verified", "fallback_verified")
 RIGHT = Verdict(True, 0.0, "exact on small integers")

@@ -12,10 +12,10 @@ from itertools import islice, product
 from benchmarks.cells import Cell, Layout, Regime, op_of
 from benchmarks.winner import room_bytes
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.shapes import LARGEST_DIMENSION
-from tsm2_tune.tuner.operands import needed_bytes
+from tsm2_tune.tuner.verify.operands import needed_bytes
 
 UNSEEN_REGIMES: tuple[Regime, ...] = ("R", "L", "T")
 OWNERS = 2  # of operands on a device: the search's process, and the one that times

@@ -16,16 +16,16 @@ from typing import Any
 import click
 
 from tsm2_tune import __version__
-from tsm2_tune.generator.guidelines import parse_thresholds
-from tsm2_tune.generator.order import ordered
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.strategies.strategy import InOrder
-from tsm2_tune.tuner.target import find_target
-from tsm2_tune.tuner.trial import Outcome, Trial
-from tsm2_tune.tuner.tune import Options, Tuner
-from tsm2_tune.usage import Command
+from tsm2_tune.generator.space.guidelines import parse_thresholds
+from tsm2_tune.generator.space.order import ordered
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.device.target import find_target
+from tsm2_tune.tuner.results.trial import Outcome, Trial
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 PROBLEMS = (
     "20480x16x20480:f32",

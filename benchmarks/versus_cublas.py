@@ -34,15 +34,15 @@ from benchmarks.plot import draw, matplotlib
 from benchmarks.result_file import ResultFile, program_facts, read, require_folder, require_new
 from benchmarks.turns import Turns, compiled_support
 from benchmarks.winner import Skipped, planned, planners, tuned
-from tsm2_tune.command_options import cache_option
+from tsm2_tune.commands.errors import Command
+from tsm2_tune.commands.options import cache_option
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Cache
-from tsm2_tune.tuner.tune import Options, Tuner
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.measure.timing import Effort
+from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.stopwatch import Phases
 
 # Each of them lets cuBLAS compute f32 or f64 products with something less.
 LESS_PRECISE = ("NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE_DOUBLE_PRECISION")

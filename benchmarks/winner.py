@@ -12,21 +12,21 @@ from multiprocessing import get_context
 
 from benchmarks.cells import Cell
 from tsm2_tune.errors import DeviceError
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner.child import die_with_parent
-from tsm2_tune.tuner.operands import needed_bytes
-from tsm2_tune.tuner.past import Contender, Past
-from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.strategies.model import Model
-from tsm2_tune.tuner.trial import Final, Outcome, Verdict
-from tsm2_tune.tuner.tune import Tuner, cores
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.order import ordered
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.results.trial import Final, Outcome, Verdict
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.loop import Tuner, cores
+from tsm2_tune.tuner.search.resume import Contender, Past
+from tsm2_tune.tuner.search.strategies.model import Model
+from tsm2_tune.tuner.verify.operands import needed_bytes
+from tsm2_tune.tuner.worker.child_process import die_with_parent
 
 CELLS_AHEAD, CONFIGURATIONS_AHEAD = 3, 16  # that are compiled while a cell is measured
 TRIALS_A_SECOND = 8  # at the most: a short search needs no more configurations compiled

@@ -17,14 +17,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tsm2_tune.api.parse import LARGE
 from tsm2_tune.generator import families
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.former_names import FORMER_NAMES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space import unfit
+from tsm2_tune.generator.space.space import unfit
+from tsm2_tune.generator.space.tunables import Declared, declared
 from tsm2_tune.generator.spelling import value_spelt
-from tsm2_tune.generator.tunables import Declared, declared
-from tsm2_tune.options import LARGE
 
 FOLDER = Path(__file__).parent / "kernels"
 PACKAGE = Path(families.__file__).parent

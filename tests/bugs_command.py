@@ -14,18 +14,18 @@ from tests.bugs_by_class import CASES
 from tests.bugs_in_classes import Case, Found
 from tests.conftest import ONCE, compiled
 from tests.quick import quick_toolchain
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, Extent, full_verification
-from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.target import HOST, find_target
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.worker import Attempt, Worker
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.target import HOST, find_target
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.verify.call_plan import EMULATED, ON_GPU, Extent, full_verification
+from tsm2_tune.tuner.worker.client import Attempt, Worker
 
 DEPTH = 256  # of the problem that a trial times
 # More than a tuner does on the host: all calls, as on a GPU, longer loops, and as many launches as bugs wait for.

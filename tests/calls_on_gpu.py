@@ -28,10 +28,10 @@ from tests.fabricated import imported, trial, tuning_run
 from tests.right_on_host import subject
 from tests.tensors_on_gpu import bits, gradients
 from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export import export
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.results.store import Store
 
 TUNED = (  # with its time in microseconds, about that of an H200
     ("stream_a_fma:threads=128,columns=8,prefetch=8,stages=4,splits=12", "20480x8x20480:f32:nn", 400.0),

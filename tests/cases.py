@@ -9,11 +9,11 @@ from pathlib import Path
 from tests.spelling import spelt
 from tests.stencil_kernels import STENCILS
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.first_choices import first_choices
 from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import unfit
+from tsm2_tune.generator.space.seeds import first_choices
+from tsm2_tune.generator.space.space import unfit
 
 PATH = Path(__file__).with_name("cases.txt")
 

@@ -33,18 +33,18 @@ from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner import cuda
-from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.host.toolchain import host_toolchain
-from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.locks import MACHINE_VARIABLE
-from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import Target, find_target
-from tsm2_tune.tuner.trial import Binary
-from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
+from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.device import cuda
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.host.toolchain import host_toolchain
+from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE
+from tsm2_tune.tuner.device.target import Target, find_target
+from tsm2_tune.tuner.measure.timing import Effort
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Binary
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
 
 # What nohup or a shell's & ignores would be ignored by what tests start and end.
 if hasattr(signal, "SIGHUP"):

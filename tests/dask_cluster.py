@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tsm2_tune.tuner.locks import MACHINE_VARIABLE
+from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE
 
 END_SECONDS = 60.0
 

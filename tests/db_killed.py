@@ -22,9 +22,9 @@ import tsm2_tune
 from tests.fabricated import configuration, downgrade, trial, tuning_run
 from tests.tampering import good_database
 from tests.test_db_commands import dump, facts, with_waste
-from tsm2_tune.tuner.importing import merging
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.upkeep import migrating, vacuuming
+from tsm2_tune.tuner.results.merge import merging
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.upkeep import migrating, vacuuming
 
 STEPS = 50  # of SQLite's machine, that are counted as one
 

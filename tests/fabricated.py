@@ -15,19 +15,19 @@ from types import CodeType, EllipsisType, ModuleType, SimpleNamespace
 from typing import Any
 
 from tsm2_tune.generator.config import KernelConfig, Launch
+from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import environment, render
-from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
-from tsm2_tune.tuner import machine_code
-from tsm2_tune.tuner.basis import basis, tools
+from tsm2_tune.tuner.compile import machine_code
 from tsm2_tune.tuner.export import export_text
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow, is_of_this_version
-from tsm2_tune.tuner.trial import (
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
+from tsm2_tune.tuner.results.fingerprint import basis, tools
+from tsm2_tune.tuner.results.records import BestRow, is_of_this_version
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import (
     Cache,
     DeviceIdentity,
     Final,

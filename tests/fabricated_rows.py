@@ -12,7 +12,7 @@ from benchmarks.contest import Opponent, row_of
 from benchmarks.winner import Winner
 from tests.fabricated import configuration, measurement
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.trial import Cache, Verdict
+from tsm2_tune.tuner.results.trial import Cache, Verdict
 
 FACTS = {
     "device": "NVIDIA H200",

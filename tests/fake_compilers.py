@@ -6,8 +6,8 @@ import os
 import time
 from pathlib import Path
 
-from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.trial import Binary, CompileFailure
+from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure
 
 # What each begins with: `output` is the file to write, `$calls` has a line for each call.
 HEAD = """#!/bin/sh

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tsm2_tune.tuner.vendor.blas import CONJUGATE_TRANSPOSE, NO_TRANSPOSE, TRANSPOSE
-from tsm2_tune.tuner.vendor.cublaslt import DESC_TRANSA, DESC_TRANSB
+from tsm2_tune.tuner.measure.vendor.blas import CONJUGATE_TRANSPOSE, NO_TRANSPOSE, TRANSPOSE
+from tsm2_tune.tuner.measure.vendor.cublaslt import DESC_TRANSA, DESC_TRANSB
 
 VERSION = 130100
 NOT_SUPPORTED = 15
@@ -137,5 +137,5 @@ class _Version:
 
 def opened(monkeypatch: Any, cublas: FakeLibrary, cublaslt: FakeLibrary) -> None:
     """Have these stand for the libraries."""
-    monkeypatch.setattr("tsm2_tune.tuner.vendor.cublas.library", lambda name: cublas)
-    monkeypatch.setattr("tsm2_tune.tuner.vendor.cublaslt.library", lambda name: cublaslt)
+    monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublas.library", lambda name: cublas)
+    monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublaslt.library", lambda name: cublaslt)

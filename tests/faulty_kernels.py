@@ -10,15 +10,15 @@ from tests.conftest import ONCE
 from tests.fabricated import plain_sql
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.tuner import job
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.strategies import exhaustive
-from tsm2_tune.tuner.suggested import candidate_of
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.generator.space.space import SearchSpace
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.injected import candidate_of
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.strategies import exhaustive
 
 BODY = "scalar *staged ="  # before which a kernel does what is planted
 DEEP = """
@@ -59,7 +59,7 @@ class Found:
 
     trials: list[tuple[object, ...]] = field(default_factory=list)
     told: list[tuple[object, ...]] = field(default_factory=list)
-    ended: list[job.ProblemEnded] = field(default_factory=list)
+    ended: list[session.ProblemEnded] = field(default_factory=list)
 
     def outcomes(self, config: KernelConfig) -> list[tuple[object, ...]]:
         """Outcome and detail of each trial of the configuration."""
@@ -78,10 +78,10 @@ def tuned_twice(
     options = replace(options, effort=ONCE, final_effort=ONCE)
     for searched in (spaces[:1], spaces):
         with Tuner(target, options) as tuner, Store.open(path, create=True) as store:
-            for event in job.run(searched, tuner, store, make=exhaustive, families=("tsm2",)):
-                if isinstance(event, job.TrialStored):
+            for event in session.run(searched, tuner, store, make=exhaustive, families=("tsm2",)):
+                if isinstance(event, session.TrialStored):
                     found.told.append((event.trial.config.text, event.trial.problem.m))
-                elif isinstance(event, job.ProblemEnded):
+                elif isinstance(event, session.ProblemEnded):
                     found.ended.append(event)
     columns = "config, m, outcome, detail"
     found.trials = plain_sql(path, f"SELECT {columns} FROM trial JOIN problem ON problem_id = problem.id")

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tests import quick_worker
-from tsm2_tune.tuner import worker
+from tsm2_tune.tuner.worker import client
 
 
 class _Serve:
@@ -52,7 +52,7 @@ def fork_workers(setattr: Callable[[object, str, object], None]) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([quick_worker.__name__])
 
-    started = worker.serve
+    started = client.serve
 
     def start_child(serve: Any, *arguments: str) -> tuple[Any, Connection]:
         ours, theirs = context.Pipe()
@@ -63,4 +63,4 @@ def fork_workers(setattr: Callable[[object, str, object], None]) -> None:
             process.start()
         return _Process(process), ours
 
-    setattr(worker, "start_child", start_child)
+    setattr(client, "start_child", start_child)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.quick_command import make_quick
 from tsm2_tune.__main__ import main
-from tsm2_tune.tuner import claims, owners
+from tsm2_tune.tuner.runs import claims, owners
 
 STALE_SECONDS = 1.0
 

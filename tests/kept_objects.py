@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from tsm2_tune.tuner.compile.shared_objects import shared_object
 from tsm2_tune.tuner.export import compiled, library
-from tsm2_tune.tuner.shared_objects import shared_object
 
 Command = Callable[[Path, Path], list[str]]
 

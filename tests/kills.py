@@ -25,7 +25,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tsm2_tune.tuner.locks import MACHINE_VARIABLE
+from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE
 
 ROOT = Path(__file__).parents[1]
 SHAPE, TRIALS = "16x1x16", 2

@@ -21,9 +21,9 @@ from tests.fabricated import Winners, configuration, source, trial, tuning_run, 
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
 from tsm2_tune.generator.source import INDEX_BITS
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.export.library import library_bytes
-from tsm2_tune.tuner.trial import Trial, TuningRun
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
+from tsm2_tune.tuner.results.trial import Trial, TuningRun
 
 SUCCESS, INVALID_VALUE, NOT_SUPPORTED, NO_DRIVER, NO_CONTEXT = range(5)
 DRIVER_ERROR, OUT_OF_MEMORY, WORKSPACE_TOO_SMALL, WRONG_DIGEST = range(5, 9)

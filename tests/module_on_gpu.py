@@ -18,7 +18,7 @@ from tests.right_on_host import subject
 from tsm2_tune.generator.render import render
 from tsm2_tune.runtime.driver import ask_driver, device_of
 from tsm2_tune.tuner.export import export
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 TUNED = (
     (

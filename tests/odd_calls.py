@@ -26,7 +26,7 @@ import numpy as np
 from tests.fabricated import exported, handmade, host_run, imported, trial, winners
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.device import KernelFault
+from tsm2_tune.tuner.device.interface import KernelFault
 
 FAULTS = {  # alpha -> what a kernel does where it is that
     666: "if (blockIdx.x == gridDim.x - 1) *(volatile int *)(size_t(threadIdx.x)) = 1;",

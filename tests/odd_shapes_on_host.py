@@ -16,20 +16,20 @@ from benchmarks.versus_cublas import part_of
 from tests.cases import CASES
 from tests.conftest import compiled
 from tests.quick import quick_toolchain
+from tsm2_tune.api.parse import family_names
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
-from tsm2_tune.options import family_names
-from tsm2_tune.tuner.checks import every_check
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.device import KernelFault
-from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.host.toolchain import host_toolchain
-from tsm2_tune.tuner.loaded import Entry, LoadedKernel
-from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.support import Support
-from tsm2_tune.tuner.verify import verify
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.host.toolchain import host_toolchain
+from tsm2_tune.tuner.device.interface import KernelFault
+from tsm2_tune.tuner.device.support_kernels import Support
+from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
+from tsm2_tune.tuner.verify.checks import every_check
+from tsm2_tune.tuner.verify.operands import Operands
+from tsm2_tune.tuner.verify.verification import verify
 
 SHAPES = (
     *((101, n, 127) for n in (1, 3, 5, 7, 13, 31, 33, 63)),  # prime m and k

@@ -15,14 +15,14 @@ from tests.conftest import compiled
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.checks import Check, probe_checks
-from tsm2_tune.tuner.cuda import CudaDevice, cuda_device_count
-from tsm2_tune.tuner.loaded import Entry, LoadedKernel
-from tsm2_tune.tuner.operands import Operands, needed_bytes
-from tsm2_tune.tuner.support import Support
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Verdict
-from tsm2_tune.tuner.verify import verify
+from tsm2_tune.tuner.device.cuda import CudaDevice, cuda_device_count
+from tsm2_tune.tuner.device.support_kernels import Support
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.trial import Verdict
+from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
+from tsm2_tune.tuner.verify.checks import Check, probe_checks
+from tsm2_tune.tuner.verify.operands import Operands, needed_bytes
+from tsm2_tune.tuner.verify.verification import verify
 
 ON_GPU = [
     pytest.mark.gpu,

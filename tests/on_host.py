@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.tuner.compiler import compile_text
-from tsm2_tune.tuner.host.device import HostBuffer, HostDevice, HostKernel
-from tsm2_tune.tuner.host.toolchain import COMPILERS, host_toolchain
-from tsm2_tune.tuner.trial import Binary
+from tsm2_tune.tuner.compile.compiler import compile_text
+from tsm2_tune.tuner.device.host.device import HostBuffer, HostDevice, HostKernel
+from tsm2_tune.tuner.device.host.toolchain import COMPILERS, host_toolchain
+from tsm2_tune.tuner.results.trial import Binary
 
 
 def has_compiler() -> bool:

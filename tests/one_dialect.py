@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Dialect, Engine
 from sqlalchemy.util import LRUCache
 
-from tsm2_tune.tuner import database
+from tsm2_tune.tuner.results.storage import database
 
 COMPILED: LRUCache[Any, Any] = LRUCache(500)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.results.trial import Outcome
 
 if TYPE_CHECKING:
     from tests.conftest import TryKernel

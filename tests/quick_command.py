@@ -16,11 +16,13 @@ from sqlite3 import Connection, DatabaseError
 from tests.quick import quick_host_toolchain
 from tests.quick_worker import serve
 from tsm2_tune.__main__ import main
-from tsm2_tune.api import results, tuning
-from tsm2_tune.tuner import database, tune, worker
-from tsm2_tune.tuner.full_calls import EMULATED
-from tsm2_tune.tuner.host import run, toolchain
-from tsm2_tune.tuner.measure import Effort
+from tsm2_tune.api import results, tune
+from tsm2_tune.tuner.device.host import run, toolchain
+from tsm2_tune.tuner.measure.timing import Effort
+from tsm2_tune.tuner.results.storage import database
+from tsm2_tune.tuner.search import loop
+from tsm2_tune.tuner.verify.call_plan import EMULATED
+from tsm2_tune.tuner.worker import client
 
 SAMPLES = Effort(min_samples=3, max_samples=3, warm_up_seconds=0.0)
 CALLS = replace(
@@ -48,11 +50,11 @@ def make_quick(setattr: Callable[[object, str, object], None]) -> None:
         return connection
 
     setattr(database, "connected", connected_quickly)
-    setattr(tune, "EMULATED", CALLS)
-    setattr(worker, "serve", serve)
+    setattr(loop, "EMULATED", CALLS)
+    setattr(client, "serve", serve)
     compile_quickly(setattr)
-    for module in (tuning, results):
-        setattr(module, "Options", partial(tune.Options, effort=SAMPLES, final_effort=SAMPLES))
+    for module in (tune, results):
+        setattr(module, "Options", partial(loop.Options, effort=SAMPLES, final_effort=SAMPLES))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from tests.quick_command import make_quick
-from tsm2_tune.tuner import child, member
+from tsm2_tune.tuner.runs import member
+from tsm2_tune.tuner.worker import child_process
 
 
 def serve(connection: Connection) -> None:
@@ -16,4 +17,4 @@ def serve(connection: Connection) -> None:
 
 def quick_members(setattr: Callable[[object, str, object], None]) -> None:
     """Have processes that this one starts tune so from now on."""
-    setattr(member, "start_child", lambda _: child.start_child(serve))
+    setattr(member, "start_child", lambda _: child_process.start_child(serve))

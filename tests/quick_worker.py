@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tsm2_tune.tuner import serving
-from tsm2_tune.tuner.host import device
+from tsm2_tune.tuner.device.host import device
+from tsm2_tune.tuner.worker import server
 
 FEW = {"CEILING_BYTES": 1 << 20, "MOST_FLUSH_BYTES": 1 << 20, "CEILING_SAMPLES": 2, "RATE_TURNS": 16}
 
@@ -13,4 +13,4 @@ FEW = {"CEILING_BYTES": 1 << 20, "MOST_FLUSH_BYTES": 1 << 20, "CEILING_SAMPLES":
 def serve(*arguments: Any) -> None:
     for name, value in FEW.items():
         setattr(device, name, value)
-    serving.serve(*arguments)
+    server.serve(*arguments)

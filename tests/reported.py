@@ -16,8 +16,8 @@ from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.html.page import page
 from tsm2_tune.html.reading import Contents, contents
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Cache, Outcome, TuningRun, Verdict
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Outcome, TuningRun, Verdict
 
 DEVICE = "</script><script>document.title='taken'</script><b id=bold>&amp;\"' ünï漢😀"
 DETAIL = (

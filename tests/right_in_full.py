@@ -16,15 +16,15 @@ from benchmarks.versus_cublas import part_of
 from tests.conftest import compiled
 from tests.mutation.command import named
 from tests.mutation.subjects import Subject, subjects
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.generator.source import INDEX_BITS, index_defines
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, full_verification
-from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.target import find_target
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.worker import Worker
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.target import find_target
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.verify.call_plan import EMULATED, ON_GPU, full_verification
+from tsm2_tune.tuner.worker.client import Worker
 
 LIMIT_SECONDS = 300.0
 

@@ -8,21 +8,21 @@ from typing import Any, cast
 
 from tests.fabricated import ONE_STATE, measurement, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import TSM2
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.compiling import Compilers
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Cache, Outcome, Trial, Verdict
-from tsm2_tune.tuner.tune import Options, Tuner
-from tsm2_tune.tuner.vendor.beside import Libraries
-from tsm2_tune.tuner.worker import AttemptResult, Rematch, Rematched, Worker
+from tsm2_tune.tuner.compile.pool import Compilers
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.measure.vendor.beside import Libraries
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Binary, Cache, Outcome, Trial, Verdict
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.worker.client import AttemptResult, Rematch, Rematched, Worker
 
 RUN = tuning_run()
 DEVICE = RUN.identity.name

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import product
 
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig, MinplusConfig
 from tsm2_tune.generator.families.gemm.stencil import VECTOR_BYTES, with_widest_grids
 from tsm2_tune.generator.problem import DTYPES, Problem
-from tsm2_tune.generator.profiles import PROFILES
 
 # In each case that BLAS has.
 STENCILS = [

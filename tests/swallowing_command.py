@@ -15,7 +15,7 @@ from typing import Any
 from tests.command import TUNE
 from tests.quick_command import make_quick
 from tsm2_tune.__main__ import main
-from tsm2_tune.tuner.worker import AttemptResult, Worker
+from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 
 BEFORE_IT = 1  # attempts, so that trials are stored
 

@@ -31,26 +31,26 @@ from tests.command import run
 from tests.fabricated import GPU, measurement, vendor_measurement
 from tests.tampering import FAMILIES, RUN, SKINNY, SMALL, TARGET, good_database, tamper
 from tsm2_tune.errors import TuneError
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, family_spelt
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES as EVERY
 from tsm2_tune.generator.families import config_spelt, family_named
-from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.generator.space import SearchSpace, search_space
-from tsm2_tune.tuner import job
-from tsm2_tune.tuner.clock import RunningClock
-from tsm2_tune.tuner.compiling import Compilers
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.strategies.strategy import InOrder
-from tsm2_tune.tuner.trial import Binary, LoadedResources, Outcome, Verdict
-from tsm2_tune.tuner.tune import Options, Tuner, by_width
-from tsm2_tune.tuner.vendor.beside import Libraries
-from tsm2_tune.tuner.worker import Attempt, AttemptResult, Rematch, Rematched, Worker
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.order import ordered
+from tsm2_tune.generator.space.space import SearchSpace, search_space
+from tsm2_tune.tuner.compile.pool import Compilers
+from tsm2_tune.tuner.measure.vendor.beside import Libraries
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Binary, LoadedResources, Outcome, Verdict
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.loop import Options, Tuner, by_width
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Rematch, Rematched, Worker
+from tsm2_tune.tuner.worker.clock import RunningClock
 
 WITHIN = ("export", "--output", "-", "--within", "20%", "--no-measure", "--dtype", "f32")
 READS: tuple[tuple[str, ...], ...] = (
@@ -205,7 +205,7 @@ def go_on(path: Path, rng: random.Random) -> str:
         with Store.open(path, create=True) as store:
             families = rng.choice(((), FAMILIES))
             tuner = Compiling(problem)
-            for _ in job.run([space], tuner, store, make=lambda *_: InOrder(candidates), families=families):
+            for _ in session.run([space], tuner, store, make=lambda *_: InOrder(candidates), families=families):
                 pass
             store.best()
     except TuneError as error:

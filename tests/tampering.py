@@ -17,18 +17,18 @@ from typing import cast
 
 from tests.fabricated import GPU, ONE_STATE, configuration, downgrade, final, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.families.staged import StagedFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.tunables import declared
-from tsm2_tune.tuner import migrations, schema
-from tsm2_tune.tuner.basis import basis
-from tsm2_tune.tuner.quarantine import quarantined
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Cache, Outcome, TimeLimits, Verdict
+from tsm2_tune.generator.space.tunables import declared
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.fingerprint import basis
+from tsm2_tune.tuner.results.storage import migrations, schema
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Outcome, TimeLimits, Verdict
+from tsm2_tune.tuner.search.quarantine import quarantined
 
 SKINNY, SMALL, GRAM = (
     Problem(20480, 16, 20480, "f32"),

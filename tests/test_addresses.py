@@ -9,7 +9,7 @@ import pytest
 
 from tests.command import run
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner.addresses import is_address, place_of, shown_name
+from tsm2_tune.tuner.results.storage.addresses import is_address, place_of, shown_name
 
 SECRET = "hunter2"
 NEARLY = (
@@ -131,7 +131,7 @@ def test_a_file_whose_name_has_a_colon_or_an_at_is_a_file(name: str) -> None:
 
 
 def test_an_import_into_what_is_no_address_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsm2_tune.api.importing.opened", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr("tsm2_tune.api.import_trials.opened", lambda *_: pytest.fail("it was read"))
     said = run("import", "pretuned:h100", "--db", "postgresql+psycopg://h:port/x")
     assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
     assert "is no address: name the database as" in said.stderr

@@ -20,8 +20,8 @@ from tests.command import run
 from tests.fabricated import configuration, trial, tuning_run
 from tests.test_imports import loaded_modules
 from tsm2_tune.cli import main
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 

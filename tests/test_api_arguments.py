@@ -11,9 +11,9 @@ import pytest
 import tsm2_tune
 from tests.command import run
 from tests.fabricated import PROBLEM, configuration, host_run, trial, tuning_run
-from tsm2_tune.api.tuning import options_of
-from tsm2_tune.options import MOST_WITHIN, dtype_texts, share_of
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.api.parse import MOST_WITHIN, dtype_texts, share_of
+from tsm2_tune.api.tune import options_of
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 

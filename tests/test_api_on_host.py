@@ -14,8 +14,8 @@ import pytest
 
 import tsm2_tune
 from tests.on_host import ON_HOST
-from tsm2_tune.tuner.locks import device_lock
-from tsm2_tune.tuner.target import find_target
+from tsm2_tune.tuner.device.lock import device_lock
+from tsm2_tune.tuner.device.target import find_target
 
 pytestmark = [*ON_HOST, pytest.mark.usefixtures("known_ceilings")]
 

@@ -12,23 +12,23 @@ from dataclasses import replace
 import pytest
 
 from tests.conftest import ONCE, compiled
-from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Tsm2Config
-from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.tuner import worker as workers
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.requests import Attempt
-from tsm2_tune.tuner.search import Search, Why
-from tsm2_tune.tuner.strategies.strategy import InOrder
-from tsm2_tune.tuner.target import find_target
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.tune import Options, Tuner
-from tsm2_tune.tuner.worker import Worker
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.target import find_target
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.search.candidates import Search, Why
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.worker import client as workers
+from tsm2_tune.tuner.worker.client import Worker
+from tsm2_tune.tuner.worker.protocol import Attempt
 
 pytestmark = pytest.mark.host
 

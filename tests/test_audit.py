@@ -23,18 +23,18 @@ from tests.fabricated import (
     tuning_run,
 )
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.architecture import HOST
+from tsm2_tune.generator.device.architecture import HOST
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.device.occupancy import occupancy
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
-from tsm2_tune.generator.guidelines import Thresholds
-from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import OWN
-from tsm2_tune.tuner import migrations
-from tsm2_tune.tuner.audit import ALL, Audit, Estimate, GuidelineAudit, audit
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import LoadedResources, Outcome, Verdict
+from tsm2_tune.generator.space.guidelines import Thresholds
+from tsm2_tune.generator.space.space import OWN
+from tsm2_tune.tuner.results.storage import migrations
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import LoadedResources, Outcome, Verdict
+from tsm2_tune.tuner.search.audit import ALL, Audit, Estimate, GuidelineAudit, audit
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 

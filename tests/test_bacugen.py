@@ -12,6 +12,8 @@ import pytest
 
 from tests.command import run
 from tsm2_tune.generator.config import Resources
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.device.occupancy import occupancies, occupancy
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gemm.bacugen import (
@@ -21,12 +23,10 @@ from tsm2_tune.generator.families.gemm.bacugen import (
     published_occupancy,
     with_reading_grids,
 )
-from tsm2_tune.generator.first_choices import first_choices
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.occupancy import occupancies, occupancy
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import OWN, SearchSpace, search_space
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.seeds import first_choices
+from tsm2_tune.generator.space.space import OWN, SearchSpace, search_space
 
 FERMI = PROFILES["s2050"]
 NONE = Guidelines(0, 0, 0)

@@ -14,13 +14,13 @@ import pytest
 from rich.console import Console
 
 from tests.command import TUNE
-from tsm2_tune import display
+from tsm2_tune.console import tables
+from tsm2_tune.tuner.compile.environment import program_path
+from tsm2_tune.tuner.compile.failure_cause import refuse_full_disk
+from tsm2_tune.tuner.device.host import limits
 from tsm2_tune.tuner.doctor import storage
 from tsm2_tune.tuner.doctor.finding import Question
-from tsm2_tune.tuner.environment import program_path
-from tsm2_tune.tuner.host import limits
-from tsm2_tune.tuner.interruptions import refuse_full_disk
-from tsm2_tune.tuner.mounts import free_bytes_of
+from tsm2_tune.tuner.results.storage.mounts import free_bytes_of
 
 COMMAND = (sys.executable, "-m", "tsm2_tune")
 HOMELESS = """
@@ -90,7 +90,7 @@ def test_the_doctor_finds_no_cache_without_a_home(monkeypatch: pytest.MonkeyPatc
 def test_a_size_of_0_is_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "0")
     monkeypatch.setenv("LINES", "00")
-    assert display.console().width == Console(_environ={}).width > 0
+    assert tables.console().width == Console(_environ={}).width > 0
 
 
 def test_an_empty_path_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:

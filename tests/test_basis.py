@@ -22,10 +22,10 @@ from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource, code, digest_of
-from tsm2_tune.tuner import superseding
-from tsm2_tune.tuner.basis import basis
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.results import invalidate
+from tsm2_tune.tuner.results.fingerprint import basis
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
 
 PACKAGE = Path(__file__).parents[1] / "tsm2_tune"
 RUN = tuning_run()
@@ -171,7 +171,7 @@ def test_trials_are_compared_once_while_a_store_is_open(path: Path, monkeypatch:
         compared.append(row["config"])
         return True
 
-    monkeypatch.setattr(superseding, "is_made_so", is_made_so)
+    monkeypatch.setattr(invalidate, "is_made_so", is_made_so)
     with Store.open(path, create=False) as store:
         for basis_of_trials in (BASIS, BASIS, "another"):
             store.supersede(GPU, PROBLEM, basis_of_trials)

@@ -15,16 +15,16 @@ from benchmarks.contest import CONTESTANTS, Contest
 from benchmarks.winner import Winner
 from tests.conftest import ONCE
 from tests.fabricated_rows import RIGHT
+from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.families.inner import InnerFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.operands import Operand, Operands
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.vendor.libraries import CublasError
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.measure.vendor.libraries import CublasError
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.verify.operands import Operand, Operands
 
 CEILINGS = Ceilings(4000.0, 4000.0, (("f32", 6e4), ("f64", 3e4)))
 PRODUCT = Cell("T", "column", Problem(5, 3, 40, "f64", "tn"))

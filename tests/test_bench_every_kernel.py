@@ -17,7 +17,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.runtime.launch import Launch
 from tsm2_tune.tuner.export import export
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 FAST, SLOW = StreamAFmaConfig(64, 1, 8, 16, 4, 13, 1, 4), StreamAFmaConfig(128, 1, 8, 8, 4, 13, 1, 4)
 SHAPES = {FAST: (20480, 8, 20480), SLOW: (20480, 8, 20000)}

@@ -16,12 +16,12 @@ from benchmarks.first_choices import First, beside, first_choice, grid, main, su
 from benchmarks.first_runs import problems_in, read_runs, table, times_the_roofline
 from benchmarks.winner import room_bytes
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.expected import START_US
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.predict.expected import START_US
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.operands import needed_bytes
-from tsm2_tune.tuner.tune import Options
+from tsm2_tune.tuner.measure.timing import Effort
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.verify.operands import needed_bytes
 
 H200 = PROFILES["h200"]
 

@@ -29,17 +29,17 @@ from tests.conftest import ONCE
 from tests.fabricated_rows import FACTS, RIGHT
 from tests.test_bench_contest import CEILINGS, in_memory
 from tests.test_bench_libraries import lying
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GemvConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.vendor.blas import CONJUGATE_TRANSPOSE, NO_TRANSPOSE, TRANSPOSE, gemv_of
-from tsm2_tune.tuner.vendor.libraries import CublasError
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.measure.vendor.blas import CONJUGATE_TRANSPOSE, NO_TRANSPOSE, TRANSPOSE, gemv_of
+from tsm2_tune.tuner.measure.vendor.libraries import CublasError
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.verify.operands import Operands
 
 H200 = PROFILES["h200"]
 BOTH, ROWS = GemvConfig(128, 8, 4, 2, 2, 3), GemvConfig(128, 1, 4, 2, 2, 1)

@@ -18,12 +18,12 @@ from benchmarks.result_file import ResultFile
 from benchmarks.winner import Winner
 from tests.conftest import compiled
 from tests.test_general import CONFIGS
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import support_source
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.target import find_target
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.target import find_target
 
 
 @pytest.mark.slow

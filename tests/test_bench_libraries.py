@@ -18,8 +18,7 @@ from benchmarks.versus_cublas import (
 )
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import DTYPES, PLUS_TIMES, Problem
-from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.vendor.blas import (
+from tsm2_tune.tuner.measure.vendor.blas import (
     CONJUGATE_TRANSPOSE,
     ELEMENTS,
     NO_TRANSPOSE,
@@ -27,9 +26,10 @@ from tsm2_tune.tuner.vendor.blas import (
     gemm_of,
     operations,
 )
-from tsm2_tune.tuner.vendor.cublaslt import Algorithm, HeuristicResult, alignment
-from tsm2_tune.tuner.vendor.libraries import CublasError
-from tsm2_tune.tuner.vendor.syrk import mirrored, syrk_of
+from tsm2_tune.tuner.measure.vendor.cublaslt import Algorithm, HeuristicResult, alignment
+from tsm2_tune.tuner.measure.vendor.libraries import CublasError
+from tsm2_tune.tuner.measure.vendor.syrk import mirrored, syrk_of
+from tsm2_tune.tuner.verify.operands import Operands
 
 
 def stored(matrix: np.ndarray[Any, Any], letter: str) -> np.ndarray[Any, Any]:

@@ -14,8 +14,8 @@ from benchmarks.leave_one_out import outcome, pairs_to_time, problems, read_choi
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import config_spelt
-from tsm2_tune.generator.measured import FILE
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.seed_table import FILE
 
 BEFORE = measured.ROOT / "benchmarks/results/h200-first-five.jsonl.xz"
 PROBLEM = Problem(20480, 2, 20480, "f32")

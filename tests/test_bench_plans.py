@@ -16,7 +16,7 @@ from benchmarks.unseen_tables import summary, tables
 from tests.fabricated_rows import FACTS, OF_AN_UNSEEN_RUN, measured
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.operands import Operands
+from tsm2_tune.tuner.verify.operands import Operands
 
 
 def test_of_plans_by_timing_the_times_are_these() -> None:

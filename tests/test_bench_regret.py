@@ -15,13 +15,13 @@ from benchmarks.redraw import REGRET
 from benchmarks.regret import Ended, Row, drawn, fastest, gains, main, replayed, strategies, table
 from tests.fabricated import GPU, host_run, trial, tuning_run
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner.search import Why
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.strategies import exhaustive
-from tsm2_tune.tuner.strategies.strategy import InOrder
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.search.candidates import Why
+from tsm2_tune.tuner.search.strategies import exhaustive
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 PROBLEM = Problem(1000, 8, 8, "f64")
 KEPT = search_space(PROBLEM, PROFILES["h100"], families=["resident_b_fma"]).kept

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from benchmarks.repeated import main
 from tests.fabricated import BASIS, GPU, configuration, final, trial, tuning_run
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Cache, Outcome
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Outcome
 
 SLIM, WIDE, THIRD = configuration(64), configuration(128), configuration(256)
 OTHER = Problem(1000, 4, 2000, "f64")

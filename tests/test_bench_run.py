@@ -43,16 +43,16 @@ from benchmarks.winner import (
 )
 from tests.fabricated import configuration
 from tests.fabricated_rows import BIG, FACTS, RIGHT, SMALL, WRONG, row
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import DeviceError, InputError
-from tsm2_tune.generator.order import ordered
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.trial import Cache
-from tsm2_tune.tuner.tune import Tuner
-from tsm2_tune.usage import Command
+from tsm2_tune.generator.space.order import ordered
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.measure.timing import Effort
+from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.stopwatch import Phases
 
 
 def test_what_does_not_fit_is_skipped() -> None:
@@ -64,7 +64,7 @@ def test_what_does_not_fit_is_skipped() -> None:
 
 
 def test_what_no_family_computes_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsm2_tune.generator.space.FAMILIES", {})
+    monkeypatch.setattr("tsm2_tune.generator.space.space.FAMILIES", {})
     with pytest.raises(Skipped, match="no kernel family computes this product"):
         plan(Problem(100, 8, 8, "f32"), PROFILES["h200"])
 

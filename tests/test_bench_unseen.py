@@ -31,19 +31,19 @@ from tests.test_bench_contest import CEILINGS, PRODUCT, FakeCublas, FakeLt
 from tests.test_bench_contest import CONFIG as TSMT
 from tests.test_exported_launch import plain_module, recording  # noqa: F401
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.crossing import Crossed
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.operands import Operands, needed_bytes
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.measure.cross_timing import Crossed
+from tsm2_tune.tuner.measure.timing import Effort
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.verify.operands import Operands, needed_bytes
 
 H200 = PROFILES["h200"]
 KINDS = (UNSEEN_REGIMES, LAYOUTS, ("f32", "f64", "c64"))

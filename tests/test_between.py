@@ -14,18 +14,18 @@ from click.testing import CliRunner
 from tests.fabricated import final, host_run, imported, plain_sql
 from tests.simulated import DEVICE, RUN, Simulated, stored_trial
 from tsm2_tune.cli import main
-from tsm2_tune.generator.between import kernels_between
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.space.grid_points import kernels_between
 from tsm2_tune.runtime.expecting import CACHED_RATE
-from tsm2_tune.tuner.crossing import MOST_BETWEEN, Crossing
-from tsm2_tune.tuner.export import between as export_between
-from tsm2_tune.tuner.export.between import MEASURED, _gaining, rows_between, with_between
-from tsm2_tune.tuner.export.rates import fitted
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.export.kernel_sets import between as export_between
+from tsm2_tune.tuner.export.kernel_sets.between import MEASURED, _gaining, rows_between, with_between
+from tsm2_tune.tuner.export.kernel_sets.rates import fitted
+from tsm2_tune.tuner.measure.cross_timing import MOST_BETWEEN, Crossing
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
 
 H200 = PROFILES["h200"]
 
@@ -174,7 +174,7 @@ def test_little_gain_is_not_worth_a_kernel(
         us = np.array([[100.0 / (gain if one.config == OTHER.text else 1.0)] * len(problems) for one in kernels])
         return us, np.full_like(us, 132)
 
-    monkeypatch.setattr("tsm2_tune.tuner.export.between.expected", times)
+    monkeypatch.setattr("tsm2_tune.tuner.export.kernel_sets.between.expected", times)
     assert bool(rows_between(store, winners)) is wanted
 
 

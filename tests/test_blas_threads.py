@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tsm2_tune.tuner.blas_threads import VARIABLE, one_blas_thread
+from tsm2_tune.tuner.runs.blas_threads import VARIABLE, one_blas_thread
 
 STARTED = """
 import os, sys, threading, time

@@ -23,12 +23,12 @@ from tests.fake_compilers import WRITE, calls, compiled, fake, mode
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import cache, processes
-from tsm2_tune.tuner.compiler import Toolchain, cache_folder, remove_leftovers
-from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.processes import workplace
-from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
-from tsm2_tune.tuner.worker import Attempt, Worker
+from tsm2_tune.tuner.compile import cache, processes
+from tsm2_tune.tuner.compile.compiler import Toolchain, cache_folder, remove_leftovers
+from tsm2_tune.tuner.compile.processes import workplace
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.worker.client import Attempt, Worker
 
 
 @pytest.fixture

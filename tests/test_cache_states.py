@@ -32,20 +32,20 @@ from tests.fabricated import (
 )
 from tests.on_host import ON_HOST
 from tsm2_tune.cli import main
-from tsm2_tune.display import console, winners_table
+from tsm2_tune.console.tables import console, winners_table
 from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import support_source
-from tsm2_tune.tuner.basis import basis
-from tsm2_tune.tuner.compiler import compile_text
-from tsm2_tune.tuner.device import Device
-from tsm2_tune.tuner.flush import L2_SIZES, Flush
-from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.host.toolchain import host_toolchain
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache, Final, Trial
+from tsm2_tune.tuner.compile.compiler import compile_text
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.host.toolchain import host_toolchain
+from tsm2_tune.tuner.device.interface import Device
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.measure.l2_state import L2_SIZES, Flush
+from tsm2_tune.tuner.results.fingerprint import basis
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Final, Trial
 
 RUN = tuning_run()
 C128, C256 = configuration(128), configuration(256)

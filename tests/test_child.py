@@ -12,7 +12,7 @@ import pytest
 
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import DeviceError
-from tsm2_tune.tuner import child
+from tsm2_tune.tuner.worker import child_process
 
 NAMES = (
     "types signal math random json site re os ctypes struct socket select selectors tempfile numpy jinja2 copy enum"
@@ -49,7 +49,7 @@ assert found and not any("looking failed" in one.text for one in found), found
 
 
 def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(child.ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(child_process.ROOT)}
     command = [sys.executable, "-P", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
 
@@ -69,8 +69,8 @@ class TestOnHost:
 def test_a_child_finds_this_package_whatever_its_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", str(tmp_path), "relative", *sys.path])
-    assert child.search_path()[0] == str(child.ROOT)
-    assert not {"", str(tmp_path), "relative"} & set(child.search_path())
+    assert child_process.search_path()[0] == str(child_process.ROOT)
+    assert not {"", str(tmp_path), "relative"} & set(child_process.search_path())
 
 
 def test_a_child_imports_modules_of_the_caller_after_those_of_python(
@@ -80,7 +80,7 @@ def test_a_child_imports_modules_of_the_caller_after_those_of_python(
         (tmp_path / f"{name}.py").write_text(f"print({name!r}, 'ran')")
     (tmp_path / "helper.py").touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path), tmp_path, *sys.path])
-    command = child.isolated_python("import types, helper, tsm2_tune; print(helper.__file__)")
+    command = child_process.isolated_python("import types, helper, tsm2_tune; print(helper.__file__)")
     ended = subprocess.run(command, capture_output=True, text=True)
     assert (ended.stdout, ended.stderr) == (f"{tmp_path / 'helper.py'}\n", "")
 
@@ -89,10 +89,10 @@ def test_a_child_imports_modules_of_the_caller_after_those_of_python(
 def test_a_python_that_is_not_known_is_named(executable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", executable)
     with pytest.raises(DeviceError, match=r"sys\.executable"):
-        child.start_child(multiprocessing.freeze_support)
+        child_process.start_child(multiprocessing.freeze_support)
 
 
 def test_an_archive_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "__file__", "/a.zip/tsm2_tune/tuner/child.py")
+    monkeypatch.setattr(child_process, "__file__", "/a.zip/tsm2_tune/tuner/child.py")
     with pytest.raises(DeviceError, match="archive"):
-        child.python_executable()
+        child_process.python_executable()

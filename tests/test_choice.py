@@ -21,14 +21,14 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.recording_driver import recording
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.resident_b import ResidentBFmaRingConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.runtime import choosing
 from tsm2_tune.tuner.export import export
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 SMS = 132
 

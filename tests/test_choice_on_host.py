@@ -17,12 +17,12 @@ from tests.calls_on_gpu import made_module, same_bits, stress
 from tests.fabricated import host_run, imported, trial
 from tests.right_on_host import subject
 from tsm2_tune.generator.config import family_spelt
+from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.host import run as host_run_module
 from tsm2_tune.tuner.export import export
-from tsm2_tune.tuner.host import run as host_run_module
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = [pytest.mark.host, pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")]
 

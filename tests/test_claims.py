@@ -15,13 +15,13 @@ import pytest
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import claims
-from tsm2_tune.tuner.claims import Claims
-from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.owners import STALE_SECONDS
-from tsm2_tune.tuner.past import Again, Claimed
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Outcome, TimeLimits
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
+from tsm2_tune.tuner.runs import claims
+from tsm2_tune.tuner.runs.claims import Claims
+from tsm2_tune.tuner.runs.owners import STALE_SECONDS
+from tsm2_tune.tuner.search.resume import Again, Claimed
 
 RUN = tuning_run()
 LIMITS = TimeLimits(120.0, 60.0)

@@ -15,18 +15,19 @@ from tests.fabricated import BASIS, GPU, PROBLEM, plain_sql, trial
 from tests.test_claims import C128, C256, RUN, dead, take
 from tests.test_finals import RUN as FINALS_RUN
 from tests.test_finals import TARGET, Replay
-from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner import claims, job, spreading
-from tsm2_tune.tuner.claims import MOST_ATTEMPTS
-from tsm2_tune.tuner.past import Claimed
-from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.strategies import exhaustive
-from tsm2_tune.tuner.trial import Cache, Final, Outcome, Trial
-from tsm2_tune.tuner.tune import Options
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial
+from tsm2_tune.tuner.runs import claims, problem_order
+from tsm2_tune.tuner.runs.claims import MOST_ATTEMPTS
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.resume import Claimed
+from tsm2_tune.tuner.search.strategies import exhaustive
 
 
 class Fabricating(Replay):
@@ -65,27 +66,27 @@ def space_of(configurations: int) -> Any:
 def test_two_runs_that_take_turns_try_everything_once(
     store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "LATEST_SECONDS", 0.0)  # each is told at once
+    monkeypatch.setattr(session, "LATEST_SECONDS", 0.0)  # each is told at once
     space = space_of(7)
     with Store.open(path, create=True) as other:
         runs = [
-            job.run([space], Fabricating(one, seed), one, make=exhaustive, families=("tsm2",))
+            session.run([space], Fabricating(one, seed), one, make=exhaustive, families=("tsm2",))
             for seed, one in ((1, store), (2, other))
         ]
         tried: list[list[str]] = [[], []]
-        ended: list[job.ProblemEnded] = []
+        ended: list[session.ProblemEnded] = []
 
         def step(number: int) -> bool:
             """Whether the run goes on."""
             event = next(runs[number], None)
-            if isinstance(event, job.TrialStored):
+            if isinstance(event, session.TrialStored):
                 tried[number].append(event.trial.config.text)
-            elif isinstance(event, job.ProblemEnded):
+            elif isinstance(event, session.ProblemEnded):
                 ended.append(event)
             return event is not None
 
         monkeypatch.setattr(
-            spreading, "time", SimpleNamespace(sleep=lambda _: step(0), monotonic=time.monotonic)
+            problem_order, "time", SimpleNamespace(sleep=lambda _: step(0), monotonic=time.monotonic)
         )  # the second waits
         left = [0, 1]
         while left:
@@ -104,22 +105,22 @@ def test_a_trial_that_another_run_stores_during_a_final_is_in_another_final(stor
     tuner = Fabricating(store, 1, max_trials=2)
     late = fabricated(space.kept[2], 1.0)
     tuner.meanwhile = lambda: store.add_trial(FINALS_RUN, late)
-    *_, ended = job.run([space], tuner, store, make=exhaustive, families=("tsm2",))
+    *_, ended = session.run([space], tuner, store, make=exhaustive, families=("tsm2",))
     assert len(tuner.rounds) == 2
     assert late.config in tuner.rounds[1]
-    assert isinstance(ended, job.ProblemEnded)
+    assert isinstance(ended, session.ProblemEnded)
     assert ended.winner is not None
     assert (ended.winner.config, ended.winner.round, ended.new_trials) == (late.config.text, 2, 2)
 
 
 def test_what_another_run_is_at_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spreading, "AWAITED_SECONDS", 0.0)
+    monkeypatch.setattr(problem_order, "AWAITED_SECONDS", 0.0)
     space = space_of(3)
     today = TARGET.basis(Cache.CLEAN)
     with store.claims(GPU) as other:
         take(other, space.kept[0].config.text, basis=today)
-        *_, ended = job.run([space], Fabricating(store, 1), store, make=exhaustive, families=("tsm2",))
-    assert isinstance(ended, job.ProblemEnded)
+        *_, ended = session.run([space], Fabricating(store, 1), store, make=exhaustive, families=("tsm2",))
+    assert isinstance(ended, session.ProblemEnded)
     assert (ended.new_trials, ended.untried, ended.elsewhere) == (2, 0, 1)
 
 
@@ -139,10 +140,10 @@ def test_what_failed_in_a_run_is_not_tried_again_when_its_problem_comes_again(
         ended_elsewhere = 0
 
     space, tries = space_of(3), list[str]()
-    monkeypatch.setattr(job, "Spread", lambda *_: Twice((0, 0)))
+    monkeypatch.setattr(session, "Spread", lambda *_: Twice((0, 0)))
     for _ in range(2):
         tuner = Failing(store, 1, retried=frozenset({Outcome.CRASHED}))
-        list(job.run([space], tuner, store, make=exhaustive, families=("tsm2",)))
+        list(session.run([space], tuner, store, make=exhaustive, families=("tsm2",)))
     configs = [one.config.text for one in space.kept]
     assert sorted(tries) == sorted(2 * configs)
 

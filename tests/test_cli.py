@@ -17,11 +17,12 @@ from rich.console import Console
 
 from tests.command import TUNE, run
 from tests.fabricated import trial, tuning_run
-from tsm2_tune import display, options
+from tsm2_tune.api import parse
+from tsm2_tune.api.parse import MOST_SHAPES_BYTES, problems_of
 from tsm2_tune.cli import DEFAULT, main
+from tsm2_tune.console import tables
 from tsm2_tune.errors import InputError
-from tsm2_tune.options import MOST_SHAPES_BYTES, problems_of
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 
@@ -265,7 +266,7 @@ def test_shapes_come_through_a_pipe_or_standard_input(tmp_path: Path) -> None:
 
 
 def test_shapes_that_do_not_end_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "MOST_SHAPES_SECONDS", 0.2)
+    monkeypatch.setattr(parse, "MOST_SHAPES_SECONDS", 0.2)
     os.mkfifo(tmp_path / "fifo")
     reads, writes = os.pipe()
     os.write(writes, b"8x8x8\n")
@@ -341,7 +342,7 @@ def test_hostile_names_are_shown_as_they_are(tmp_path: Path) -> None:
 
 def test_hostile_names_on_a_terminal() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=80)
-    display.print_table(console, ("name",), [("[/nope]\x1b[31m\n",)])
+    tables.print_table(console, ("name",), [("[/nope]\x1b[31m\n",)])
     assert isinstance(console.file, io.StringIO)
     assert "[/nope][31m" in console.file.getvalue()
 

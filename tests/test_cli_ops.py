@@ -9,13 +9,13 @@ import pytest
 
 from tests.command import run
 from tests.fabricated import handmade, trial, tuning_run
+from tsm2_tune.api.parse import op_in, problems_of
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator import families
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.stream_a import StreamADmmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.options import op_in, problems_of
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 MMA = StreamADmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1)
 ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")

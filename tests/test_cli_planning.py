@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.command import run
+from tsm2_tune.api.parse import LARGE
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import DTYPES, Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import unfit
-from tsm2_tune.options import LARGE
+from tsm2_tune.generator.space.space import unfit
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 

@@ -18,12 +18,12 @@ from tests.conftest import TryKernel
 from tests.on_host import ON_HOST
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import clock
-from tsm2_tune.tuner.clock import MOST_TICKS, TICK_SECONDS, RunningClock, answers_in_time, is_stopped
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.repeating import Lost, until_kept
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.worker import Worker
+from tsm2_tune.tuner.results.storage.retry import Lost, until_kept
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.worker import clock
+from tsm2_tune.tuner.worker.client import Worker
+from tsm2_tune.tuner.worker.clock import MOST_TICKS, TICK_SECONDS, RunningClock, answers_in_time, is_stopped
 
 
 def test_ticks_count_and_stops_do_not() -> None:
@@ -56,8 +56,10 @@ def test_what_a_server_was_away_does_not_count(monkeypatch: pytest.MonkeyPatch) 
             raise Lost("away")
         return "kept"
 
-    monkeypatch.setattr("tsm2_tune.tuner.repeating.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-    monkeypatch.setattr("tsm2_tune.tuner.away.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        "tsm2_tune.tuner.results.storage.retry.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    )
+    monkeypatch.setattr("tsm2_tune.tuner.results.storage.outage.time", SimpleNamespace(monotonic=lambda: now[0]))
     now[0] += 1.0
     assert running.seconds() == pytest.approx(1.0)
     assert until_kept(work) == "kept"

@@ -19,10 +19,10 @@ from tests.fabricated import plain_sql
 from tests.servers import TestServer, asked
 from tests.test_fleet import SHAPES, TRIALS, assert_complete
 from tsm2_tune.errors import DeviceError, InputError, StoreError, ToolMissing, WorkerError
-from tsm2_tune.tuner import cluster as clusters
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.events import Event, OfRun, RunEnded, TrialStored
-from tsm2_tune.tuner.wire import written
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.runs import cluster as clusters
+from tsm2_tune.tuner.runs.events import Event, OfRun, RunEnded, TrialStored
+from tsm2_tune.tuner.runs.json_codec import written
 
 pytestmark = [pytest.mark.usefixtures("session_cache", "toolchain"), pytest.mark.host]
 

@@ -15,10 +15,10 @@ import tsm2_tune
 from tests.command import run
 from tests.exchanged import tuned_database
 from tests.fabricated import plain_sql
+from tsm2_tune.commands.predict import closing_text
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.predicting import closing_text
-from tsm2_tune.tuner.export.fitting import distance
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.export.scale_launch import distance
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 
@@ -73,7 +73,7 @@ def test_predict_names_the_nearest_shape_at_which_the_kernel_was_measured(shape:
 def test_predict_reads_what_it_has_found_before() -> None:
     predicted("h100", "30000x12x5000")
     script = (
-        "import sys; from tsm2_tune.predicting import predict;"
+        "import sys; from tsm2_tune.commands.predict import predict;"
         "predict(['--device', 'h100', '--shapes', '30000x12x5000'], standalone_mode=False);"
         "sys.exit(bool({'sqlalchemy', 'jinja2'} & set(sys.modules)))"
     )

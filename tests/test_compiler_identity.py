@@ -12,14 +12,14 @@ import pytest
 
 from tests.command import TUNE, run
 from tsm2_tune.errors import InputError, ToolMissing
-from tsm2_tune.tuner import cache, nvcc
-from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.compile import cache, nvcc
+from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.compile.environment import DECIDING, OF_LINKERS, OF_NVCC, OF_TEXTS
+from tsm2_tune.tuner.device.host import toolchain as host
+from tsm2_tune.tuner.device.host.toolchain import host_toolchain
 from tsm2_tune.tuner.doctor.finding import Question, State
 from tsm2_tune.tuner.doctor.software import host_compiler
-from tsm2_tune.tuner.environment import DECIDING, OF_LINKERS, OF_NVCC, OF_TEXTS
-from tsm2_tune.tuner.host import toolchain as host
-from tsm2_tune.tuner.host.toolchain import host_toolchain
-from tsm2_tune.tuner.trial import Binary
+from tsm2_tune.tuner.results.trial import Binary
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 DIVISION = 'extern "C" __global__ void line(float *x) { x[threadIdx.x] = x[threadIdx.x] / x[2]; }\n'

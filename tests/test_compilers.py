@@ -15,9 +15,9 @@ import pytest
 from tests.command import TUNE, run
 from tests.fake_compilers import WRITE, calls, compiled, fake
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner import compiler
-from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
+from tsm2_tune.tuner.compile import compiler
+from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 

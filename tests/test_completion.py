@@ -9,7 +9,7 @@ from click.shell_completion import ShellComplete
 
 from tsm2_tune.cli import COMMANDS, main
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.tuner import cuda
+from tsm2_tune.tuner.device import cuda
 
 
 def completed(*words: str) -> list[str]:

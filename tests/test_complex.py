@@ -10,7 +10,7 @@ from tsm2_tune.generator.families.inner import InnerComplexDmmaConfig, InnerFmaC
 from tsm2_tune.generator.families.resident_b import ResidentBFmaConfig
 from tsm2_tune.generator.families.stream_a import StreamAComplexDmmaConfig, StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.results.trial import Outcome
 
 pytestmark = pytest.mark.host
 

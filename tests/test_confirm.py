@@ -13,15 +13,15 @@ from tests import simulated
 from tests.command import TUNE, run
 from tests.fabricated import plain_sql
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TODAY, Simulated, stored_trial
-from tsm2_tune.confirming import facts
-from tsm2_tune.tuner import confirming
-from tsm2_tune.tuner.events import Confirmed, FinalStored
-from tsm2_tune.tuner.job import past_of
-from tsm2_tune.tuner.quarantine import entries
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Final, Outcome
-from tsm2_tune.tuner.tune import Options
-from tsm2_tune.tuner.worker import AttemptResult
+from tsm2_tune.commands.confirm import facts
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Final, Outcome
+from tsm2_tune.tuner.runs.events import Confirmed, FinalStored
+from tsm2_tune.tuner.search import confirm
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.quarantine import entries
+from tsm2_tune.tuner.search.session import past_of
+from tsm2_tune.tuner.worker.client import AttemptResult
 
 SHAPE = SHAPES[0]
 A, B, C, D, *_ = KERNELS
@@ -41,7 +41,7 @@ def confirmed(
     )
     for name, value in changes.items():
         setattr(tuner, name, value)
-    events = list(confirming.confirm(store.best(device=DEVICE), tuner, store))
+    events = list(confirm.confirm(store.best(device=DEVICE), tuner, store))
     assert isinstance(events[-1], Confirmed)
     return events[-1], tuner
 
@@ -103,7 +103,7 @@ def test_nothing_that_was_stored_is_overwritten(store: Store, path: Path) -> Non
     confirmed(store, {A: 100.0, B: 103.0}, {A: 100.0, B: 103.0})
     before = plain_sql(path, MEASURED)
     tuner = Simulated(store, {(A.text, SHAPE): 102.0, (B.text, SHAPE): 104.0})
-    list(confirming.confirm(store.best(device=DEVICE), tuner, store))
+    list(confirm.confirm(store.best(device=DEVICE), tuner, store))
     after = plain_sql(path, MEASURED)
     assert after[: len(before)] == before
     assert [row[2] for row in after[len(before) :]] == [2, 2]  # the next round
@@ -159,9 +159,9 @@ def test_finals_that_fail_are_told(store: Store, monkeypatch: pytest.MonkeyPatch
 def test_a_kernel_that_is_made_otherwise_now_is_not_timed(store: Store) -> None:
     store.add_trial(RUN, stored_trial(A, SHAPE, 100.0, basis="another compiler"))
     tuner = Simulated(store, {})
-    (found,) = confirming.confirm(store.best(device=DEVICE), tuner, store)
+    (found,) = confirm.confirm(store.best(device=DEVICE), tuner, store)
     assert isinstance(found, Confirmed)
-    assert (found.is_kept, found.trouble, tuner.rounds) == (False, confirming.CHANGED, [])
+    assert (found.is_kept, found.trouble, tuner.rounds) == (False, confirm.CHANGED, [])
 
 
 @pytest.mark.parametrize("was_there", [True, False])
@@ -171,11 +171,11 @@ def test_the_vendor_is_timed_where_it_was_beside(store: Store, was_there: bool) 
         store.add_trial(RUN, stored_trial(config, SHAPE, times[config.text, SHAPE]))
     tuner = Simulated(store, times)
     tuner.options = Options(vendor=was_there)
-    before = tuner.final(SHAPE, past_of(store, tuner, SHAPE, ("tsm2",), confirming.NOTHING_AGAIN))
+    before = tuner.final(SHAPE, past_of(store, tuner, SHAPE, ("tsm2",), confirm.NOTHING_AGAIN))
     assert isinstance(before, Final)
     store.add_final(RUN, before, ("tsm2",), TODAY)
     tuner.options = Options(vendor=True)
-    events = list(confirming.confirm(store.best(device=DEVICE), tuner, store))
+    events = list(confirm.confirm(store.best(device=DEVICE), tuner, store))
     (repeated,) = (event for event in events if isinstance(event, FinalStored))
     assert bool(repeated.final.vendor) == was_there
 

@@ -27,25 +27,26 @@ from tests.test_between import (
     shape,
     tuned,
 )
-from tsm2_tune.crossed import Pairs
+from tsm2_tune.console.cross_timing import Pairs
+from tsm2_tune.console.trial_tables import trial_facts
 from tsm2_tune.errors import StoreError
-from tsm2_tune.generator.between import shapes_between
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.families.resident_b import ResidentBFmaConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.trial_tables import trial_facts
-from tsm2_tune.tuner import crossing, job
-from tsm2_tune.tuner.crossing import Crossed, Crossing
-from tsm2_tune.tuner.export.contending import Contender, contending
-from tsm2_tune.tuner.export.known import known_of
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.strategies import exhaustive
-from tsm2_tune.tuner.suggested import candidate_of
-from tsm2_tune.tuner.trial import Cache, Outcome
-from tsm2_tune.tuner.tune import Options
+from tsm2_tune.generator.space.grid_points import shapes_between
+from tsm2_tune.generator.space.space import SearchSpace
+from tsm2_tune.tuner.export.kernel_sets.near_winners import Contender, contending
+from tsm2_tune.tuner.export.measured_times import known_of
+from tsm2_tune.tuner.measure import cross_timing
+from tsm2_tune.tuner.measure.cross_timing import Crossed, Crossing
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.injected import candidate_of
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.strategies import exhaustive
 
 
 def contenders(store: Store, winners: Sequence[BestRow], without: Any = None) -> Iterator[tuple[str, Problem]]:
@@ -79,11 +80,13 @@ def test_of_many_kernels_that_are_nearly_as_fast_the_fastest_contend(
         us = np.array([[50.0 * at[place]] * len(problems) for place in range(len(kernels))])
         return us, np.full_like(us, 132)
 
-    monkeypatch.setattr("tsm2_tune.tuner.export.contending.expected", times)
-    monkeypatch.setattr("tsm2_tune.tuner.export.contending.MOST_CONTENDING", 3)
+    monkeypatch.setattr("tsm2_tune.tuner.export.kernel_sets.near_winners.expected", times)
+    monkeypatch.setattr("tsm2_tune.tuner.export.kernel_sets.near_winners.MOST_CONTENDING", 3)
     found = list(contenders(store, winners))
     assert {sum(problem == one for _, problem in found) for one in [*SHAPES, *shapes_between(SHAPES)]} == {3}
-    monkeypatch.setattr("tsm2_tune.tuner.export.contending.NEARLY", 0.505)  # of the winner's 100 us at tuned shapes
+    monkeypatch.setattr(
+        "tsm2_tune.tuner.export.kernel_sets.near_winners.NEARLY", 0.505
+    )  # of the winner's 100 us at tuned shapes
     found = list(contenders(store, winners))
     assert {sum(problem == one for _, problem in found) for one in SHAPES} == {2}
     assert {sum(problem == one for _, problem in found) for one in shapes_between(SHAPES)} == {0}
@@ -92,7 +95,7 @@ def test_of_many_kernels_that_are_nearly_as_fast_the_fastest_contend(
 @pytest.fixture
 def nothing_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """No kernel is tried for shapes between since it is a first choice there."""
-    monkeypatch.setattr(crossing, "kernels_between", lambda *_: {})
+    monkeypatch.setattr(cross_timing, "kernels_between", lambda *_: {})
 
 
 @pytest.mark.usefixtures("nothing_planned")
@@ -120,7 +123,7 @@ def test_a_kernel_that_is_expected_to_be_faster_otherwise_started_is_tried_so(
     at = shape(20480, 16, 20480)
     blocks = 40 * 3 * 48  # of 512 rows and 6 columns, in 48 parts of k: at the shapes that it won it has 13
     one = Contender(OTHER, SHAPES[0], at, expected * SLOWER_AT_TUNED[16], blocks)
-    monkeypatch.setattr(crossing, "contending", lambda store, winners, fits: filter(fits, [one]))
+    monkeypatch.setattr(cross_timing, "contending", lambda store, winners, fits: filter(fits, [one]))
     device = Simulated(store, Everything())
     list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     tried = [text for text, problem in device.tried if problem == at and "columns=6," in text]
@@ -227,7 +230,7 @@ def searched(store: Store, problem: Problem, cache: Cache = Cache.CLEAN) -> None
     )
     device = Simulated(store, Everything())
     device.options = Options(cache=cache)
-    list(job.run([space], device, store, make=exhaustive))
+    list(session.run([space], device, store, make=exhaustive))
 
 
 def test_a_shape_between_that_is_tuned_later_has_a_winner(store: Store) -> None:
@@ -291,7 +294,7 @@ def test_what_a_killed_run_leaves_between_is_ended_by_the_next(store: Store, ven
     device.options = Options(vendor=vendor)
     events = Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events()
     if vendor:  # killed between a trial and the finals
-        next(one for one in events if isinstance(one, job.TrialStored) and one.trial.is_between)
+        next(one for one in events if isinstance(one, session.TrialStored) and one.trial.is_between)
         events.close()
     else:  # or without the vendor
         list(events)
@@ -365,7 +368,7 @@ def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatc
 
 def test_a_kernel_that_has_a_time_is_one_of_those_that_contend(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     winners, seen = tuned(store), list[Any]()
-    monkeypatch.setattr(crossing, "contending", lambda _, of, fits: seen.append(fits) or [])
+    monkeypatch.setattr(cross_timing, "contending", lambda _, of, fits: seen.append(fits) or [])
     list(Crossing(frozenset(SHAPES), Simulated(store, Everything()), store, families=("stream_a_fma",)).events())
     at = winners[0].problem
     assert seen[0](Contender(WINNER, at, at, 1e9, 132.0))

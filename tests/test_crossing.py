@@ -13,11 +13,12 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import crossing, job
-from tsm2_tune.tuner.crossing import MOST_SHAPES, Crossed, Crossing
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Cache, Outcome
-from tsm2_tune.tuner.tune import FinalFailure, Options
+from tsm2_tune.tuner.measure import cross_timing
+from tsm2_tune.tuner.measure.cross_timing import MOST_SHAPES, Crossed, Crossing
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.loop import FinalFailure, Options
 
 FIRST, SECOND, THIRD = KERNELS[:3]
 
@@ -25,8 +26,8 @@ FIRST, SECOND, THIRD = KERNELS[:3]
 @pytest.fixture(autouse=True)
 def winners_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without kernels for shapes between, and those that are expected to be nearly the fastest: test_between.py."""
-    monkeypatch.setattr(crossing, "kernels_between", lambda *_: {})
-    monkeypatch.setattr(crossing, "contending", lambda *_: [])
+    monkeypatch.setattr(cross_timing, "kernels_between", lambda *_: {})
+    monkeypatch.setattr(cross_timing, "contending", lambda *_: [])
 
 
 Pairs = set[tuple[str, Problem]]
@@ -202,7 +203,7 @@ def test_of_many_shapes_each_kernel_is_measured_at_the_nearest(store: Store) -> 
 def test_what_would_take_absurdly_long_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     won(store, *THREE[:2])
     slow = {SECOND: 2000.1, FIRST: 100.0}
-    monkeypatch.setattr(crossing, "expected_us", lambda one: slow[one.config])
+    monkeypatch.setattr(cross_timing, "expected_us", lambda one: slow[one.config])
     assert measured(store, SHAPES[:2], SLOWER) == {(FIRST.text, SHAPES[1])}
     slow[SECOND] = 1999.9
     assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
@@ -211,7 +212,7 @@ def test_what_would_take_absurdly_long_is_left_out(store: Store, monkeypatch: py
 def test_what_a_family_cannot_compute_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     won(store, *THREE[:2])
     monkeypatch.setattr(
-        crossing, "configuration_for", lambda at, problem, *_: None if problem is SHAPES[1] else SECOND
+        cross_timing, "configuration_for", lambda at, problem, *_: None if problem is SHAPES[1] else SECOND
     )
     assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
 
@@ -232,7 +233,7 @@ def test_what_does_not_fit_the_devices_memory_is_left_out(store: Store, monkeypa
     config = StreamAFmaConfig(128, 1, 8, 8, 2, 6, 1, 1)
     large, small = Problem(40960, 8, 20480, "f32"), Problem(5120, 8, 20480, "f32")
     won(store, (config, large), (THIRD, small))
-    room = crossing.needed_bytes(small)  # but none for the workspace
+    room = cross_timing.needed_bytes(small)  # but none for the workspace
     with monkeypatch.context() as patch:
         patch.setattr(TARGET, "limits", replace(TARGET.limits, memory_bytes=room))
         assert measured(store, [large, small], {}) == set()
@@ -270,7 +271,7 @@ def test_a_pair_that_leads_where_nothing_was_asked_for_is_settled_too(is_ended: 
     device = Simulated(store, faster)
     if is_ended:
         events = Crossing(frozenset(SHAPES[:1]), device, store).events()
-        next(one for one in events if isinstance(one, job.TrialStored) and one.trial.problem == SHAPES[1])
+        next(one for one in events if isinstance(one, session.TrialStored) and one.trial.problem == SHAPES[1])
         events.close()
         assert [row.verified_in_full for row in store.best(problem=SHAPES[1])] == [0]
     crossed(device, store, SHAPES[:1])
@@ -292,11 +293,11 @@ def test_finals_of_what_was_not_asked_for_are_left_to_its_own_run(store: Store) 
 
 
 def test_an_end_in_the_middle_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "LATEST_SECONDS", 0.0)  # each is told at once
+    monkeypatch.setattr(session, "LATEST_SECONDS", 0.0)  # each is told at once
     won(store, *THREE)
     device = Simulated(store, SLOWER)
     events = Crossing(frozenset(SHAPES[:3]), device, store).events()
-    stored = (one for one in events if isinstance(one, job.TrialStored))
+    stored = (one for one in events if isinstance(one, session.TrialStored))
     for _ in range(3):
         next(stored)
     events.close()
@@ -309,7 +310,7 @@ def test_an_end_in_the_middle_loses_nothing(store: Store, monkeypatch: pytest.Mo
 def test_what_another_run_has_taken_on_is_left_to_it(store: Store) -> None:
     won(store, *THREE[:2])
     with store.claims(DEVICE) as others:
-        again = job.Again(None)
+        again = session.Again(None)
         others.take(SHAPES[1], FIRST.text, basis=TODAY, again=again)
         device = Simulated(store, SLOWER)
         events = crossed(device, store, SHAPES[:2])

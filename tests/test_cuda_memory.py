@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tsm2_tune.tuner.cuda_memory import MAPPED_BYTES, CudaMemory
-from tsm2_tune.tuner.device import DeviceLost, KernelFault
+from tsm2_tune.tuner.device.cuda_memory import MAPPED_BYTES, CudaMemory
+from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault
 
 
 class OutOfMemory(Exception):

@@ -13,12 +13,12 @@ from tests.command import run
 from tests.fabricated import BASIS, configuration, downgrade, final, plain_sql, source, trial, tuning_run
 from tests.tampering import GRAM, SKINNY, good_database
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner import migrations
-from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.doctor.finding import Finding, State
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.upkeep import checking
-from tsm2_tune.tuner.upkeep.checking import check
+from tsm2_tune.tuner.results.storage import migrations
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.upkeep import checking
+from tsm2_tune.tuner.results.upkeep.checking import check
+from tsm2_tune.tuner.runs.claims import Claims
 
 GONE = "boot-0:1 1 1 00000000000000000000000000000000"  # of a run whose machine was started again
 OLD = source(configuration(256), text="int older;\n")

@@ -19,13 +19,13 @@ from tests.command import run
 from tests.fabricated import PROBLEM, configuration, dated, downgrade, plain_sql, trial, tuning_run
 from tests.tampering import good_database
 from tests.test_importing import Facts, best, facts
-from tsm2_tune.tuner import database as databases
-from tsm2_tune.tuner import migrations
-from tsm2_tune.tuner.claim_rows import FINAL
-from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Outcome, Verdict
-from tsm2_tune.tuner.upkeep import migrating, vacuuming
+from tsm2_tune.tuner.results.storage import database as databases
+from tsm2_tune.tuner.results.storage import migrations
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome, Verdict
+from tsm2_tune.tuner.results.upkeep import migrating, vacuuming
+from tsm2_tune.tuner.runs.claim_rows import FINAL
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 RUN, OTHER = tuning_run(), tuning_run(uuid="GPU-2", started_at="2026-03-04T05:06:07+00:00")

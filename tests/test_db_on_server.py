@@ -13,12 +13,12 @@ from tests.servers import TestServer, asked
 from tests.tampering import good_database
 from tests.test_importing import best, facts
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import migrations
-from tsm2_tune.tuner.addresses import place_of, shown_name
-from tsm2_tune.tuner.importing import merging
-from tsm2_tune.tuner.importing.parts import Writer
-from tsm2_tune.tuner.importing.union import Part
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.merge import merging
+from tsm2_tune.tuner.results.merge.parts import Writer
+from tsm2_tune.tuner.results.merge.union import Part
+from tsm2_tune.tuner.results.storage import migrations
+from tsm2_tune.tuner.results.storage.addresses import place_of, shown_name
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 

@@ -19,23 +19,24 @@ from tests.command import TUNE, run
 from tests.conftest import ONCE, compiled
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import DeviceError
+from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.tuner import child, full, loaded, serving
-from tsm2_tune.tuner import worker as workers
-from tsm2_tune.tuner.checks import checks_of
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.host.device import HostBuffer, HostDevice
-from tsm2_tune.tuner.loaded import Entry, WorkspaceTooLarge
-from tsm2_tune.tuner.operands import needed_bytes
-from tsm2_tune.tuner.requests import Call, FullVerification, Run
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.support import Support
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.worker import Attempt, Rematch, Worker
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.host.device import HostBuffer, HostDevice
+from tsm2_tune.tuner.device.support_kernels import Support
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.verify import bound_kernel, exhaustive
+from tsm2_tune.tuner.verify.bound_kernel import Entry, WorkspaceTooLarge
+from tsm2_tune.tuner.verify.checks import checks_of
+from tsm2_tune.tuner.verify.operands import needed_bytes
+from tsm2_tune.tuner.worker import child_process, server
+from tsm2_tune.tuner.worker import client as workers
+from tsm2_tune.tuner.worker.client import Attempt, Rematch, Worker
+from tsm2_tune.tuner.worker.protocol import Call, FullVerification, Run
 
 pytestmark = ON_HOST
 
@@ -89,7 +90,7 @@ def entry(quick: Toolchain) -> Entry:
 
 
 def bench_on(device: HostDevice, support_path: str) -> Any:
-    return serving._Bench(device, support_path, cast(Connection, Silent()))
+    return server._Bench(device, support_path, cast(Connection, Silent()))
 
 
 def test_whatever_has_no_room_ends_the_attempt_and_is_given_back(
@@ -129,16 +130,16 @@ def test_a_winner_is_verified_without_the_long_extents_that_it_has_no_workspace_
     starved: Starved, entry: Entry, support_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     support = Support(starved, support_path, PROBLEM.dtype_name)
-    monkeypatch.setattr(loaded, "needed_bytes", lambda problem: starved.limits.memory_bytes)
+    monkeypatch.setattr(bound_kernel, "needed_bytes", lambda problem: starved.limits.memory_bytes)
     for is_large in (True, False):
         starved.left = 3  # the operands
         call = Call("long extents", PROBLEM, checks_of(PROBLEM), is_large=is_large)
         request = FullVerification(PROBLEM, (Run("with splits", entry, PROBLEM.index_bits, (call,)),), seed=1)
         if is_large:
-            assert full.verify_in_full(starved, support, request, lambda _: None).correct
+            assert exhaustive.verify_in_full(starved, support, request, lambda _: None).correct
         else:
             with pytest.raises(WorkspaceTooLarge):
-                full.verify_in_full(starved, support, request, lambda _: None)
+                exhaustive.verify_in_full(starved, support, request, lambda _: None)
     support.free()
     assert starved.in_use == 0
 
@@ -158,8 +159,8 @@ def test_finalists_that_have_no_room_together_are_not_measured_again(
 
 def starving(counter: str, successes: int, *arguments: Any) -> None:
     """What a worker process runs, on a host that refuses an allocation."""
-    serving.open_device = partial(starved_device, counter, successes)  # type: ignore[attr-defined]
-    serving.serve(*arguments)
+    server.open_device = partial(starved_device, counter, successes)  # type: ignore[attr-defined]
+    server.serve(*arguments)
 
 
 def starved_device(counter: str, successes: int, _: str, support_path: str) -> Starved:
@@ -195,8 +196,8 @@ def no_room_to_open(*arguments: Any) -> None:
     def refused(*_: str) -> None:
         raise MemoryError("100000000 bytes of device memory")
 
-    serving.open_device = refused  # type: ignore[attr-defined]
-    serving.serve(*arguments)
+    server.open_device = refused  # type: ignore[attr-defined]
+    server.serve(*arguments)
 
 
 def test_a_device_without_room_to_open_is_a_sentence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,9 +221,9 @@ def test_a_system_that_starts_no_process_is_a_sentence(
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     with monkeypatch.context() as patch:
-        patch.setattr(workers, "start_child", child.start_child)  # as for users: nothing is forked
-        patch.setattr(child, "Pipe", kept if refused == "a process" else refuse)
-        patch.setattr(child, "subprocess", SimpleNamespace(Popen=refuse, DEVNULL=None))
+        patch.setattr(workers, "start_child", child_process.start_child)  # as for users: nothing is forked
+        patch.setattr(child_process, "Pipe", kept if refused == "a process" else refuse)
+        patch.setattr(child_process, "subprocess", SimpleNamespace(Popen=refuse, DEVNULL=None))
         result = run(*TUNE, "--db", str(path))
     assert result.exit_code == 2
     assert (

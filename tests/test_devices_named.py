@@ -11,8 +11,8 @@ from tests.fabricated import tuning_run
 from tsm2_tune.api import devices
 from tsm2_tune.api.devices import names_of, targets_of
 from tsm2_tune.errors import DeviceError, InputError
-from tsm2_tune.tuner import cuda
-from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.device import cuda
+from tsm2_tune.tuner.device.target import Target
 
 IDENTITY = tuning_run().identity
 

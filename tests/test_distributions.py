@@ -20,8 +20,13 @@ from tests import installed
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tsm2_tune"
-UNWANTED = shutil.ignore_patterns(".*", "build", "dist", "tsm2_tune-*", "*.egg-info", "__pycache__", "results")
+UNWANTED = shutil.ignore_patterns(".*", "build", "dist", "tsm2_tune-*", "*.egg-info", "__pycache__")
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
+
+
+def _unwanted(folder: str, names: list[str]) -> set[str]:
+    """Return the names of the folder that a clone has not, and raw results, which take long to copy."""
+    return UNWANTED(folder, names) | ({"results"} if Path(folder) == ROOT / "benchmarks" else set())
 
 
 def built(kind: str, tree: Path, into: Path) -> Path:
@@ -58,7 +63,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     pytest.importorskip("setuptools", "77")
     folder = tmp_path_factory.mktemp("distributions")
     tree = folder / "tree"
-    shutil.copytree(ROOT, tree, ignore=UNWANTED)
+    shutil.copytree(ROOT, tree, ignore=_unwanted)
     with tarfile.open(built("sdist", tree, folder)) as sources:
         names = frozenset(name.partition("/")[2] for name in sources.getnames())
         sources.extractall(folder / "sources", filter="data")

@@ -14,10 +14,10 @@ import pytest
 
 from tests.command import run
 from tests.fake_compilers import NVCC, WRITES, is_gone
+from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.doctor import examination, nvidia_smi, software, toolkit
 from tsm2_tune.tuner.doctor.examination import examine
 from tsm2_tune.tuner.doctor.finding import Finding, Question, State
-from tsm2_tune.tuner.target import Target
 
 TESTS = Path(__file__).parent
 GPU = {"name": "Fake GPU", "bus_id": "0000:01:00.0", "compute_capability": [9, 0]}

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tsm2_tune.tuner import cache as binaries
+from tsm2_tune.tuner.compile import cache as binaries
 from tsm2_tune.tuner.doctor import storage
 from tsm2_tune.tuner.doctor.examination import PROBES
 from tsm2_tune.tuner.doctor.finding import Finding, Question, State
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 QUESTION = Question("cpu", "results.db")
 

@@ -10,7 +10,7 @@ from tests.servers import TestServer, asked, running
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.doctor import storage
 from tsm2_tune.tuner.doctor.finding import Finding, Question, State
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.slow
 

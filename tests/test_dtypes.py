@@ -11,16 +11,16 @@ import pytest
 from tests.conftest import ONCE, compiled
 from tests.fabricated import handmade
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.roofline import gflops_by_dtype
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.headers import header
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, MATHS, PLUS_TIMES, Problem
-from tsm2_tune.generator.roofline import gflops_by_dtype
-from tsm2_tune.tuner.checks import CHECKS, Exactness, error_coefficient, exactness
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.host import run_on_host
-from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.host import run_on_host
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.verify.checks import CHECKS, Exactness, error_coefficient, exactness
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
 
 OPS = ("nn", "tn", "ntt", "ttt")
 COMPLEX_OPS = (*OPS, "cn", "jtt", "nc", "jc", "cjt")

@@ -16,14 +16,14 @@ from tests.fabricated import GPU, PROBLEM, trial
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import rows
-from tsm2_tune.tuner.domains import MOST_SAMPLES
-from tsm2_tune.tuner.exchange import kernel_tuner, t4
-from tsm2_tune.tuner.exchange.reading import DOCUMENTS, told_in, told_of
-from tsm2_tune.tuner.exchange.record import NAME, Entry, entry_of, record_of
-from tsm2_tune.tuner.importing.reading import WRONG as ERRORS
-from tsm2_tune.tuner.importing.union import Part, Tried
-from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.results import row_writer
+from tsm2_tune.tuner.results.domains import MOST_SAMPLES
+from tsm2_tune.tuner.results.exchange import kernel_tuner, t4
+from tsm2_tune.tuner.results.exchange.reading import DOCUMENTS, told_in, told_of
+from tsm2_tune.tuner.results.exchange.record import NAME, Entry, entry_of, record_of
+from tsm2_tune.tuner.results.merge.reading import WRONG as ERRORS
+from tsm2_tune.tuner.results.merge.union import Part, Tried
+from tsm2_tune.tuner.results.trial import Cache
 
 OF_STAGED = Problem(64, 32, 10**6, "f64", "tn")
 
@@ -111,7 +111,7 @@ def test_names_of_older_versions_become_those_of_now(form: str) -> None:
     )
     assert config is not None
     tried, now = next(iter(entry().part.trials.values())), trial(500, config, problem=OF_STAGED)
-    own = {name: value for name, value in rows.trial_values(now).items() if name in tried.values}
+    own = {name: value for name, value in row_writer.trial_values(now).items() if name in tried.values}
     new = replace(
         tried, values={**tried.values, **own, "config": config.text, "ended_at": "2026-01-02T03:04:05+00:00"}
     )

@@ -32,11 +32,11 @@ from tests.exchanged import (
 )
 from tests.fabricated import BASIS, GPU, PROBLEM, final, measurement, plain_sql, source, trial, tuning_run
 from tests.test_importing import facts
-from tsm2_tune.tuner.basis import basis
-from tsm2_tune.tuner.exchange.record import NAME
-from tsm2_tune.tuner.importing import reading
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.results.exchange.record import NAME
+from tsm2_tune.tuner.results.fingerprint import basis
+from tsm2_tune.tuner.results.merge import reading
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.expected import START_US, expected_us, padded_flops, sums_us, waves_us
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.roofline import Ceilings, data_sheet
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
-from tsm2_tune.generator.first_choices import first_choices
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.predict.expected import START_US, expected_us, padded_flops, sums_us, waves_us
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.roofline import Ceilings, data_sheet
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.seeds import first_choices
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 8, 20480, "f32")

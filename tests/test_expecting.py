@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.expected import errors, won
-from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.runtime.expecting import Division, Kernels, Measured
 from tsm2_tune.runtime.interpolating import Routines
 from tsm2_tune.runtime.launch import Launch

@@ -32,7 +32,7 @@ from tsm2_tune.api import results as api
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import FORMATS, export, write
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 NASTY = (
     """A"B'C|D\\E`F` {{ 7 * 7 }} {% raw %} \"\"\" ''' */ // # %d $x$ _y_ ^~ <b>&amp; ??/ \\input{x}"""

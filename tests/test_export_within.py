@@ -17,8 +17,8 @@ from tests.fabricated import BASIS, GPU, configuration, final, imported, trial, 
 from tsm2_tune.cli import main
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import limits_of
+from tsm2_tune.tuner.device.target import limits_of
+from tsm2_tune.tuner.results.store import Store
 
 A, B, C = (configuration(threads) for threads in (64, 128, 256))
 SHAPES = tuple(Problem(m, 16, 20480, "f32") for m in (10240, 20480, 30720))
@@ -249,7 +249,7 @@ def test_ctrl_c_leaves_what_was_measured(tuned: Path, path: Path, tmp_path: Path
         "import os, signal, sys\n"
         "from tests.quick_command import make_quick\n"
         "from tsm2_tune.__main__ import main\n"
-        "from tsm2_tune.tuner.store import Store\n"
+        "from tsm2_tune.tuner.results.store import Store\n"
         "make_quick(setattr)\n"
         "add = Store.add_trials\n"
         "def added(*arguments):\n"

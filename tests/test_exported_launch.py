@@ -32,11 +32,11 @@ from tests.fabricated import (
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
-from tsm2_tune.tuner.cuda import cuda_device_count
+from tsm2_tune.tuner.device.cuda import cuda_device_count
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
 A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
 OUT = device_array((6, 2), (4, 32), at=0x3000)

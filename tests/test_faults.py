@@ -20,20 +20,20 @@ from tests.fabricated import plain_sql
 from tests.faulty_kernels import Fault, check, planted, tuned_twice
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import DeviceError
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.tuner import serving
-from tsm2_tune.tuner import worker as workers
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.device import DeviceLost, Kernel
-from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.strategies.strategy import InOrder
-from tsm2_tune.tuner.suggested import candidate_of
-from tsm2_tune.tuner.target import find_target
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.interface import DeviceLost, Kernel
+from tsm2_tune.tuner.device.target import find_target
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.injected import candidate_of
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
+from tsm2_tune.tuner.worker import client as workers
+from tsm2_tune.tuner.worker import server
 
 pytestmark = ON_HOST
 
@@ -104,8 +104,8 @@ def serving_until_lost(gone: Path, *arguments: Any) -> None:
         device.gone = gone
         return device
 
-    serving.open_device = opened  # type: ignore[attr-defined]
-    serving.serve(*arguments)
+    server.open_device = opened  # type: ignore[attr-defined]
+    server.serve(*arguments)
 
 
 @pytest.mark.usefixtures("known_ceilings")

@@ -13,23 +13,24 @@ from tests.fabricated import ONE_STATE, PROBLEM, measurement, trial, tuning_run
 from tests.simulated import COMPILES_NOTHING
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.published import TSM2, Tsm2Config
-from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.space import SearchSpace, search_space
-from tsm2_tune.tuner import export, job
-from tsm2_tune.tuner.events import ProblemEvent
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.strategies import exhaustive
-from tsm2_tune.tuner.strategies.strategy import InOrder
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Cache, Outcome, Verdict
-from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
-from tsm2_tune.tuner.worker import AttemptResult, Rematch, Rematched, Worker
+from tsm2_tune.generator.space.order import ordered
+from tsm2_tune.generator.space.space import SearchSpace, search_space
+from tsm2_tune.tuner import export
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Outcome, Verdict
+from tsm2_tune.tuner.runs.events import ProblemEvent
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.loop import FinalFailure, Options, Tuner
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.strategies import exhaustive
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
+from tsm2_tune.tuner.worker.client import AttemptResult, Rematch, Rematched, Worker
 
 RUN = tuning_run()
 TARGET = cast(
@@ -50,7 +51,7 @@ def test_what_won_under_an_older_basis_is_tried_first() -> None:
     space = search_space(PROBLEM, PROFILES["h200"], families=["tsm2", "ism2"])
     candidates = ordered(space, 0)
     last, before = candidates[len(candidates) - 1], candidates[len(candidates) - 2]
-    first = job.spelt((last.config.text, "tsm2-of-another-time", before.config.text), space)
+    first = session.spelt((last.config.text, "tsm2-of-another-time", before.config.text), space)
     found = list(Search(InOrder(candidates), first=first))
     assert [candidate.config for candidate in found[:2]] == [last.config, before.config]
     assert [candidate.config for candidate in found[2:]] == [candidate.config for candidate in candidates][:-2]
@@ -103,8 +104,8 @@ def finals(store: Store, again: Mapping[Tsm2Config, float] | None = None, change
     """The configurations of each round that a run measures, and the winner after them."""
     replay = Replay(store, again, change)
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    *_, ended = job.run([space], replay, store, make=exhaustive, families=("tsm2",))
-    assert isinstance(ended, job.ProblemEnded)
+    *_, ended = session.run([space], replay, store, make=exhaustive, families=("tsm2",))
+    assert isinstance(ended, session.ProblemEnded)
     assert ended.winner is not None
     return replay.rounds, ended.winner
 
@@ -116,8 +117,8 @@ def test_what_was_behind_is_tried_again_where_it_may_win_by_now(store: Store) ->
 
     def untried(reach: float | None) -> set[str]:
         tuner.options = replace(tuner.options, reach=reach)
-        again = job.again_of(store, tuner, PROBLEM, ("tsm2",))
-        past = job.past_of(store, tuner, PROBLEM, ("tsm2",), again)
+        again = session.again_of(store, tuner, PROBLEM, ("tsm2",))
+        past = session.past_of(store, tuner, PROBLEM, ("tsm2",), again)
         assert [one.config for one in past.contenders] == [A, B]
         return {one.text for one in (A, B, C, D)} - past.tried
 
@@ -127,8 +128,8 @@ def test_what_was_behind_is_tried_again_where_it_may_win_by_now(store: Store) ->
     assert fastest.config == A
     store.refute(fastest.id, Outcome.WRONG_RESULT, "C[0, 0] = 1")
     tuner.options = replace(tuner.options, reach=1.1)
-    again = job.again_of(store, tuner, PROBLEM, ("tsm2",))
-    assert job.past_of(store, tuner, PROBLEM, ("tsm2",), again).tried == {A.text, B.text, D.text}
+    again = session.again_of(store, tuner, PROBLEM, ("tsm2",))
+    assert session.past_of(store, tuner, PROBLEM, ("tsm2",), again).tried == {A.text, B.text, D.text}
 
 
 def test_who_was_sixth_wins_only_by_a_time_of_the_last_round(store: Store) -> None:
@@ -169,18 +170,18 @@ def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.Monkey
     tried(store, {A: 100, B: 101})
     monkeypatch.setattr(Replay, "final", lambda *_: FinalFailure(PROBLEM, "it does not start"))
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    events = list(job.run([space], Replay(store), store, make=exhaustive, families=("tsm2",)))
+    events = list(session.run([space], Replay(store), store, make=exhaustive, families=("tsm2",)))
     assert [type(event) for event in events] == [
-        job.ProblemStarted,
+        session.ProblemStarted,
         FinalFailure,
-        job.WinnerVerified,
-        job.ProblemEnded,
+        session.WinnerVerified,
+        session.ProblemEnded,
     ]
 
 
 def turn(store: Store, replay: Replay) -> list[ProblemEvent]:
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    return list(job.run([space], replay, store, make=exhaustive, families=("tsm2",)))
+    return list(session.run([space], replay, store, make=exhaustive, families=("tsm2",)))
 
 
 @pytest.mark.parametrize("outcome", [Outcome.WRONG_RESULT, Outcome.CRASHED, Outcome.TIMED_OUT])
@@ -189,7 +190,7 @@ def test_what_is_wrong_in_the_full_verification_does_not_win(store: Store, outco
     replay = Replay(store)
     replay.refuted = {A: outcome}
     *_, ended = turn(store, replay)
-    assert isinstance(ended, job.ProblemEnded)
+    assert isinstance(ended, session.ProblemEnded)
     assert ended.winner is not None
     assert (ended.winner.config, ended.winner.verified_in_full) == (B.text, 1)
     assert replay.in_full == [A.text, B.text]
@@ -211,7 +212,7 @@ def test_what_the_machine_ended_is_verified_by_the_next_run(store: Store) -> Non
     replay = Replay(store)
     replay.refuted = {A: Outcome.INTERRUPTED}
     *_, ended = turn(store, replay)
-    assert isinstance(ended, job.ProblemEnded)
+    assert isinstance(ended, session.ProblemEnded)
     assert ended.winner is not None
     assert (ended.winner.config, ended.winner.verified_in_full) == (A.text, 0)
     with pytest.raises(StoreError) as caught:

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator import first_choices as module
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.dividing import adapted, divided
-from tsm2_tune.generator.expected import expected_us
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
-from tsm2_tune.generator.first_choices import first_choices, packaged
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.measured import FILE, Choice, Measured, distance, lines_of, measured, read_line
+from tsm2_tune.generator.predict.expected import expected_us
 from tsm2_tune.generator.problem import DTYPES, Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.rules import HARDWARE_RULES
+from tsm2_tune.generator.space import seeds as module
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.rescale import adapted, divided
+from tsm2_tune.generator.space.rules import HARDWARE_RULES
+from tsm2_tune.generator.space.seed_table import FILE, Choice, Measured, distance, lines_of, measured, read_line
+from tsm2_tune.generator.space.seeds import first_choices, packaged
 
 H200 = PROFILES["h200"]
 SEARCHED = [family for family in FAMILIES.values() if not family.only_by_name]

@@ -19,10 +19,18 @@ import tsm2_tune
 from tests.fabricated import plain_sql
 from tests.quick_members import quick_members
 from tsm2_tune.errors import ToolMissing, WorkerError
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.events import Event, FleetStarted, OfRun, ProblemEnded, ProblemStarted, RunEnded, TrialStored
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.target import Target, find_target
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.runs.events import (
+    Event,
+    FleetStarted,
+    OfRun,
+    ProblemEnded,
+    ProblemStarted,
+    RunEnded,
+    TrialStored,
+)
 
 pytestmark = [pytest.mark.usefixtures("session_cache"), pytest.mark.host]
 SHAPES, TRIALS = "64x2x64,32x2x64,64x4x64", 2
@@ -176,7 +184,7 @@ AT_ONCE = """
 import os, signal, sys
 from tests.quick_members import quick_members
 from tests.test_fleet import pretended, tuned
-from tsm2_tune.tuner import fleet
+from tsm2_tune.tuner.runs import fleet
 class Last(fleet.Member):
     def __init__(self, run):
         super().__init__(run)

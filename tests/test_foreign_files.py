@@ -18,15 +18,16 @@ from tests.tampered import Compiling
 from tests.tampering import EVIL, REWRITTEN, SCHEMA, SKINNY, TARGET, good_database
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import digest_of
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner import database, job, migrations, schema
-from tsm2_tune.tuner.schema import LAUNCH_OF_TRIAL
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.results.storage import database, migrations, schema
+from tsm2_tune.tuner.results.storage.schema import LAUNCH_OF_TRIAL
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.search import session
 
 RUN = tuning_run()
 C128 = configuration(128)
@@ -196,9 +197,9 @@ def test_tuning_on_compiles_no_text_of_the_file(path: Path) -> None:
     space = search_space(SKINNY, PROFILES["h200"], families=("tsm2", "ism2"))
     tuner = Compiling(SKINNY)  # which lets no other text pass
     with Store.open(path, create=True) as store:
-        *events, ended = job.run([space], tuner, store)
-        assert isinstance(ended, job.ProblemEnded)
-        assert [event for event in events if isinstance(event, job.FinalStored)]
+        *events, ended = session.run([space], tuner, store)
+        assert isinstance(ended, session.ProblemEnded)
+        assert [event for event in events if isinstance(event, session.FinalStored)]
         assert [row.stale for row in store.best(device=GPU, problem=SKINNY)] in ([0], [1])
     assert tuner.compiled
 

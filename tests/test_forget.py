@@ -11,10 +11,10 @@ from tests.fabricated import BASIS, configuration, final, plain_sql, trial, tuni
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.past import Again
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Outcome, TimeLimits
-from tsm2_tune.tuner.worker import AttemptResult, Worker
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
+from tsm2_tune.tuner.search.resume import Again
+from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 
 RUN, LATER = tuning_run(), tuning_run(started_at="2026-02-02T00:00:00+00:00")
 ELSEWHERE = tuning_run("NVIDIA H100", started_at="2026-02-02T00:00:00+00:00")

@@ -14,17 +14,17 @@ from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.checks import checks_of
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.device import KernelFault
-from tsm2_tune.tuner.full import verify_in_full
-from tsm2_tune.tuner.full_calls import ON_GPU, calls_for
-from tsm2_tune.tuner.host.device import HostBuffer, HostDevice
-from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.operands import needed_bytes
-from tsm2_tune.tuner.requests import Call, FullVerification, Run
-from tsm2_tune.tuner.support import Support
-from tsm2_tune.tuner.trial import Verdict
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.host.device import HostBuffer, HostDevice
+from tsm2_tune.tuner.device.interface import KernelFault
+from tsm2_tune.tuner.device.support_kernels import Support
+from tsm2_tune.tuner.results.trial import Verdict
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.verify.call_plan import ON_GPU, calls_for
+from tsm2_tune.tuner.verify.checks import checks_of
+from tsm2_tune.tuner.verify.exhaustive import verify_in_full
+from tsm2_tune.tuner.verify.operands import needed_bytes
+from tsm2_tune.tuner.worker.protocol import Call, FullVerification, Run
 
 pytestmark = ON_HOST
 

@@ -16,7 +16,7 @@ from tsm2_tune.generator.families import FAMILIES, config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.nvcc import nvcc_path
+from tsm2_tune.tuner.compile.nvcc import nvcc_path
 
 NAME = "ism2:optimisation=1,threads=32,columns=2,prefetch=4,row_tiles=2"
 LINE = f"{NAME} 181x5x67:f64"

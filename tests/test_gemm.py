@@ -11,7 +11,7 @@ from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.problem import COLUMN_MAJOR, DTYPES, FMA_DTYPES, Problem
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.results.trial import Outcome
 
 pytestmark = pytest.mark.host
 

@@ -8,12 +8,12 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.staged import StagedComplexDmmaConfig, StagedDmmaConfig, StagedF32DmmaConfig
-from tsm2_tune.generator.first_choices import first_choices
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.generator.space.seeds import first_choices
+from tsm2_tune.tuner.results.trial import Outcome
 
 pytestmark = pytest.mark.host
 

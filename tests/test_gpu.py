@@ -14,18 +14,18 @@ from tests.cases import CASES, GENERAL, PAST_INT, PAST_UNSIGNED
 from tests.conftest import compiled
 from tests.on_gpu import ON_GPU, loaded_kernel, verdict
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.occupancy import occupancy
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.runtime import compilers
 from tsm2_tune.runtime.driver import device_of
-from tsm2_tune.tuner.checks import CHECKS, probe_checks
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.loaded import LoadedKernel
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.verify import prepare, verify
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.verify.bound_kernel import LoadedKernel
+from tsm2_tune.tuner.verify.checks import CHECKS, probe_checks
+from tsm2_tune.tuner.verify.verification import prepare, verify
 
 pytestmark = ON_GPU
 

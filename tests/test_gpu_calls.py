@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.on_gpu import ON_GPU
-from tsm2_tune.tuner.cuda import cuda_device_count
+from tsm2_tune.tuner.device.cuda import cuda_device_count
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
 LIMIT_SECONDS = 540  # of a process: libraries compile kernels of their own

@@ -19,8 +19,8 @@ from distributed import Client
 import tsm2_tune
 from tests.command import run
 from tests.fabricated import plain_sql
-from tsm2_tune.tuner.cuda import cuda_device_count
-from tsm2_tune.tuner.events import Event, OfRun, RunEnded, TrialStored
+from tsm2_tune.tuner.device.cuda import cuda_device_count
+from tsm2_tune.tuner.runs.events import Event, OfRun, RunEnded, TrialStored
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,12 +13,12 @@ from numpy import float32, int32, int64, uint64
 
 from tests.fabricated import plain_sql
 from tests.on_gpu import ON_GPU
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.cuda_kernel import CudaKernel
-from tsm2_tune.tuner.flush import stream
-from tsm2_tune.tuner.measure import Effort, measure
-from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.cuda_kernel import CudaKernel
+from tsm2_tune.tuner.measure.l2_state import stream
+from tsm2_tune.tuner.measure.timing import Effort, measure
+from tsm2_tune.tuner.results.trial import Cache
 
 pytestmark = [*ON_GPU, pytest.mark.alone]
 

@@ -29,9 +29,9 @@ from tests.library_calls import (
 from tests.on_gpu import ON_GPU
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.binaries import compiled_cubins
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN
 from tsm2_tune.tuner.export.library import BESIDE, SOURCES, library_bytes
-from tsm2_tune.tuner.trial import Trial, TuningRun
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
+from tsm2_tune.tuner.results.trial import Trial, TuningRun
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
 EXAMPLES = Path(__file__).parent.parent / "examples"

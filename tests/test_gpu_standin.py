@@ -16,9 +16,9 @@ from tests.fabricated import handmade, trial
 from tests.on_gpu import ON_GPU
 from tests.test_gpu_library import Memory, written
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.standin.build import standin_path
-from tsm2_tune.standin.journal import REASONS, Seen, written_in
-from tsm2_tune.standin.running import Standing
+from tsm2_tune.interpose.build import standin_path
+from tsm2_tune.interpose.journal import REASONS, Seen, written_in
+from tsm2_tune.interpose.running import Standing
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
 REAL, COMPLEX = ("nn", "tn", "nt", "tt"), ("nn", "tn", "nt", "cn", "nc", "cc")

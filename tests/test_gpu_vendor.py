@@ -16,15 +16,15 @@ from tests.fabricated import plain_sql
 from tests.on_gpu import ON_GPU
 from tests.test_vendor import PRODUCTS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.measure import Effort, measure
-from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.support import Support
-from tsm2_tune.tuner.trial import Cache
-from tsm2_tune.tuner.vendor.beside import Libraries, beside, libraries
-from tsm2_tune.tuner.vendor.libraries import CUBLAS, CUBLASLT
-from tsm2_tune.tuner.worker import Worker
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.support_kernels import Support
+from tsm2_tune.tuner.measure.timing import Effort, measure
+from tsm2_tune.tuner.measure.vendor.beside import Libraries, beside, libraries
+from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS, CUBLASLT
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.verify.operands import Operands
+from tsm2_tune.tuner.worker.client import Worker
 
 pytestmark = ON_GPU
 

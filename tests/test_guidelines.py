@@ -10,11 +10,11 @@ import pytest
 
 from tests.command import run
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.guidelines import Guidelines, parse_thresholds
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import search_space
+from tsm2_tune.generator.space.guidelines import Guidelines, parse_thresholds
+from tsm2_tune.generator.space.space import search_space
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 16, 20480, "f32")

@@ -22,12 +22,12 @@ from tests.on_host import (
 )
 from tsm2_tune.errors import DeviceError, ToolMissing
 from tsm2_tune.generator.render import support_source
-from tsm2_tune.tuner.device import KernelFault, LaunchFailed
-from tsm2_tune.tuner.host import run_on_host
-from tsm2_tune.tuner.host.device import HostDevice, host_identity
-from tsm2_tune.tuner.host.limits import host_limits
-from tsm2_tune.tuner.host.text import host_text
-from tsm2_tune.tuner.host.toolchain import host_toolchain
+from tsm2_tune.tuner.device.host import run_on_host
+from tsm2_tune.tuner.device.host.device import HostDevice, host_identity
+from tsm2_tune.tuner.device.host.limits import host_limits
+from tsm2_tune.tuner.device.host.text import host_text
+from tsm2_tune.tuner.device.host.toolchain import host_toolchain
+from tsm2_tune.tuner.device.interface import KernelFault, LaunchFailed
 
 pytestmark = ON_HOST
 

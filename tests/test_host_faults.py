@@ -16,8 +16,8 @@ from tests.on_host import (
     load,
     pointer,
 )
-from tsm2_tune.tuner.device import KernelFault
-from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.interface import KernelFault
 
 pytestmark = ON_HOST
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.on_host import ON_HOST, SHARED, pointer
-from tsm2_tune.tuner.compiler import compile_text
-from tsm2_tune.tuner.device import KernelFault
-from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.host.entry import IN_ORDER
-from tsm2_tune.tuner.host.toolchain import WATCHED_SAMPLE, host_toolchain, watching
-from tsm2_tune.tuner.trial import Binary, CompileFailure
+from tsm2_tune.tuner.compile.compiler import compile_text
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.host.entry import IN_ORDER
+from tsm2_tune.tuner.device.host.toolchain import WATCHED_SAMPLE, host_toolchain, watching
+from tsm2_tune.tuner.device.interface import KernelFault
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]

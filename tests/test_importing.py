@@ -29,14 +29,14 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.tampering import good_database
-from tsm2_tune import display
+from tsm2_tune.console import tables
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import stamps
-from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.importing.parts import Reader, Writer, places
-from tsm2_tune.tuner.importing.union import Part
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Final, Outcome, TimeLimits, Verdict
+from tsm2_tune.tuner.results import stamps
+from tsm2_tune.tuner.results.merge.parts import Reader, Writer, places
+from tsm2_tune.tuner.results.merge.union import Part
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Final, Outcome, TimeLimits, Verdict
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 
@@ -214,10 +214,10 @@ def test_an_import_tells_how_far_it_is(two: tuple[Path, Path], tmp_path: Path, i
 def test_what_takes_its_time_says_how_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = StringIO()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(display, "console", lambda stderr: Console(file=shown, force_terminal=True, width=80))
+    monkeypatch.setattr(tables, "console", lambda stderr: Console(file=shown, force_terminal=True, width=80))
     clock = iter([0.0, 0.5, 30.0])
-    monkeypatch.setattr(display, "monotonic", lambda: next(clock))
-    with display.waiting("importing x") as show:
+    monkeypatch.setattr(tables, "monotonic", lambda: next(clock))
+    with tables.waiting("importing x") as show:
         show(0.1)
         show(0.25)
     assert "importing x: 25%, about 90 s left" in shown.getvalue()

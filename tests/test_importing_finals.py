@@ -13,7 +13,7 @@ import tsm2_tune
 from tests.fabricated import BASIS, dated, downgrade, final, plain_sql, trial, tuning_run, vendor_measurement
 from tests.test_importing import C128, C256, C512, EARLY, TODAY, facts
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 Times = dict[KernelConfig, float]

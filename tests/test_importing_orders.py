@@ -18,8 +18,8 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.test_importing import C128, C256, C512, TODAY, ended, facts
-from tsm2_tune.tuner.importing.union import union
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.merge.union import union
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 

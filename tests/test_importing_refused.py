@@ -17,8 +17,8 @@ from tests.fabricated import (
 )
 from tests.test_importing import two  # noqa: F401
 from tsm2_tune.errors import InputError, StoreError
-from tsm2_tune.tuner.cache import cache_folder
-from tsm2_tune.tuner.importing import files
+from tsm2_tune.tuner.compile.cache import cache_folder
+from tsm2_tune.tuner.results.merge import files
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 

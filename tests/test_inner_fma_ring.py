@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.inner.fma_ring import (
     LINES,
@@ -22,10 +23,9 @@ from tsm2_tune.generator.families.inner.fma_ring import (
     team,
     wavefronts,
 )
-from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import search_space
+from tsm2_tune.generator.space.order import ordered
+from tsm2_tune.generator.space.space import search_space
 
 H200 = PROFILES["h200"]
 

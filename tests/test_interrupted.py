@@ -18,28 +18,29 @@ from tests.conftest import ONCE, TryKernel
 from tests.fabricated import plain_sql
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import DeviceError, ToolMissing
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Tsm2Config
-from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
-from tsm2_tune.tuner import compiling, serving
-from tsm2_tune.tuner import tune as tuning
-from tsm2_tune.tuner import worker as workers
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.compiling import Compilers
-from tsm2_tune.tuner.cuda_kernel import FAULTS, fault_of, refusal_of
-from tsm2_tune.tuner.device import DeviceLost, KernelFault, LaunchFailed
-from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.past import Contender, Past
-from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.strategies.strategy import InOrder
-from tsm2_tune.tuner.target import find_target
-from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, Outcome, Trial
-from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
-from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker, WorkerError
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.tuner.compile import pool
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.compile.pool import Compilers
+from tsm2_tune.tuner.device.cuda_kernel import FAULTS, fault_of, refusal_of
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault, LaunchFailed
+from tsm2_tune.tuner.device.target import find_target
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Final, Outcome, Trial
+from tsm2_tune.tuner.search import loop as tuning
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.loop import FinalFailure, Options, Tuner
+from tsm2_tune.tuner.search.resume import Contender, Past
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.worker import client as workers
+from tsm2_tune.tuner.worker import server
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker, WorkerError
 
 pytestmark = [*ON_HOST, pytest.mark.usefixtures("own_cache")]
 
@@ -67,7 +68,7 @@ def outcomes(tuner: Tuner) -> list[Outcome]:
 
 def failing(monkeypatch: pytest.MonkeyPatch, failures: int, kernels_only: bool = True) -> list[str]:
     """Compilers are stopped from outside so many times; the texts that they were given."""
-    compile_text, given = compiling.compile_text, list[str]()
+    compile_text, given = pool.compile_text, list[str]()
 
     def stopped(text: str, *, kernel: str, **named: Any) -> Binary | CompileFailure:
         if kernels_only and not kernel:
@@ -75,7 +76,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, failures: int, kernels_only: bool =
         given.append(text)
         return STOPPED if len(given) <= failures else compile_text(text, kernel=kernel, **named)
 
-    monkeypatch.setattr(compiling, "compile_text", stopped)
+    monkeypatch.setattr(pool, "compile_text", stopped)
     return given
 
 
@@ -157,7 +158,7 @@ def test_a_winner_is_watched_for_races_where_the_compiler_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tuning, "EMULATED", replace(tuning.EMULATED, watched_products=1e6))
-    compile_text = compiling.compile_text
+    compile_text = pool.compile_text
 
     def compiled(text: str, *, kernel: str, toolchain: Toolchain, **named: Any) -> Binary | CompileFailure:
         failure = of_sample if kernel == "sample" else of_kernel
@@ -165,7 +166,7 @@ def test_a_winner_is_watched_for_races_where_the_compiler_can(
             return failure
         return compile_text(text, kernel=kernel, toolchain=toolchain, **named)
 
-    monkeypatch.setattr(compiling, "compile_text", compiled)
+    monkeypatch.setattr(pool, "compile_text", compiled)
     result = tuner.verify_in_full(PROBLEM, CONFIGS[0])
     assert (result.outcome, result.detail) == (outcome, detail)
 
@@ -376,7 +377,7 @@ def test_a_lost_device_is_no_crash(tuner: Tuner, support_path: str) -> None:
     binary = tuner._compilers.finish(source)
     assert isinstance(binary, Binary)
     entry = Entry(binary.path, source.kernel, source.launch)
-    result = serving._Bench(device, support_path, silent).answer(Attempt(PROBLEM, entry, (), seed=1, effort=ONCE))
+    result = server._Bench(device, support_path, silent).answer(Attempt(PROBLEM, entry, (), seed=1, effort=ONCE))
     device.close()
     assert cast(AttemptResult, result).outcome is Outcome.INTERRUPTED
 
@@ -387,7 +388,7 @@ def test_a_lost_device_is_no_crash(tuner: Tuner, support_path: str) -> None:
 )
 def test_the_driver_says_whose_an_error_is(status: int, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = SimpleNamespace(cuCtxSynchronize=lambda: status)
-    monkeypatch.setattr("tsm2_tune.tuner.cuda_kernel.ctypes.CDLL", lambda _: driver)
+    monkeypatch.setattr("tsm2_tune.tuner.device.cuda_kernel.ctypes.CDLL", lambda _: driver)
     assert type(refusal_of(RuntimeError("error"), "the driver refuses to start k")) is kind
     assert type(fault_of(RuntimeError("error"))) is (KernelFault if status in FAULTS else DeviceLost)
 

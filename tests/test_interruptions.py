@@ -16,10 +16,10 @@ import pytest
 
 from tests.fake_compilers import WRITE, calls, compiled, fake, is_gone
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.tuner import compiler, interruptions, processes
-from tsm2_tune.tuner.compiler import Toolchain, kill_running
-from tsm2_tune.tuner.host.toolchain import host_toolchain
-from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
+from tsm2_tune.tuner.compile import compiler, failure_cause, processes
+from tsm2_tune.tuner.compile.compiler import Toolchain, kill_running
+from tsm2_tune.tuner.device.host.toolchain import host_toolchain
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 
 INTERRUPTED, COMPILE_FAILED, TIMED_OUT = Outcome.INTERRUPTED, Outcome.COMPILE_FAILED, Outcome.TIMED_OUT
 
@@ -109,7 +109,7 @@ def test_messages_in_which_only_words_tell(message: str, tmp_path: Path) -> None
 def test_a_kill_for_want_of_memory_is_believed_without_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kills = iter(range(10))
     monkeypatch.setattr(compiler, "out_of_memory_kills", lambda: next(kills))
-    monkeypatch.setattr(interruptions, "out_of_memory_kills", lambda: next(kills))
+    monkeypatch.setattr(failure_cause, "out_of_memory_kills", lambda: next(kills))
     failed = failure(fake(tmp_path, "exit 1\n"))
     assert failed.outcome is INTERRUPTED
     assert failed.detail.endswith("the machine ran out of memory")

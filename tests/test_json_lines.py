@@ -14,17 +14,17 @@ import pytest
 from tests.command import run
 from tests.event_lines import FIELDS, PAGE, Line, assert_documented, lines_of
 from tests.fabricated import PROBLEM, configuration, final, trial, tuning_run, vendor_measurement
-from tsm2_tune import json_lines
-from tsm2_tune.api.tuning import TuningResult
-from tsm2_tune.json_lines import LINES, EventLines
-from tsm2_tune.tuner import events
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.search import Why
-from tsm2_tune.tuner.stopping import Stopped
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import Cache, Outcome
-from tsm2_tune.tuner.tune import Options
+from tsm2_tune.api.tune import TuningResult
+from tsm2_tune.console import json_events
+from tsm2_tune.console.json_events import LINES, EventLines
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.runs import events
+from tsm2_tune.tuner.runs.signals import Stopped
+from tsm2_tune.tuner.search.candidates import Why
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.stopwatch import Phases
 
 OBJECTS = {"winner", "times", "progress"}  # headings that are of no line
 HOSTILE = "C[3, 1] = \x1b[31m2\n\u2028\ud800"
@@ -115,8 +115,8 @@ def test_a_line_of_one_of_several_runs_has_its_name(capsys: pytest.CaptureFixtur
 
 
 def test_the_first_line_has_the_version_of_the_names(lines: list[Line]) -> None:
-    assert (lines[0]["event"], lines[0]["schema"]) == ("stream", json_lines.SCHEMA)
-    assert f"version of these names and meanings: {json_lines.SCHEMA}" in PAGE
+    assert (lines[0]["event"], lines[0]["schema"]) == ("stream", json_events.SCHEMA)
+    assert f"version of these names and meanings: {json_events.SCHEMA}" in PAGE
 
 
 def test_lines_say_what_a_person_sees(lines: list[Line]) -> None:
@@ -145,7 +145,7 @@ def test_runs_that_share_problems_are_named(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 def test_a_long_silence_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(json_lines, "LONG_SECONDS", 0.1)
+    monkeypatch.setattr(json_events, "LONG_SECONDS", 0.1)
     found: list[Line] = []
     with EventLines("results.db") as shown:
         time.sleep(0.3)

@@ -17,18 +17,18 @@ from tests.command import run
 from tests.conftest import TryKernel
 from tests.fabricated import trial, tuning_run
 from tests.planting import Bug, assert_rejected
+from tsm2_tune.commands.tune import NO_GPU
+from tsm2_tune.console.plan_tables import print_ladder
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.ladder import STEPS, LadderConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.reports import print_ladder
-from tsm2_tune.tune_command import NO_GPU
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.ladder import in_turns, rungs
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Cache, Outcome
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.search.ladder import in_turns, rungs
 
 ON_HOST = pytest.mark.host
 

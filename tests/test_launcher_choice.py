@@ -19,7 +19,7 @@ from tests.test_library_choice import arrays, everything
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.compiled import TYPES_IN_C
 from tsm2_tune.tuner.export.compiled import launcher_binary
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
 

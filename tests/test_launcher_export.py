@@ -16,7 +16,7 @@ from tests.fabricated import exported, imported, trial, tuning_run, winners
 from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.export.compiled import launcher_binary
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
 

@@ -23,13 +23,13 @@ from tsm2_tune.generator.families.stream_a import StreamAFmaConfig, StreamAMma16
 from tsm2_tune.generator.probes import launch_problems
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.cuda_kernel import ParameterLayout
-from tsm2_tune.tuner.full_calls import EMULATED, calls_for
-from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.requests import AttemptResult, FullVerification, Run
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.worker import Worker
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.cuda_kernel import ParameterLayout
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.verify.call_plan import EMULATED, calls_for
+from tsm2_tune.tuner.worker.client import Worker
+from tsm2_tune.tuner.worker.protocol import AttemptResult, FullVerification, Run
 
 TSMR = StreamAFmaConfig(64, 1, 2, 8, 4, splits=3, row_tiles=1, min_blocks=1)
 TSMT = InnerFmaConfig(128, 32, 32, 8, 8, step=4, stages=2, splits=16, min_blocks=1)

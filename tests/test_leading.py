@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from tests.fabricated import plain_sql, trial, tuning_run
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
-from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner import job
-from tsm2_tune.tuner.past import NOTHING_PAST, Claimed, Past
-from tsm2_tune.tuner.search import Claim, Search
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import config_of
-from tsm2_tune.tuner.strategies.model import FIRST, LEADING, Model
-from tsm2_tune.tuner.strategies.strategy import InOrder, Told
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.order import ordered
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.results.records import config_of
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.candidates import Claim, Search
+from tsm2_tune.tuner.search.resume import NOTHING_PAST, Claimed, Past
+from tsm2_tune.tuner.search.strategies.model import FIRST, LEADING, Model
+from tsm2_tune.tuner.search.strategies.strategy import InOrder, Told
 
 R = Problem(20480, 5, 20480, "f32")
 SPACE = search_space(R, PROFILES["h200"], families=["stream_a_fma"])
@@ -158,7 +158,7 @@ def test_the_policies_differ_in_loads_alone() -> None:
 
 def test_a_late_winner_of_before_is_tried_first() -> None:
     texts = (f"{SPACE.kept[5].config.text},evict_first=0", "stream_a_fma-of-another-time", SPACE.kept[3].config.text)
-    found = list(Search(InOrder(SPACE.kept), first=job.spelt(texts, SPACE)))
+    found = list(Search(InOrder(SPACE.kept), first=session.spelt(texts, SPACE)))
     assert [one.config.text for one in found[:2]] == [texts[0], texts[2]]
     assert [one.config for one in found[2:]] == [one.config for one in SPACE.kept if one.config.text != texts[2]]
 

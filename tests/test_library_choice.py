@@ -42,10 +42,10 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.runtime.elements import DTYPES
 from tsm2_tune.runtime.expecting import Division
 from tsm2_tune.runtime.work import Card
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.export.library import library_bytes
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import Trial, TuningRun
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.trial import Trial, TuningRun
 
 pytestmark = [
     pytest.mark.host,

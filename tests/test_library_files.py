@@ -18,9 +18,9 @@ from tests.library_calls import H200, PRODUCT, SUCCESS, Call, InProcess, choices
 from tsm2_tune.cli import main
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN
 from tsm2_tune.tuner.export.library import SOURCES, export_library, library_bytes
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = [
     pytest.mark.host,

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.architecture import (
+from tsm2_tune.generator.device.architecture import (
     ARCHITECTURES,
     SOURCES,
     architecture_of,
     peak_gflops,
 )
-from tsm2_tune.generator.profiles import PROFILES, PUBLISHED_PEAKS, profile_named
+from tsm2_tune.generator.device.cards import PROFILES, PUBLISHED_PEAKS, profile_named
 
 
 def test_the_bundled_cards() -> None:

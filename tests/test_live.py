@@ -22,13 +22,13 @@ from rich.console import Console
 
 from tests.command import TUNE
 from tests.fabricated import PROBLEM, trial
-from tsm2_tune import live, progress
+from tsm2_tune.console import live, progress
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.events import ProblemEnded, ProblemStarted, TrialStored
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.search import Why
-from tsm2_tune.tuner.stopping import Stopped
-from tsm2_tune.tuner.tune import Options
+from tsm2_tune.tuner.runs.events import ProblemEnded, ProblemStarted, TrialStored
+from tsm2_tune.tuner.runs.signals import Stopped
+from tsm2_tune.tuner.search.candidates import Why
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.stopwatch import Phases
 
 ROOT = Path(__file__).parents[1]
 OTHER = Problem(20480, 8, 20480, "f32")

@@ -17,9 +17,9 @@ import pytest
 from tests.command import TUNE, run
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import DeviceError
-from tsm2_tune.tuner import locks
-from tsm2_tune.tuner.locks import MACHINE_VARIABLE, _name, device_lock
-from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.device import lock
+from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE, _name, device_lock
+from tsm2_tune.tuner.device.target import Target, find_target
 
 
 def target(name: str = "NVIDIA H200", uuid: str = "GPU-1") -> Target:
@@ -73,7 +73,7 @@ def test_users_share_the_lock() -> None:
 import os, sys
 from types import SimpleNamespace
 from tsm2_tune.errors import DeviceError
-from tsm2_tune.tuner.locks import device_lock
+from tsm2_tune.tuner.device.lock import device_lock
 os.setuid(12345)
 try:
     with device_lock(SimpleNamespace(spec="0", identity=SimpleNamespace(name="NVIDIA H200", uuid="GPU-1"))):
@@ -153,7 +153,7 @@ def test_a_process_that_may_make_no_lock(monkeypatch: pytest.MonkeyPatch) -> Non
     def refused(*_: object) -> bool:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(locks, "_is_bound", refused)
+    monkeypatch.setattr(lock, "_is_bound", refused)
     with pytest.raises(DeviceError, match="cannot be made"), device_lock(target()):
         pass
 

@@ -18,17 +18,19 @@ import pytest
 from tests.fabricated import plain_sql
 from tests.simulated import KERNELS, SHAPES, Simulated
 from tsm2_tune.errors import StoreError
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.tuner import database, job, owners
-from tsm2_tune.tuner.events import ProblemEvent
-from tsm2_tune.tuner.repeating import Lost
-from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.stopping import Stopped
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.strategies import exhaustive
-from tsm2_tune.tuner.suggested import candidate_of
-from tsm2_tune.tuner.trial import Trial
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.space.space import SearchSpace
+from tsm2_tune.tuner.results.storage import database
+from tsm2_tune.tuner.results.storage.retry import Lost
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Trial
+from tsm2_tune.tuner.runs import owners
+from tsm2_tune.tuner.runs.events import ProblemEvent
+from tsm2_tune.tuner.runs.signals import Stopped
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.injected import candidate_of
+from tsm2_tune.tuner.search.strategies import exhaustive
 
 PROBLEM = SHAPES[0]
 TIMES = {(config.text, PROBLEM): 100.0 + 10 * place for place, config in enumerate(KERNELS)}
@@ -39,7 +41,7 @@ def searching(store: Store) -> Iterator[ProblemEvent]:
     """A run that tries all of KERNELS, each of which is stored before it is told."""
     kept = [candidate_of(config, PROBLEM, PROFILES["h200"]) for config in KERNELS]
     space = SearchSpace(PROBLEM, PROFILES["h200"], ("tsm2",), kept, (), ())
-    return job.run([space], Simulated(store, TIMES), store, make=exhaustive, families=("tsm2",))
+    return session.run([space], Simulated(store, TIMES), store, make=exhaustive, families=("tsm2",))
 
 
 def stored(path: Path) -> list[tuple[object, ...]]:
@@ -47,7 +49,7 @@ def stored(path: Path) -> list[tuple[object, ...]]:
 
 
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "LATEST_SECONDS", 0.0)
+    monkeypatch.setattr(session, "LATEST_SECONDS", 0.0)
 
 
 def told_until_it_ends(events: Iterator[ProblemEvent], at: int, fail: Callable[[], object]) -> tuple[list[str], str]:
@@ -55,7 +57,7 @@ def told_until_it_ends(events: Iterator[ProblemEvent], at: int, fail: Callable[[
     told = []
     try:
         for event in events:
-            if isinstance(event, job.TrialStored):
+            if isinstance(event, session.TrialStored):
                 told.append(event.trial.config.text)
                 if len(told) == at:
                     fail()
@@ -97,7 +99,7 @@ def assert_the_next_run_goes_on(path: Path) -> None:
     before = len(stored(path))
     with Store.open(path, create=True) as store:
         events = list(searching(store))
-    assert sum(isinstance(event, job.TrialStored) for event in events) == len(WHOLE) - before
+    assert sum(isinstance(event, session.TrialStored) for event in events) == len(WHOLE) - before
     assert stored(path) == WHOLE
     assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]
     assert plain_sql(path, "SELECT owner FROM claim") == []
@@ -116,7 +118,7 @@ def test_a_signal_ends_a_run_though_its_database_is_away(path: Path, monkeypatch
 
         tune = Simulated.tune
         monkeypatch.setattr(Simulated, "tune", interrupted)
-        monkeypatch.setattr(job, "LATEST_SECONDS", 60.0)
+        monkeypatch.setattr(session, "LATEST_SECONDS", 60.0)
         monkeypatch.setattr(Store, "add_trials", away)
         with pytest.raises(Stopped) as ended:
             list(searching(store))
@@ -129,10 +131,10 @@ def test_a_run_that_hangs_and_comes_back_late_doubles_nothing(path: Path, monkey
     one_at_a_time(monkeypatch)
     with Store.open(path, create=True) as store, Store.open(path, create=True) as other:
         late = searching(store)
-        told = [next(one for one in late if isinstance(one, job.TrialStored)).trial_id]
+        told = [next(one for one in late if isinstance(one, session.TrialStored)).trial_id]
         plain_sql(path, f"UPDATE claim SET beat_at = {time.time() - owners.STALE_SECONDS - 1}")
-        told_elsewhere = [one.trial_id for one in searching(other) if isinstance(one, job.TrialStored)]
-        told += [one.trial_id for one in late if isinstance(one, job.TrialStored)]
+        told_elsewhere = [one.trial_id for one in searching(other) if isinstance(one, session.TrialStored)]
+        told += [one.trial_id for one in late if isinstance(one, session.TrialStored)]
     assert sorted(stored(path)) == sorted(WHOLE)
     assert sorted(told + told_elsewhere) == list(range(1, len(WHOLE) + 1)), "each is told once, by who stored it"
     assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]
@@ -151,7 +153,7 @@ def test_clocks_that_disagree_double_nothing(ahead: float, path: Path, monkeypat
             for offset in list(runs):
                 monkeypatch.setattr(time, "time", lambda offset=offset: now() + offset)
                 event = next(runs[offset], None)
-                told[offset] += isinstance(event, job.TrialStored)
+                told[offset] += isinstance(event, session.TrialStored)
                 if event is None:
                     del runs[offset]
     assert all(told.values())

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from tsm2_tune.tuner.cuda import MOST_FLUSHES, CudaDevice
-from tsm2_tune.tuner.measure import (
+from tsm2_tune.tuner.device.cuda import MOST_FLUSHES, CudaDevice
+from tsm2_tune.tuner.measure.timing import (
     FIRST_SAMPLES,
     MOST_FIRST_SAMPLES,
     Effort,
@@ -17,7 +17,7 @@ from tsm2_tune.tuner.measure import (
     measure_interleaved,
     median_interval,
 )
-from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.results.trial import Cache
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tsm2_tune.generator.model import (
+from tsm2_tune.generator.device.cards import PROFILES, profile_named
+from tsm2_tune.generator.predict.paper_model import (
     OVERHEAD_REGISTERS,
     Region,
     arithmetic_utilisation,
@@ -22,7 +23,6 @@ from tsm2_tune.generator.model import (
     t2_threshold_fma,
 )
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES, profile_named
 
 K40C = profile_named("k40c")
 

@@ -17,7 +17,7 @@ from tests.fabricated import imported, trial, tuning_run, winners
 from tsm2_tune.generator.render import render
 from tsm2_tune.runtime import compilers
 from tsm2_tune.tuner.export import export_text
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
 PATH = os.environ.get("PATH", os.defpath)  # before a test takes it away
 HOPPER = "sm_90a"

@@ -16,9 +16,9 @@ from tests.command import run
 from tests.fabricated import configuration, downgrade, plain_sql, trial, tuning_run
 from tests.reported import LIBRARY
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner import mounts
-from tsm2_tune.tuner.mounts import network_of
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.storage import mounts
+from tsm2_tune.tuner.results.storage.mounts import network_of
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 LOCAL = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"

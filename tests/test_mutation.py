@@ -25,9 +25,9 @@ from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.trial import Binary, Outcome
-from tsm2_tune.tuner.worker import Worker
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.results.trial import Binary, Outcome
+from tsm2_tune.tuner.worker.client import Worker
 
 SIMPLE = Subject(Tsm2Config("v3", 64, 8, 6), Problem(128, 8, 256, "f64", "nn"))
 SPLIT = Subject(

@@ -10,17 +10,17 @@ import pytest
 from tests.fabricated import GPU, trial, tuning_run
 from tests.simulated import TARGET, Simulated
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.published import Tsm2Config
-from tsm2_tune.generator.order import first_and_rest, ordered
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner import job
-from tsm2_tune.tuner.nearby import MOST_KERNELS, nearby
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.tune import Options
+from tsm2_tune.generator.space.order import first_and_rest, ordered
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.nearby import MOST_KERNELS, nearby
 
 H200 = PROFILES["h200"]
 HERE = Problem(20480, 16, 20480, "f32")
@@ -82,7 +82,7 @@ def test_a_run_begins_with_what_won_nearby(store: Store) -> None:
     add(store, replace(NEAR, dtype_name="f64"), ordered(space, 0)[250].config, 1.0)
     device = Simulated(store, {})
     device.options = Options(max_trials=2)
-    list(job.run([space], device, store))
+    list(session.run([space], device, store))
     assert device.tried == [(winner.text, HERE), (slower.text, HERE)]
 
 

@@ -16,11 +16,11 @@ from tests.networks import Network, network_to
 from tests.servers import TestServer, asked
 from tests.test_postgresql_writers import wait_until
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner import away, repeating
-from tsm2_tune.tuner import server as servers
-from tsm2_tune.tuner.past import Again, Claimed
-from tsm2_tune.tuner.repeating import Lost
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.storage import outage, retry
+from tsm2_tune.tuner.results.storage import postgresql as servers
+from tsm2_tune.tuner.results.storage.retry import Lost
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.search.resume import Again, Claimed
 
 # What a connection is opened with in these tests, in place of what there is: as short as Linux has it.
 SHORTER = {
@@ -101,7 +101,7 @@ def test_what_is_sent_into_a_lost_network_is_lost(
     network: Network, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for the server's kernel to acknowledge it, and then for a new connection."""
-    monkeypatch.setattr(repeating, "WAITS_SECONDS", ())
+    monkeypatch.setattr(retry, "WAITS_SECONDS", ())
     store.add_trial(tuning_run(), trial(500.0, FIRST))
     network.cut()
     adding = Calling(lambda: store.add_trial(tuning_run(), trial(501.0, SECOND)))
@@ -131,7 +131,7 @@ def test_a_run_goes_on_when_the_network_is_back(network: Network, address: str, 
         store.add_trial(tuning_run(), trial(500.0, FIRST))
         network.cut()
         adding = Calling(lambda: store.add_trial(tuning_run(), trial(501.0, SECOND)))
-        wait_until(away.is_waited_for, WITHIN_SECONDS)
+        wait_until(outage.is_waited_for, WITHIN_SECONDS)
         assert not adding.has_ended(0.0)
         network.mend()
         assert adding.has_ended()

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tsm2_tune.generator.occupancy import occupancy
-from tsm2_tune.generator.profiles import profile_named
+from tsm2_tune.generator.device.cards import profile_named
+from tsm2_tune.generator.device.occupancy import occupancy
 
 # Card, threads a block, registers a thread, shared bytes a block; blocks a multiprocessor and what limits them.
 # Answers of cudaOccMaxActiveBlocksPerMultiprocessor in cuda_occupancy.h of CUDA 13.0, opted in to the shared memory

@@ -12,8 +12,8 @@ import pytest
 
 from tests.odd_calls import FAULTS, odd_calls, odd_module
 from tests.on_host import ON_HOST, STUCK
-from tsm2_tune.tuner.device import KernelFault
-from tsm2_tune.tuner.host import entry, run_on_host
+from tsm2_tune.tuner.device.host import entry, run_on_host
+from tsm2_tune.tuner.device.interface import KernelFault
 
 pytestmark = ON_HOST
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.generator.expected import expected_us
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES, family_named
-from tsm2_tune.generator.first_choices import first_choices
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.order import FAR_BEHIND, ordered
+from tsm2_tune.generator.predict.expected import expected_us
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import SearchSpace, rules_of, search_space
-from tsm2_tune.generator.tables import places
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.columnar import places
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.order import FAR_BEHIND, ordered
+from tsm2_tune.generator.space.seeds import first_choices
+from tsm2_tune.generator.space.space import SearchSpace, rules_of, search_space
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 8, 20480, "f32")

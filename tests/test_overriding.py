@@ -15,7 +15,7 @@ from tests.fake_tensors import Parameter, Tensor, fake_torch
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import export_text
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
 OWN = "PyTorch's"
 

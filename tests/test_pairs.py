@@ -20,16 +20,16 @@ from tests.command import run
 from tests.kills import asked
 from tests.on_host import ON_HOST
 from tests.test_resume import dump
-from tsm2_tune import crossed, fewest
-from tsm2_tune.api.tuning import TuningResult
-from tsm2_tune.fewest import Measuring
+from tsm2_tune.api.tune import TuningResult
+from tsm2_tune.console import cross_timing, kernel_sets
+from tsm2_tune.console.eta import left_text
+from tsm2_tune.console.kernel_sets import Measuring
+from tsm2_tune.console.progress import changed_text
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.progress import changed_text
-from tsm2_tune.tally import left_text
-from tsm2_tune.tuner.crossing import Crossed
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
+from tsm2_tune.tuner.measure.cross_timing import Crossed
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
 
 pytestmark = [*ON_HOST, pytest.mark.usefixtures("known_ceilings")]
 
@@ -121,7 +121,7 @@ KILLED = """
 import os, signal
 from tests.quick_command import make_quick
 from tsm2_tune.__main__ import main
-from tsm2_tune.tuner.worker import Worker
+from tsm2_tune.tuner.worker.client import Worker
 make_quick(setattr)
 attempt, attempts = Worker.attempt, []
 def second_kills(worker, request, *meanwhile):
@@ -175,7 +175,7 @@ def test_what_the_machine_interrupts_is_told_and_tried_again(
 
 def test_where_no_bar_tells_a_line_counts_them_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(fewest, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(kernel_sets, "time", SimpleNamespace(monotonic=lambda: now[0]))
     console = Console(file=io.StringIO(), force_terminal=False)
     with Measuring(console, "pairs", counts=("final",)) as shown:
         for done in range(20):
@@ -193,7 +193,7 @@ def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.M
         time.sleep(0.5)
         return attempt(worker, request, *meanwhile)
 
-    monkeypatch.setattr(crossed, "LONG_SECONDS", 0.2)
+    monkeypatch.setattr(cross_timing, "LONG_SECONDS", 0.2)
     monkeypatch.setattr(Worker, "attempt", slow)
     assert re.search(r"^pairs: [01] of 2(; 1 final)?: [a-z' ]+ \(\d+ s\)$", tuned(two_kernels), re.MULTILINE)
 

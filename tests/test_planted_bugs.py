@@ -9,8 +9,8 @@ from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
 from tsm2_tune.generator.families.resident_b import ResidentBFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.worker import Worker
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.worker.client import Worker
 
 pytestmark = pytest.mark.host
 

@@ -23,7 +23,7 @@ from tests.staged_kernels import (
 )
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.results.trial import Outcome
 
 pytestmark = pytest.mark.host
 

@@ -18,10 +18,10 @@ from tests.quick_members import quick_members
 from tests.servers import TestServer, asked
 from tests.test_postgresql_writers import wait_until
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner import fleet
-from tsm2_tune.tuner.events import FleetStarted, RunEnded
-from tsm2_tune.tuner.locks import MACHINE_VARIABLE
-from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE
+from tsm2_tune.tuner.device.target import Target, find_target
+from tsm2_tune.tuner.runs import fleet
+from tsm2_tune.tuner.runs.events import FleetStarted, RunEnded
 
 ROOT = Path(__file__).parents[1]
 AWAY_SECONDS = 6.0  # longer than a run takes to start

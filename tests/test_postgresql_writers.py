@@ -20,9 +20,11 @@ from sqlalchemy.exc import OperationalError
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, trial, tuning_run
 from tests.servers import TestServer, asked
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner import adding, claims, database, repeating
-from tsm2_tune.tuner.past import Again, Claimed
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results import insert
+from tsm2_tune.tuner.results.storage import database, retry
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.runs import claims
+from tsm2_tune.tuner.search.resume import Again, Claimed
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("tsm2",)
@@ -47,8 +49,8 @@ WRITER = """
 import json, sys
 from tests.fabricated import BASIS, GPU, PROBLEM, final, trial, tuning_run
 from tests.test_postgresql_writers import CONFIGS, FAMILIES, FINALS, NOTHING
-from tsm2_tune.tuner.past import Claimed
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.search.resume import Claimed
+from tsm2_tune.tuner.results.store import Store
 
 run, taken, rounds = tuning_run(uuid=f"GPU-{sys.argv[2]}"), [], []
 with Store.open(sys.argv[1], create=True) as store, store.claims(GPU) as ours:
@@ -76,7 +78,7 @@ def store(address: str) -> Iterator[Store]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who lost the server asks again soon, and not for long."""
-    monkeypatch.setattr(repeating, "WAITS_SECONDS", (0.01,) * 3)
+    monkeypatch.setattr(retry, "WAITS_SECONDS", (0.01,) * 3)
 
 
 def test_several_at_once_do_everything_once(address: str) -> None:
@@ -244,7 +246,7 @@ def test_a_transaction_that_the_server_ends_is_made_again(
 ) -> None:
     import psycopg
 
-    add, left = adding.add_measurement, [1]
+    add, left = insert.add_measurement, [1]
 
     def ended(connection: Connection, *arguments: Any, **named: Any) -> None:
         if left:
@@ -254,7 +256,7 @@ def test_a_transaction_that_the_server_ends_is_made_again(
             asked(address, f"SELECT {way} FROM pg_stat_activity WHERE state = 'idle in transaction'")
         add(connection, *arguments, **named)
 
-    monkeypatch.setattr(adding, "add_measurement", ended)
+    monkeypatch.setattr(insert, "add_measurement", ended)
     assert store.add_trial(tuning_run(), trial(500.0)) > 0
     assert left == []
     assert asked(address, "SELECT count(*) FROM trial JOIN measurement ON trial_id = trial.id") == [(1,)]

@@ -30,11 +30,11 @@ from tests.fake_compilers import fake_toolkit
 from tests.on_host import has_compiler
 from tests.standin_calls import TESTS, gemm
 from tsm2_tune import pretuned
+from tsm2_tune.generator.device.cards import DRIVER_NAMES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import DRIVER_NAMES
-from tsm2_tune.tuner import cache
-from tsm2_tune.tuner.importing.reading import told_in
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.results.merge.reading import told_in
+from tsm2_tune.tuner.results.store import Store
 
 CONFIG, SKINNY = configuration(128, 2, 1), Problem(6, 2, 3, "f32")  # the program's product
 PROGRAM = (sys.executable, "-m", "tests.cublas_program")

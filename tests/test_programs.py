@@ -23,12 +23,12 @@ from benchmarks import programs as bench
 from tests.command import run as run_command
 from tests.lt_calls import BIAS, EPILOGUE, matmul
 from tests.standin_calls import TESTS, gemm
-from tsm2_tune import recording
-from tsm2_tune.options import problems_of
-from tsm2_tune.programs import FUNCTION
-from tsm2_tune.recording import recorded
-from tsm2_tune.standin.build import SOURCES
-from tsm2_tune.standin.journal import HEAD, LINE, MAGIC, REASONS, UNCOUNTED, Seen, Written, written_in
+from tsm2_tune.api.parse import problems_of
+from tsm2_tune.commands.programs import FUNCTION
+from tsm2_tune.console import shapes_file
+from tsm2_tune.console.shapes_file import recorded
+from tsm2_tune.interpose.build import SOURCES
+from tsm2_tune.interpose.journal import HEAD, LINE, MAGIC, REASONS, UNCOUNTED, Seen, Written, written_in
 
 pytestmark = [
     pytest.mark.host,
@@ -122,7 +122,7 @@ def test_of_very_many_products_all_are_written_and_read(tmp_path: Path) -> None:
 def test_of_more_products_than_are_read_the_most_worthy_are_written(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(recording, limit, value)
+    monkeypatch.setattr(shapes_file, limit, value)
     many = tuple(replace(SEEN, shape=(8, 10**6 + count, 16)) for count in range(100))
     lines = list(recorded(Written(many), ["program"]))
     assert len("\n".join(lines)) < 1000

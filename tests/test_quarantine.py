@@ -16,27 +16,27 @@ from rich.console import Console
 from tests.command import run
 from tests.fabricated import downgrade, plain_sql
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, stored_trial
-from tsm2_tune import live
+from tsm2_tune.commands.quarantine import tell_quarantined
+from tsm2_tune.console import live
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.quarantining import tell_quarantined
-from tsm2_tune.tuner import job, quarantine
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.quarantine import entries, forgive, hazards, kernel_digest, quarantined, refuted
-from tsm2_tune.tuner.search import Why
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.strategies import exhaustive
-from tsm2_tune.tuner.suggested import candidate_of
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Outcome, TimeLimits, Trial
-from tsm2_tune.tuner.tune import Options
-from tsm2_tune.tuner.worker import AttemptResult
+from tsm2_tune.generator.space.space import SearchSpace
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome, TimeLimits, Trial
+from tsm2_tune.tuner.search import quarantine, session
+from tsm2_tune.tuner.search.candidates import Why
+from tsm2_tune.tuner.search.injected import candidate_of
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.quarantine import entries, forgive, hazards, kernel_digest, quarantined, refuted
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.strategies import exhaustive
+from tsm2_tune.tuner.worker.client import AttemptResult
 
 FIRST, SECOND = SHAPES[:2]
 BAD, GOOD = KERNELS[:2]
@@ -55,8 +55,8 @@ def searched(store: Store, problems: Sequence[Problem], times: Mapping[tuple[str
     ]
     device = Simulated(store, times)
     device.options = Options(**options)
-    events = list(job.run(spaces, device, store, make=exhaustive, families=("tsm2",)))
-    return device.tried, [one for one in events if isinstance(one, job.ProblemEnded)]
+    events = list(session.run(spaces, device, store, make=exhaustive, families=("tsm2",)))
+    return device.tried, [one for one in events if isinstance(one, session.ProblemEnded)]
 
 
 def test_a_kernel_that_faulted_is_left_out_for_the_next_problem(store: Store) -> None:
@@ -149,8 +149,8 @@ def test_a_winner_that_faults_in_the_full_verification_is_left_out(store: Store)
     space = SearchSpace(
         FIRST, PROFILES["h200"], ("tsm2",), [candidate_of(c, FIRST, PROFILES["h200"]) for c in (BAD, GOOD)], (), ()
     )
-    *_, ended = job.run([space], device, store, families=("tsm2",))
-    assert isinstance(ended, job.ProblemEnded)
+    *_, ended = session.run([space], device, store, families=("tsm2",))
+    assert isinstance(ended, session.ProblemEnded)
     assert ended.winner is not None
     assert ended.winner.config == GOOD.text
     tried, _ = searched(store, (SECOND,), BOTH)
@@ -301,6 +301,6 @@ def test_the_line_of_a_problem_says_how_many_were_left_out() -> None:
     text = io.StringIO()
     space: Any = SimpleNamespace(problem=SECOND, kept=range(128))
     with live.Display(Console(file=text, width=200), Options(), 1, Phases()) as shown:
-        shown.show(job.ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
-        shown.show(job.ProblemEnded(SECOND, 2, 2, 0, 0, 0, 0, None, Why.ALL_TRIED, quarantined=3))
+        shown.show(session.ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
+        shown.show(session.ProblemEnded(SECOND, 2, 2, 0, 0, 0, 0, None, Why.ALL_TRIED, quarantined=3))
     assert text.getvalue().endswith("; 3 quarantined)\n")

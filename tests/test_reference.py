@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pytest
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.checks import Exactness
-from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.operands import Filling, Operand, Operands, Values
-from tsm2_tune.tuner.support import LEAST_CHUNK, Support
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.support_kernels import LEAST_CHUNK, Support
+from tsm2_tune.tuner.verify.checks import Exactness
+from tsm2_tune.tuner.verify.operands import Filling, Operand, Operands, Values
 
 SCALE_BITS = 60  # every value that operands are filled with is a multiple of 2 to minus this
 SHAPES = [

@@ -21,10 +21,10 @@ from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import DTYPES, Dtype, Problem
 from tsm2_tune.generator.render import filled, render, support_source
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner import compiler
-from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.nvcc import cuda_toolchain
-from tsm2_tune.tuner.trial import Binary, CompileFailure
+from tsm2_tune.tuner.compile import compiler
+from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure
 
 F32 = Problem(4096, 8, 4096, "f32")
 OPS = ("nn", "ntt", "tn", "ttt")

@@ -16,8 +16,8 @@ from tsm2_tune.html import bounds, charts, comparing, completeness, convergence,
 from tsm2_tune.html.page import page
 from tsm2_tune.html.reading import Contents, TrialRow
 from tsm2_tune.html.tables import Table, columnar, fixed, rounded
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import Cache, Outcome
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.trial import Cache, Outcome
 
 
 @pytest.fixture

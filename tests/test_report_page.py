@@ -24,7 +24,7 @@ from tests.tampering import good_database
 from tsm2_tune.errors import pip_install
 from tsm2_tune.html.page import page
 from tsm2_tune.html.reading import Contents
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 
 @pytest.fixture

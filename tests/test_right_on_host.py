@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import TryKernel
 from tests.mutation.subjects import Subject
 from tests.right_on_host import missing, stored
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.results.trial import Outcome
 
 SUBJECTS = stored()
 

@@ -8,13 +8,13 @@ from itertools import product
 import pytest
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.architecture import TENSOR_FMAS
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import choose
+from tsm2_tune.generator.device.architecture import TENSOR_FMAS
+from tsm2_tune.generator.device.cards import PROFILES, profile_named
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.roofline import Ceilings, Roofline, data_sheet, modelled, roofline
+from tsm2_tune.generator.predict.paper_model import choose
 from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, TF32_DTYPES, Problem
-from tsm2_tune.generator.profiles import PROFILES, profile_named
-from tsm2_tune.generator.roofline import Ceilings, Roofline, data_sheet, modelled, roofline
-from tsm2_tune.tuner.host.limits import host_limits
+from tsm2_tune.tuner.device.host.limits import host_limits
 
 H200 = profile_named("h200")
 SHAPES = ((20480, 16, 20480), (20480, 1, 20480), (10**7, 8, 8), (16, 16, 10**7), (8192, 8192, 8192), (1, 1, 1))

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gemv import GemvConfig
@@ -27,11 +28,10 @@ from tsm2_tune.generator.families.stream_a import (
     StreamAMma16Config,
     StreamAMma16RingConfig,
 )
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import rules_of
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.space import rules_of
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 16, 20480, "f32")

@@ -21,9 +21,9 @@ from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.runtime import elements
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.binaries import compiled_cubins
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 from tsm2_tune.tuner.export.runtime import MODULES, PACKAGE
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 FOLDER = Path(tsm2_tune.runtime.__file__).parent
 TREES = {name: ast.parse((FOLDER / f"{name}.py").read_text()) for name in MODULES}

@@ -9,11 +9,11 @@ import pytest
 
 from tests.command import run
 from tests.fabricated import GPU, configuration, trial, tuning_run
+from tsm2_tune.api.parse import problems_of
+from tsm2_tune.api.selection import selected
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.options import problems_of
-from tsm2_tune.selection import selected
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 PROBLEMS = (
     Problem(20480, 16, 20480, "f32"),

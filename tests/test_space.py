@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gemv import GemvConfig
@@ -21,13 +22,12 @@ from tsm2_tune.generator.families.stream_a import (
     StreamADmmaConfig,
     StreamAFmaConfig,
 )
-from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import has_configurations, looked_at, pruned, rules_of, search_space
-from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
-from tsm2_tune.generator.tunables import declared
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.space import has_configurations, looked_at, pruned, rules_of, search_space
+from tsm2_tune.generator.space.tunables import declared
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 16, 20480, "f32")

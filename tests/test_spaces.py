@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import OWN, search_space
-from tsm2_tune.tuner import spaces as planned
-from tsm2_tune.tuner.target import Target
+from tsm2_tune.generator.space.space import OWN, search_space
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.search import spaces as planned
 
 H200 = PROFILES["h200"]
 TARGET = cast(Target, SimpleNamespace(limits=H200))

@@ -16,17 +16,19 @@ from tests.fabricated import GPU, PROBLEM, configuration, plain_sql, trial, tuni
 from tests.test_claims import C128, C256, dead, elsewhere, take
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import job, schema, spreading
-from tsm2_tune.tuner.claims import Claims
-from tsm2_tune.tuner.events import ProblemEnded
-from tsm2_tune.tuner.owners import STALE_SECONDS
-from tsm2_tune.tuner.past import Again, Claimed
-from tsm2_tune.tuner.patience import Options
-from tsm2_tune.tuner.search import Why
-from tsm2_tune.tuner.spreading import Spread, search_key
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.tune import Tuner
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.runs import problem_order
+from tsm2_tune.tuner.runs.claims import Claims
+from tsm2_tune.tuner.runs.events import ProblemEnded
+from tsm2_tune.tuner.runs.owners import STALE_SECONDS
+from tsm2_tune.tuner.runs.problem_order import Spread, search_key
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.budget import Options
+from tsm2_tune.tuner.search.candidates import Why
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.resume import Again, Claimed
 
 PROBLEMS = tuple(replace(PROBLEM, m=PROBLEM.m + step) for step in range(4))
 
@@ -65,7 +67,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> None:
     def sleep(_: float) -> None:
         raise Waits
 
-    monkeypatch.setattr(spreading, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    monkeypatch.setattr(problem_order, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
 
 
 def test_a_run_on_its_own_takes_problems_in_their_order(runs: list[Claims]) -> None:
@@ -147,8 +149,8 @@ def test_who_has_joined_and_stands_still_is_not_waited_for_without_end(
     one, first, _ = joined(runs)
     with pytest.raises(Waits):
         next(first)
-    later = time.monotonic() + spreading.AWAITED_SECONDS
-    monkeypatch.setattr(spreading.time, "monotonic", lambda: later)
+    later = time.monotonic() + problem_order.AWAITED_SECONDS
+    monkeypatch.setattr(problem_order.time, "monotonic", lambda: later)
     assert list(one) == [0]
 
 
@@ -335,9 +337,9 @@ def test_a_winner_that_another_run_has_found_since_is_told(path: Path, monkeypat
         ended = ProblemEnded(PROBLEM, 1, 1, 0, 0, 0, 5, None, Why.MAX_TRIALS)
         yield ended
         yield replace(ended, new_trials=2)
-        store.add_trial(job.tuning_run(tuner, "2026-01-02T03:04:05+00:00"), trial(500.0, basis=tuner.basis))
+        store.add_trial(session.tuning_run(tuner, "2026-01-02T03:04:05+00:00"), trial(500.0, basis=tuner.basis))
 
-    monkeypatch.setattr(job, "run", run)
+    monkeypatch.setattr(session, "run", run)
     found = tsm2_tune.tune(PROBLEM, device="cpu", db=path, pairs=False)
     assert [(one.new_trials, one.winner) for one in found.ended] == [(3, found.winners[0])]
     assert found.is_complete

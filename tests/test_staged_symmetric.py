@@ -13,8 +13,8 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.staged import StagedDmmaConfig, StagedFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.host.device import HostDevice
 
 pytestmark = pytest.mark.host
 

@@ -24,11 +24,11 @@ from tests.standin_calls import (
     play,
 )
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.standin.build import HEADER, SOURCES, command
-from tsm2_tune.standin.journal import SLOWER
-from tsm2_tune.standin.running import Standing
-from tsm2_tune.tuner.host.toolchain import compiler_command
-from tsm2_tune.tuner.shared_objects import c_texts, shared_object
+from tsm2_tune.interpose.build import HEADER, SOURCES, command
+from tsm2_tune.interpose.journal import SLOWER
+from tsm2_tune.interpose.running import Standing
+from tsm2_tune.tuner.compile.shared_objects import c_texts, shared_object
+from tsm2_tune.tuner.device.host.toolchain import compiler_command
 
 pytestmark = [
     pytest.mark.host,

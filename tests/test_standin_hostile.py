@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from tests.standin_calls import TESTS
-from tsm2_tune import programs
-from tsm2_tune.recording import recorded
-from tsm2_tune.standin.build import standin_path
-from tsm2_tune.standin.journal import CALLED_NONE, HEAD, LINE, MAGIC, NOT_LOADED, written_in
-from tsm2_tune.standin.running import LOADED
+from tsm2_tune.commands import programs
+from tsm2_tune.console.shapes_file import recorded
+from tsm2_tune.interpose.build import standin_path
+from tsm2_tune.interpose.journal import CALLED_NONE, HEAD, LINE, MAGIC, NOT_LOADED, written_in
+from tsm2_tune.interpose.running import LOADED
 
 RECORD = ("record", "--output", "-", "--")
 host = [

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.standin_calls import FLAGS, TESTS, gemm, play
-from tsm2_tune.standin.build import standin_path
-from tsm2_tune.standin.journal import written_in
-from tsm2_tune.standin.running import LOADED, Standing
+from tsm2_tune.interpose.build import standin_path
+from tsm2_tune.interpose.journal import written_in
+from tsm2_tune.interpose.running import LOADED, Standing
 
 pytestmark = [
     pytest.mark.host,
@@ -60,7 +60,7 @@ def test_a_folder_that_is_gone_is_nobodys_loss(fakes: Path, tmp_path: Path) -> N
 HALF_WRITTEN = """
 import ctypes, json, mmap, os, sys
 from tests.cublas_program import play
-from tsm2_tune.standin.journal import HEAD, LINE
+from tsm2_tune.interpose.journal import HEAD, LINE
 driver, cublas = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libcublas.so.13")
 first, second = json.load(sys.stdin)[0]
 play(cublas, driver, [first], [])

@@ -26,8 +26,8 @@ from tests.standin_calls import (
     without_factors,
 )
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN
 from tsm2_tune.tuner.export.library import library_bytes
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
 pytestmark = [
     pytest.mark.host,

@@ -13,9 +13,9 @@ from tests.library_calls import fabricated_library, tried
 from tests.standin_calls import FLAGS, TESTS
 from tests.test_standin_loaded import counted, run
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.standin.build import standin_path
-from tsm2_tune.standin.journal import written_in
-from tsm2_tune.standin.running import Standing
+from tsm2_tune.interpose.build import standin_path
+from tsm2_tune.interpose.journal import written_in
+from tsm2_tune.interpose.running import Standing
 
 pytestmark = [
     pytest.mark.host,

@@ -31,7 +31,7 @@ from tests.lt_calls import (
 from tests.standin_calls import FLAGS, ONE, Played, by_reason, play
 from tests.test_standin_lt import LEFT, MORE, WRONG
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.standin.build import standin_path
+from tsm2_tune.interpose.build import standin_path
 
 PLACES = ("nvidia/cu13/lib", "nvidia/cublas/lib")  # of wheels
 

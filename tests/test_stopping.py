@@ -18,14 +18,14 @@ from tests.command import TUNE, run
 from tests.fabricated import plain_sql
 from tests.on_host import ON_HOST
 from tests.swallowing_command import in_destructor, in_weak_reference
-from tsm2_tune.tuner import stopping
-from tsm2_tune.tuner import worker as workers
-from tsm2_tune.tuner.child import start_child
-from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.repeating import Lost, until_kept
-from tsm2_tune.tuner.stopping import Stopped, held, stoppable
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.worker import AttemptResult, Worker
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.storage.retry import Lost, until_kept
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.runs import signals
+from tsm2_tune.tuner.runs.signals import Stopped, held, stoppable
+from tsm2_tune.tuner.worker import client as workers
+from tsm2_tune.tuner.worker.child_process import start_child
+from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STATUSES = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
@@ -77,7 +77,7 @@ def test_a_second_signal_does_not_disturb_the_end() -> None:
 def test_a_signal_that_a_destructor_swallows_ends_the_run(
     number: int, swallowing: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(signals, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     for _ in range(20):
         deadline, stop = time.monotonic() + 10, None
@@ -96,7 +96,7 @@ def test_a_signal_that_a_destructor_swallows_ends_the_run(
 def test_a_second_ctrl_c_ends_an_end_that_hangs(
     within: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "LAST_SECONDS", 0.1)
+    monkeypatch.setattr(signals, "LAST_SECONDS", 0.1)
     deadline = time.monotonic() + 10
 
     @contextmanager

@@ -16,9 +16,9 @@ from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, measurem
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import schema
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Outcome, Verdict
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome, Verdict
 
 RUN = tuning_run()
 TODAY = ("tsm2", "ism2"), BASIS
@@ -243,7 +243,7 @@ def test_a_run_that_stores_nothing_leaves_no_row(path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_writer_loses_nothing_it_reported(path: Path) -> None:
     script = (
-        "from tests.fabricated import *\nfrom tsm2_tune.tuner.store import Store\n"
+        "from tests.fabricated import *\nfrom tsm2_tune.tuner.results.store import Store\n"
         "from tsm2_tune.generator.families import FAMILIES\n"
         f"with Store.open({str(path)!r}, create=True) as store:\n"
         "    for config in FAMILIES['tsm2'].configurations():\n"

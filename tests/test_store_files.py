@@ -31,9 +31,9 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
 from tsm2_tune.generator.former_names import FORMER_NAMES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import database, migrations
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Final
+from tsm2_tune.tuner.results.storage import database, migrations
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Final
 
 RUN = tuning_run()
 TODAY = ("tsm2", "ism2"), BASIS

@@ -17,7 +17,7 @@ from tests.fabricated import (
 )
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 RUN = tuning_run()
 TODAY = ("tsm2", "ism2"), BASIS

@@ -11,15 +11,15 @@ import tsm2_tune
 from tests.command import run
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.simulated import DEVICE, SHAPES, TARGET, Simulated
-from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.html import trials as page
 from tsm2_tune.html.reading import contents
-from tsm2_tune.tuner import job
-from tsm2_tune.tuner.importing.text import LINES, LINES_OF_2, TIME_OF_3
-from tsm2_tune.tuner.patience import Options
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.strategies import exhaustive
-from tsm2_tune.tuner.suggested import candidate_of
+from tsm2_tune.tuner.results.merge.text import LINES, LINES_OF_2, TIME_OF_3
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.budget import Options
+from tsm2_tune.tuner.search.injected import candidate_of
+from tsm2_tune.tuner.search.strategies import exhaustive
 
 RUN = tuning_run()
 STORED = "SELECT strategy FROM trial"
@@ -39,7 +39,7 @@ def test_a_search_stores_its_strategy_and_what_is_no_search_none(store: Store) -
         kept = [candidate_of(config, problem, TARGET.limits)]
         device = Simulated(store, {(config.text, problem): 100.0})
         device.options = Options(strategy="random")
-        list(job.run([SearchSpace(problem, TARGET.limits, ("tsm2",), kept, (), ())], device, store, make=make))
+        list(session.run([SearchSpace(problem, TARGET.limits, ("tsm2",), kept, (), ())], device, store, make=make))
     found = {row.problem: row.strategy for row in store.best(device=DEVICE)}
     assert found == {SHAPES[0]: "random", SHAPES[1]: None}
     assert plain_sql(Path(store.path), f"{OF_SPACE} ORDER BY id") == [(1, "all tried"), (None, None)]

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
+from tsm2_tune.api.parse import STRATEGIES
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.order import expected_times_us, ordered
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import SearchSpace, search_space
-from tsm2_tune.options import STRATEGIES
-from tsm2_tune.tuner.past import NOTHING_PAST, Claimed, Past
-from tsm2_tune.tuner.search import Search, Why
-from tsm2_tune.tuner.strategies import OPTUNA, OWN, strategy_named
-from tsm2_tune.tuner.strategies.gain import MOST, Gain
-from tsm2_tune.tuner.strategies.model import FIRST, Model
-from tsm2_tune.tuner.strategies.sampled import SAMPLERS
-from tsm2_tune.tuner.strategies.strategy import InOrder, Strategy, Told
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.order import expected_times_us, ordered
+from tsm2_tune.generator.space.space import SearchSpace, search_space
+from tsm2_tune.tuner.search.candidates import Search, Why
+from tsm2_tune.tuner.search.resume import NOTHING_PAST, Claimed, Past
+from tsm2_tune.tuner.search.strategies import OPTUNA, OWN, strategy_named
+from tsm2_tune.tuner.search.strategies.gain import MOST, Gain
+from tsm2_tune.tuner.search.strategies.model import FIRST, Model
+from tsm2_tune.tuner.search.strategies.sampled import SAMPLERS
+from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy, Told
 
 SPACE = search_space(Problem(1000, 8, 8, "f64"), PROFILES["h100"], families=["tsm2", "ism2"])
 Time = Callable[[KernelConfig], float]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tsm2_tune.errors import WorkerError
-from tsm2_tune.tuner.worker import Worker
+from tsm2_tune.tuner.worker.client import Worker
 
 
 def test_support_kernels_that_are_lost_while_a_worker_starts_are_compiled_again(support_path: str) -> None:

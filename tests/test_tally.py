@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from tests.fabricated import PROBLEM, configuration, final, trial, vendor_measurement
+from tsm2_tune.console.eta import Tally, Turn, left_text
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tally import Tally, Turn, left_text
-from tsm2_tune.tuner.events import (
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.runs.events import (
     FinalStored,
     ProblemEnded,
     ProblemStarted,
@@ -23,9 +24,8 @@ from tsm2_tune.tuner.events import (
     TrialStored,
     WinnerVerified,
 )
-from tsm2_tune.tuner.search import Why
-from tsm2_tune.tuner.trial import Cache, Outcome
-from tsm2_tune.tuner.tune import Options
+from tsm2_tune.tuner.search.candidates import Why
+from tsm2_tune.tuner.search.loop import Options
 
 PLAIN = Options()
 

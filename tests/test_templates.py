@@ -16,8 +16,8 @@ from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.headers import header, with_headers
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.tunables import Constants, declared
-from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.generator.space.tunables import Constants, declared
+from tsm2_tune.tuner.compile.compiler import Toolchain
 
 PACKAGE = Path(tsm2_tune.__file__).parent
 TEMPLATES = {path.name: path.read_text() for path in (PACKAGE / "templates").glob("*.cu.jinja")}

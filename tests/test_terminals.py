@@ -21,20 +21,20 @@ from rich.console import Console
 
 from tests.command import run
 from tests.fabricated import GPU, configuration, exported, host_run, trial, tuning_run
-from tsm2_tune import audit_tables, display, reports, trial_tables
 from tsm2_tune.__main__ import main as command
+from tsm2_tune.console import audit_tables, plan_tables, tables, trial_tables
+from tsm2_tune.console.printable import printable
 from tsm2_tune.generator.families.ladder import STEPS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.printable import printable
 from tsm2_tune.tuner.export import FORMATS
 from tsm2_tune.tuner.export.tables import csv_cell
-from tsm2_tune.tuner.ladder import Rung
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.search.ladder import Rung
 
 WIDTHS = range(20, 201)
-PRINT_TABLE = display.print_table  # which tests replace, to keep what is printed
+PRINT_TABLE = tables.print_table  # which tests replace, to keep what is printed
 OBEYED = "\x1b[31m\x07\x08\r\x00\x7f\x9b2J\x85\u202etxt.exe\u2066\u200f\u2028\u200b\u061c\U000e0041"
 DEVICE = "GPU™ 128é 日本"  # a name that a file may have: it is printable
 NAME = f"{DEVICE} {OBEYED}"
@@ -83,7 +83,7 @@ def tables_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[Printed]
     def keep(_: Console, heads: Any, cells: Any, right: Any = (), **named: Any) -> None:
         found.append(Printed(heads, cells, right))
 
-    for module in (audit_tables, display, reports, trial_tables):
+    for module in (audit_tables, tables, plan_tables, trial_tables):
         monkeypatch.setattr(module, "print_table", keep)
     result = run(*arguments)
     assert result.exit_code == 0, result.output
@@ -135,9 +135,9 @@ def test_the_ladder_is_whole_at_every_width(database: Path, monkeypatch: pytest.
     with Store.open(database, create=False) as store:
         rungs = [Rung(step, 3, store.trial(1), 1.28, 128.4) for step in STEPS.values()]
     monkeypatch.setattr(
-        reports, "print_table", lambda _, heads, cells, right: found.append(Printed(heads, cells, right))
+        plan_tables, "print_table", lambda _, heads, cells, right: found.append(Printed(heads, cells, right))
     )
-    reports.print_ladder(Problem(1024, 1024, 1024, "f32"), GPU, rungs, Console(file=io.StringIO()))
+    plan_tables.print_ladder(Problem(1024, 1024, 1024, "f32"), GPU, rungs, Console(file=io.StringIO()))
     assert_whole(found[0])
 
 
@@ -145,7 +145,7 @@ def test_the_ladder_is_whole_at_every_width(database: Path, monkeypatch: pytest.
 def test_findings_are_wrapped_between_words(width: int) -> None:
     text = "note     CUDA driver: none; in a container pass the GPU on, such as by --gpus all, or see the page"
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
-    display.print_hanging(console, text, 9)
+    tables.print_hanging(console, text, 9)
     assert isinstance(console.file, io.StringIO)
     first, *rest = console.file.getvalue().splitlines()
     assert " ".join([first, *map(str.strip, rest)]) == text
@@ -168,7 +168,7 @@ def winners(tmp_path: Path) -> tuple[BestRow, ...]:
 @pytest.mark.parametrize(("width", "heads"), [(80, HEADS_80), (100, HEADS_100), (120, HEADS_100)])
 def test_best_fits_the_terminal(width: int, heads: str, winners: tuple[BestRow, ...]) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
-    display.winners_table(winners, console)
+    tables.winners_table(winners, console)
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= width
@@ -199,7 +199,7 @@ def test_a_winner_is_one_line(winners: tuple[BestRow, ...]) -> None:
 
 def test_slower_than_cublas_is_coloured(winners: tuple[BestRow, ...]) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=200)
-    display.winners_table(winners, console)
+    tables.winners_table(winners, console)
     assert isinstance(console.file, io.StringIO)
     yellow = [line for line in console.file.getvalue().splitlines() if "\x1b[33m" in line]
     assert len(yellow) == 1
@@ -377,13 +377,13 @@ def test_what_takes_long_says_what_it_does_on_a_terminal_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with display.waiting("reading results.db"):
+    with tables.waiting("reading results.db"):
         pass
     assert tuple(capsys.readouterr()) == ("", "")
     shown = io.StringIO()
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr(display, "console", lambda stderr: Console(file=shown, force_terminal=True, width=80))
-    with display.waiting(f"reading {OBEYED}"):
+    monkeypatch.setattr(tables, "console", lambda stderr: Console(file=shown, force_terminal=True, width=80))
+    with tables.waiting(f"reading {OBEYED}"):
         pass
     assert "- reading [31m2Jtxt.exe" in re.sub("\x1b\\[[0-9]*m", "", shown.getvalue())
     assert shown.getvalue().isascii()

@@ -9,9 +9,9 @@ import pytest
 from tests.command import TUNE, run
 from tests.fabricated import BASIS, GPU, PROBLEM, downgrade, plain_sql, trial, tuning_run
 from tests.on_host import has_compiler
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Outcome, TimeLimits
-from tsm2_tune.tuner.worker import AttemptResult, Worker
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
+from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 
 RUN = tuning_run()
 LATE = {"outcome": Outcome.TIMED_OUT, "verdict": None, "measurement": None, "resources": None}

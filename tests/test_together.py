@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from tests.fabricated import PROBLEM, trial, tuning_run
+from tsm2_tune.console.progress import Progress
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.progress import Progress
-from tsm2_tune.tuner.events import (
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.runs.events import (
     Crossed,
     Event,
     FleetStarted,
@@ -25,10 +26,9 @@ from tsm2_tune.tuner.events import (
     RunStarted,
     TrialStored,
 )
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.search import Why
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.tune import Options
+from tsm2_tune.tuner.search.candidates import Why
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.stopwatch import Phases
 
 OTHER = Problem(64, 2, 64, "f32")
 A, B = "GPU 0", "GPU 1"
@@ -62,7 +62,7 @@ def shown(*events: Event, terminal: bool = False) -> list[str]:
 @pytest.fixture(autouse=True)
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no load of this machine be told."""
-    monkeypatch.setattr("tsm2_tune.progress.load_text", lambda: "")
+    monkeypatch.setattr("tsm2_tune.console.progress.load_text", lambda: "")
 
 
 def test_each_run_has_its_name() -> None:

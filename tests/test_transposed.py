@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.transposed import transposed
-from tsm2_tune.tuner.spaces import spaces
-from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.search.spaces import spaces
 
 
 @pytest.mark.parametrize(

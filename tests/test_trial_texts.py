@@ -28,10 +28,10 @@ from tests.test_importing import TODAY, facts
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.importing import reading
-from tsm2_tune.tuner.importing.text import LINES
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Cache, LoadedResources, Verdict
+from tsm2_tune.tuner.results.merge import reading
+from tsm2_tune.tuner.results.merge.text import LINES
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Verdict
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 

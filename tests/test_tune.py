@@ -10,24 +10,24 @@ from dataclasses import replace
 import pytest
 
 from tests.fabricated import measurement
-from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.console.heartbeat import PHASES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Tsm2Config
-from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import INDEX_BITS, index_defines
-from tsm2_tune.liveness import PHASES
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.events import FinalFailure
-from tsm2_tune.tuner.past import NOTHING_PAST, Contender
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.strategies.strategy import InOrder, Told
-from tsm2_tune.tuner.target import find_target
-from tsm2_tune.tuner.trial import Outcome, Verdict
-from tsm2_tune.tuner.tune import Options, Tuner
-from tsm2_tune.tuner.worker import Attempt, AttemptResult
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.target import find_target
+from tsm2_tune.tuner.results.trial import Outcome, Verdict
+from tsm2_tune.tuner.runs.events import FinalFailure
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.resume import NOTHING_PAST, Contender
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.strategies.strategy import InOrder, Told
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult
 
 pytestmark = pytest.mark.host
 
@@ -58,7 +58,7 @@ def test_a_spent_budget_leaves_the_least_trials(tuner: Tuner) -> None:
 
 def test_trials_take_all_of_the_time_of_a_search(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a budget lasts as long in one run as in several: waiting for compilers and storing count in both."""
-    monkeypatch.setattr("tsm2_tune.tuner.tune.wait", lambda futures: time.sleep(0.3))
+    monkeypatch.setattr("tsm2_tune.tuner.search.loop.wait", lambda futures: time.sleep(0.3))
     _ = tuner.ceilings
     configs = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2)]
     candidates = [

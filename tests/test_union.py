@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tsm2_tune.tuner import stamps
-from tsm2_tune.tuner.basis import superseded_basis
-from tsm2_tune.tuner.importing.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, part_of, union
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.results import stamps
+from tsm2_tune.tuner.results.fingerprint import superseded_basis
+from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, part_of, union
+from tsm2_tune.tuner.results.trial import Outcome
 
 OUTCOMES = (Outcome.OK, Outcome.OK, Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT, Outcome.CRASHED)
 TRIPLES = int(os.environ.get("TRIPLES", "1000"))

@@ -15,22 +15,22 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import DTYPES, PLUS_TIMES, Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.checks import checks_of
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.device import Device, KernelFault
-from tsm2_tune.tuner.host.device import HostDevice
-from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.requests import AttemptResult, Rematch, Rematched
-from tsm2_tune.tuner.serving import _Bench
-from tsm2_tune.tuner.support import Support
-from tsm2_tune.tuner.trial import Cache, Outcome
-from tsm2_tune.tuner.vendor import libraries
-from tsm2_tune.tuner.vendor.beside import Vendor, beside
-from tsm2_tune.tuner.vendor.beside import libraries as libraries_of
-from tsm2_tune.tuner.vendor.libraries import CUBLAS, CUBLASLT, CublasError, check, library, version_text
-from tsm2_tune.tuner.vendor.routines import Routine, fastest_first, routines_of_cublas, verdict_on
-from tsm2_tune.tuner.verify import prepare
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.interface import Device, KernelFault
+from tsm2_tune.tuner.device.support_kernels import Support
+from tsm2_tune.tuner.measure.vendor import libraries
+from tsm2_tune.tuner.measure.vendor.beside import Vendor, beside
+from tsm2_tune.tuner.measure.vendor.beside import libraries as libraries_of
+from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS, CUBLASLT, CublasError, check, library, version_text
+from tsm2_tune.tuner.measure.vendor.routines import Routine, fastest_first, routines_of_cublas, verdict_on
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.verify.checks import checks_of
+from tsm2_tune.tuner.verify.operands import Operands
+from tsm2_tune.tuner.verify.verification import prepare
+from tsm2_tune.tuner.worker.protocol import AttemptResult, Rematch, Rematched
+from tsm2_tune.tuner.worker.server import _Bench
 
 REAL_OPS = ("nn", "tn", "nt", "tt", "ttt", "nnt", "ntt", "tx", "nxt", "nx", "txt")
 COMPLEX_OPS = ("nn", "cn", "nc", "cc", "ct", "jnt", "tjt", "nnt", "cx", "jxt", "tx", "nxt")
@@ -260,7 +260,7 @@ def test_a_routine_that_declines_in_the_rounds_leaves_them_to_ours(
 
         return start
 
-    monkeypatch.setattr("tsm2_tune.tuner.vendor.cublas.Cublas.launch", declining)
+    monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublas.Cublas.launch", declining)
     found = rematch()
     assert (len(found.measurements[0]), found.vendor) == (1, ())
     assert found.vendor_trouble == "cublasSgemm answers 13 (execution failed)"
@@ -303,6 +303,6 @@ def test_the_device_is_asked_for_its_libraries(monkeypatch: pytest.MonkeyPatch, 
     def missing(name: str) -> Any:
         raise ToolMissing("libcublas not found: looked everywhere")
 
-    monkeypatch.setattr("tsm2_tune.tuner.vendor.cublas.library", missing)
+    monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublas.library", missing)
     found = libraries_of(host)
     assert (found.versions, found.trouble) == ((), "libcublas not found: looked everywhere")

@@ -25,22 +25,22 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.test_finals import RUN, TARGET, A, B, C, Replay, tried
-from tsm2_tune.display import console
+from tsm2_tune.console.live import Display
+from tsm2_tune.console.tables import console
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.live import Display
-from tsm2_tune.tuner import job
-from tsm2_tune.tuner.events import ProblemEvent
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.requests import AttemptResult, Rematch, Rematched
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.strategies import exhaustive
-from tsm2_tune.tuner.trial import Cache, DeviceIdentity, Outcome, VendorMeasurement
-from tsm2_tune.tuner.tune import Options
-from tsm2_tune.tuner.vendor.beside import Libraries
+from tsm2_tune.generator.space.space import SearchSpace
+from tsm2_tune.tuner.measure.vendor.beside import Libraries
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, Outcome, VendorMeasurement
+from tsm2_tune.tuner.runs.events import ProblemEvent
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.strategies import exhaustive
+from tsm2_tune.tuner.worker.protocol import AttemptResult, Rematch, Rematched
 
 TODAY = ("tsm2", "ism2"), BASIS
 VERSIONS = (("cuBLAS", 130100), ("cuBLASLt", 130100))
@@ -95,7 +95,7 @@ class WithVendor(Replay):
 
 def turn(store: Store, tuner: Replay) -> list[ProblemEvent]:
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    return list(job.run([space], tuner, store, make=exhaustive, families=("tsm2",)))
+    return list(session.run([space], tuner, store, make=exhaustive, families=("tsm2",)))
 
 
 def measured(store: Store, tuner: WithVendor) -> list[bool]:
@@ -140,7 +140,7 @@ def test_what_was_measured_without_the_vendor_is_measured_with_it(store: Store) 
 
 
 def left_out(events: list[ProblemEvent]) -> list[tuple[Problem | None, str]]:
-    return [(event.problem, event.detail) for event in events if isinstance(event, job.VendorLeftOut)]
+    return [(event.problem, event.detail) for event in events if isinstance(event, session.VendorLeftOut)]
 
 
 @pytest.mark.parametrize("times", [{A: 100}, {A: 100, B: 101}])
@@ -165,8 +165,8 @@ def test_a_vendor_that_crashes_does_not_fail_the_final(store: Store) -> None:
     events = turn(store, tuner)
     assert tuner.asked == [True, False]
     assert left_out(events) == [(PROBLEM, "the worker died during the vendor's routines (SIGSEGV)")]
-    assert [type(event) for event in events if isinstance(event, job.FinalStored | job.FinalFailure)] == [
-        job.FinalStored
+    assert [type(event) for event in events if isinstance(event, session.FinalStored | session.FinalFailure)] == [
+        session.FinalStored
     ]
 
 
@@ -242,7 +242,9 @@ def test_the_last_final_tells_driver_library_and_version(store: Store) -> None:
 
 def test_a_turn_begins_with_what_the_vendor_took_in_the_newest_final_where_it_was_right(store: Store) -> None:
     def known_us() -> float | None:
-        return next(event.vendor_us for event in turn(store, Replay(store)) if isinstance(event, job.ProblemStarted))
+        return next(
+            event.vendor_us for event in turn(store, Replay(store)) if isinstance(event, session.ProblemStarted)
+        )
 
     assert known_us() is None
     stored(store, GEMM, LT)
@@ -342,7 +344,7 @@ def test_an_altered_table_of_the_vendor_is_refused(path: Path, change: str) -> N
 def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with Display(console(), Options(), 2, Phases()) as shown:
         for problem, detail in ((None, "libcublas not found"), (PROBLEM, "no such\nproduct"), (None, "again")):
-            shown.show(job.VendorLeftOut(problem, detail))
+            shown.show(session.VendorLeftOut(problem, detail))
     assert capsys.readouterr().out.splitlines() == [
         "cuBLAS not measured: libcublas not found, or leave it out with --no-vendor",
         f"{PROBLEM.text}: cuBLAS not measured: no such",
@@ -353,7 +355,7 @@ def test_the_winners_line_says_it(store: Store, capsys: pytest.CaptureFixture[st
     tried(store, {A: 100})
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
     with Display(console(), Options(), 1, Phases()) as shown:
-        for event in job.run([space], WithVendor(store), store, make=exhaustive, families=("tsm2",)):
+        for event in session.run([space], WithVendor(store), store, make=exhaustive, families=("tsm2",)):
             shown.show(event)
     assert "0.90 x cuBLAS" in capsys.readouterr().out
 

@@ -18,10 +18,10 @@ from tests.fabricated import (
 )
 from tests.test_finals import RUN
 from tests.test_vendor_finals import stored
-from tsm2_tune.display import console, winners_table
+from tsm2_tune.console.tables import console, winners_table
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
 
 C128, C256 = configuration(128), configuration(256)
 GEMM, LT = vendor_measurement(480), vendor_measurement(470, "cublasLtMatmul #3")

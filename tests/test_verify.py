@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tsm2_tune.generator.problem import DTYPES, Dtype, Problem
-from tsm2_tune.tuner.checks import Exactness, Magnitude, every_check, exactness
+from tsm2_tune.tuner.verify.checks import Exactness, Magnitude, every_check, exactness
 
 LARGEST_INTEGER = 2  # that operands are filled with
 

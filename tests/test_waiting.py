@@ -12,15 +12,15 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pytest
 
-from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.tuner import compiling
-from tsm2_tune.tuner.past import NOTHING_PAST
-from tsm2_tune.tuner.search import Search
-from tsm2_tune.tuner.strategies import expectation
-from tsm2_tune.tuner.strategies.model import FAR_BEHIND, Model
-from tsm2_tune.tuner.strategies.strategy import Told
-from tsm2_tune.tuner.tune import least_ahead
-from tsm2_tune.tuner.waiting import Pending
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.tuner.compile import pool
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.compile_queue import Pending
+from tsm2_tune.tuner.search.loop import least_ahead
+from tsm2_tune.tuner.search.resume import NOTHING_PAST
+from tsm2_tune.tuner.search.strategies import expectation
+from tsm2_tune.tuner.search.strategies.model import FAR_BEHIND, Model
+from tsm2_tune.tuner.search.strategies.strategy import Told
 
 
 class Named(NamedTuple):
@@ -166,6 +166,6 @@ def test_every_candidate_has_its_turn() -> None:
 
 
 def test_runs_that_share_a_machine_leave_each_other_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling.os, "sched_getaffinity", lambda _: range(16), raising=False)
+    monkeypatch.setattr(pool.os, "sched_getaffinity", lambda _: range(16), raising=False)
     assert (least_ahead(1, None), least_ahead(1, 6), least_ahead(2, None), least_ahead(4, None)) == (17, 17, 9, 5)
     assert [2 * least_ahead(2, most) for most in (1000, 12, 3)] == [18, 6, 2]

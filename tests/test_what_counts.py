@@ -24,8 +24,8 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.test_importing import facts
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import LoadedResources
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import LoadedResources
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 RUN, FAST, LEAN, THIRD = tuning_run(), configuration(128), configuration(256), configuration(512)
@@ -86,7 +86,7 @@ ROUND_TRIP = """
 import sys
 from tests import fabricated as made
 import tsm2_tune
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 run, config = made.tuning_run(), made.configuration()
 with Store.open("first.db", create=True) as store:
     store.add_trial(run, made.trial(500, config))

@@ -14,11 +14,11 @@ import pytest
 from tests.command import run
 from tests.fabricated import trial, tuning_run
 from tsm2_tune.cli import EXAMPLES, main
-from tsm2_tune.command_options import Seconds
+from tsm2_tune.commands.errors import Option
+from tsm2_tune.commands.options import Seconds
 from tsm2_tune.errors import pip_install
-from tsm2_tune.tuner import cuda
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.usage import Option
+from tsm2_tune.tuner.device import cuda
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 

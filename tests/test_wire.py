@@ -9,9 +9,9 @@ import pytest
 
 import tsm2_tune
 from tsm2_tune.errors import StoreError, TuneError
-from tsm2_tune.tuner.events import Event, ProblemStarted
-from tsm2_tune.tuner.repeating import Lost
-from tsm2_tune.tuner.wire import Began, Ended, Heard, Malformed, read, written
+from tsm2_tune.tuner.results.storage.retry import Lost
+from tsm2_tune.tuner.runs.events import Event, ProblemStarted
+from tsm2_tune.tuner.runs.json_codec import Began, Ended, Heard, Malformed, read, written
 
 ODD: tuple[Any, ...] = (None, -1, 10**400, 0.5, float("nan"), "", "x", [], {}, {"is": "Run"}, [[]], True)
 

@@ -10,9 +10,9 @@ import pytest
 
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export import within
-from tsm2_tune.tuner.export.fitting import launches
-from tsm2_tune.tuner.export.within import Costs, bought, fewest
+from tsm2_tune.tuner.export.kernel_sets import within
+from tsm2_tune.tuner.export.kernel_sets.within import Costs, bought, fewest
+from tsm2_tune.tuner.export.scale_launch import launches
 
 SHAPES = [Problem(1000 * number, 8, 1000, "f32") for number in range(1, 9)]
 

@@ -16,10 +16,10 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import SPLITS, WIDE_SPLITS
-from tsm2_tune.tuner.export.measuring import Bench, Narrowed, Search
-from tsm2_tune.tuner.export.pairs import Selected, Tuned
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.tune import Options
+from tsm2_tune.tuner.export.kernel_sets.measured_pairs import Bench, Narrowed, Search
+from tsm2_tune.tuner.export.kernel_sets.pairs import Selected, Tuned
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.search.loop import Options
 
 
 def searched(

@@ -10,9 +10,9 @@ import pytest
 
 from tests.fabricated import configuration, trial, tuning_run
 from tests.standin_calls import TESTS
-from tsm2_tune.standin.build import LEFT
-from tsm2_tune.tuner.cuda import cuda_device_count
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.interpose.build import LEFT
+from tsm2_tune.tuner.device.cuda import cuda_device_count
+from tsm2_tune.tuner.results.store import Store
 
 pytestmark = [
     pytest.mark.host,

@@ -22,11 +22,11 @@ from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import worker as worker_module
-from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.trial import CompileFailure, Outcome
-from tsm2_tune.tuner.worker import Attempt, AttemptResult, Rematch, Worker, WorkerError
+from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.results.trial import CompileFailure, Outcome
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.worker import client as worker_module
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Rematch, Worker, WorkerError
 
 pytestmark = pytest.mark.host
 
@@ -265,7 +265,7 @@ def test_the_worker_does_not_run_the_script_that_asks_for_it(by: str, support_pa
     script = tmp_path / "script.py"
     script.write_text(
         "print('runs')\n"
-        "from tsm2_tune.tuner.worker import Worker\n"
+        "from tsm2_tune.tuner.worker.client import Worker\n"
         f"worker = Worker('cpu', lambda: {support_path!r}, limit_seconds=30)\n"
         "print(worker.ceilings().copy_gbytes_per_s > 0)\n"
         "worker.close()\n"

@@ -22,7 +22,7 @@ import pytest
 from tests.fabricated import handmade, trial, tuning_run
 from tests.torch_results import counted, same
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.trial import Trial, TuningRun
+from tsm2_tune.tuner.results.trial import Trial, TuningRun
 
 REAL, COMPLEX = ("f32", "f64", "bf16", "f16"), ("c64", "c128")
 HANDMADE_OPS = {

@@ -26,7 +26,7 @@ from tests.torch_results import about, counted, same
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
 
 def module_of_gpu(path: Path, *, launcher: bool = False) -> None:

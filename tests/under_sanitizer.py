@@ -13,20 +13,20 @@ import click
 from benchmarks.versus_cublas import part_of
 from tests.cases import CASES, GENERAL
 from tests.conftest import compiled
+from tsm2_tune.api.parse import family_names
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
-from tsm2_tune.options import family_names
-from tsm2_tune.tuner.checks import every_check
-from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.loaded import Entry, LoadedKernel
-from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.support import Support
-from tsm2_tune.tuner.target import Target, find_target
-from tsm2_tune.tuner.trial import Verdict
-from tsm2_tune.tuner.verify import verify
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.device.cuda import CudaDevice
+from tsm2_tune.tuner.device.support_kernels import Support
+from tsm2_tune.tuner.device.target import Target, find_target
+from tsm2_tune.tuner.results.trial import Verdict
+from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
+from tsm2_tune.tuner.verify.checks import every_check
+from tsm2_tune.tuner.verify.operands import Operands
+from tsm2_tune.tuner.verify.verification import verify
 
 SHAPES = ((97, 13, 259), (641, 7, 131))
 

@@ -16,20 +16,26 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers take it for true; typing takes longer to import than all of this
 
 if TYPE_CHECKING:
-    from tsm2_tune.api.confirming import confirm
-    from tsm2_tune.api.importing import import_trials
-    from tsm2_tune.api.planning import plan_space, problems
+    from tsm2_tune.api.confirm import confirm
+    from tsm2_tune.api.import_trials import import_trials
+    from tsm2_tune.api.plan import plan_space, problems
     from tsm2_tune.api.report import report
     from tsm2_tune.api.results import Exported, best, export
-    from tsm2_tune.api.tuning import TuningResult, tune
+    from tsm2_tune.api.tune import TuningResult, tune
     from tsm2_tune.errors import DeviceError, InputError, StoreError, ToolMissing, TuneError, WorkerError
-    from tsm2_tune.generator.candidate import Candidate
     from tsm2_tune.generator.config import KernelConfig
-    from tsm2_tune.generator.limits import DeviceLimits
+    from tsm2_tune.generator.device.limits import DeviceLimits
     from tsm2_tune.generator.problem import Problem
-    from tsm2_tune.generator.rules import Rule
-    from tsm2_tune.generator.space import SearchSpace
-    from tsm2_tune.tuner.events import (
+    from tsm2_tune.generator.space.candidate import Candidate
+    from tsm2_tune.generator.space.rules import Rule
+    from tsm2_tune.generator.space.space import SearchSpace
+    from tsm2_tune.tuner.device.target import Target
+    from tsm2_tune.tuner.export.kernel_sets.fewest import ChoiceStarted, ExportEvent, KernelsChosen
+    from tsm2_tune.tuner.export.kernel_sets.measured_pairs import Narrowed
+    from tsm2_tune.tuner.results.merge.merging import Imported
+    from tsm2_tune.tuner.results.records import BestRow
+    from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, Final, Measurement, Outcome, Trial, Verdict
+    from tsm2_tune.tuner.runs.events import (
         Confirmed,
         Crossed,
         Event,
@@ -48,40 +54,34 @@ if TYPE_CHECKING:
         VendorLeftOut,
         WinnerVerified,
     )
-    from tsm2_tune.tuner.export.fewest import ChoiceStarted, ExportEvent, KernelsChosen
-    from tsm2_tune.tuner.export.measuring import Narrowed
-    from tsm2_tune.tuner.importing.merging import Imported
-    from tsm2_tune.tuner.stored import BestRow
-    from tsm2_tune.tuner.target import Target
-    from tsm2_tune.tuner.trial import Cache, DeviceIdentity, Final, Measurement, Outcome, Trial, Verdict
 
     __version__: str
 
 _HOMES = {
-    "api.confirming": ("confirm",),
-    "api.importing": ("import_trials",),
-    "api.planning": ("plan_space", "problems"),
+    "api.confirm": ("confirm",),
+    "api.import_trials": ("import_trials",),
+    "api.plan": ("plan_space", "problems"),
     "api.report": ("report",),
     "api.results": ("Exported", "best", "export"),
-    "api.tuning": ("TuningResult", "tune"),
+    "api.tune": ("TuningResult", "tune"),
     "errors": ("DeviceError", "InputError", "StoreError", "ToolMissing", "TuneError", "WorkerError"),
     "generator.config": ("KernelConfig",),
-    "generator.limits": ("DeviceLimits",),
+    "generator.device.limits": ("DeviceLimits",),
     "generator.problem": ("Problem",),
-    "generator.candidate": ("Candidate",),
-    "generator.rules": ("Rule",),
-    "generator.space": ("SearchSpace",),
-    "tuner.events": (
+    "generator.space.candidate": ("Candidate",),
+    "generator.space.rules": ("Rule",),
+    "generator.space.space": ("SearchSpace",),
+    "tuner.runs.events": (
         "Confirmed", "Crossed", "Event", "FinalFailure", "FinalStored", "FleetStarted", "Noted", "OfRun",
         "PairsStarted", "ProblemEnded", "ProblemStarted", "RunEnded", "RunStarted", "TrialInterrupted", "TrialStored",
         "VendorLeftOut", "WinnerVerified",
     ),
-    "tuner.export.fewest": ("ChoiceStarted", "ExportEvent", "KernelsChosen"),
-    "tuner.export.measuring": ("Narrowed",),
-    "tuner.importing.merging": ("Imported",),
-    "tuner.stored": ("BestRow",),
-    "tuner.target": ("Target",),
-    "tuner.trial": ("Cache", "DeviceIdentity", "Final", "Measurement", "Outcome", "Trial", "Verdict"),
+    "tuner.export.kernel_sets.fewest": ("ChoiceStarted", "ExportEvent", "KernelsChosen"),
+    "tuner.export.kernel_sets.measured_pairs": ("Narrowed",),
+    "tuner.results.merge.merging": ("Imported",),
+    "tuner.results.records": ("BestRow",),
+    "tuner.device.target": ("Target",),
+    "tuner.results.trial": ("Cache", "DeviceIdentity", "Final", "Measurement", "Outcome", "Trial", "Verdict"),
 }  # fmt: skip
 _HOME = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
 

@@ -14,31 +14,31 @@ import click
 from click.shell_completion import CompletionItem
 
 import tsm2_tune
-from tsm2_tune.usage import Group, is_shape, option
+from tsm2_tune.commands.errors import Group, is_shape, option
 
 # name -> its module, in which a function has that name, or that with _ behind; and the first line of its help.
 COMMANDS = {
-    "tune": ("tune_command", "Find the fastest kernel for each shape"),
-    "best": ("listing", "Show the fastest kernel of each problem"),
-    "show": ("listing", "Show one trial, or list all trials"),
-    "export": ("exporting", "Write the winners as a module, library or table"),
-    "report": ("reporting", "Write a page with charts and tables"),
-    "predict": ("predicting", "Predict the gain over cuBLAS, without a GPU"),
-    "compare": ("comparing", "Time kernels against cuBLAS without tuning"),
+    "tune": ("tune", "Find the fastest kernel for each shape"),
+    "best": ("results", "Show the fastest kernel of each problem"),
+    "show": ("results", "Show one trial, or list all trials"),
+    "export": ("export", "Write the winners as a module, library or table"),
+    "report": ("report", "Write a page with charts and tables"),
+    "predict": ("predict", "Predict the gain over cuBLAS, without a GPU"),
+    "compare": ("compare", "Time kernels against cuBLAS without tuning"),
     "run": ("programs", "Run a program with tuned kernels for cuBLAS calls"),
     "record": ("programs", "List the cuBLAS products of a program"),
-    "confirm": ("confirming", "Time stored winners again on this device"),
+    "confirm": ("confirm", "Time stored winners again on this device"),
     "doctor": ("doctor", "Check this machine and explain how to fix it"),
-    "devices": ("planning", "List the devices here and the bundled cards"),
-    "space": ("planning", "Count configurations, and what each rule drops"),
-    "model": ("planning", "Show what bounds each problem, and its least time"),
-    "source": ("planning", "Print the CUDA source of a kernel"),
-    "ladder": ("laddering", "Show what each step of a six-step GEMM buys"),
-    "import": ("importing", "Add trials from another database or file"),
-    "db": ("databases", "Check, merge, clean or migrate a database"),
-    "cache": ("caching", "Show or clear the cache of compiled kernels"),
-    "forget": ("trials", "Remove trials, so that they are tried anew"),
-    "quarantine": ("quarantining", "List or forgive kernels that hung or faulted"),
+    "devices": ("plan", "List the devices here and the bundled cards"),
+    "space": ("plan", "Count configurations, and what each rule drops"),
+    "model": ("plan", "Show what bounds each problem, and its least time"),
+    "source": ("plan", "Print the CUDA source of a kernel"),
+    "ladder": ("ladder", "Show what each step of a six-step GEMM buys"),
+    "import": ("import_trials", "Add trials from another database or file"),
+    "db": ("db", "Check, merge, clean or migrate a database"),
+    "cache": ("cache", "Show or clear the cache of compiled kernels"),
+    "forget": ("forget", "Remove trials, so that they are tried anew"),
+    "quarantine": ("quarantine", "List or forgive kernels that hung or faulted"),
 }
 DEFAULT = "tune"  # the command of a line that begins with an option or a shape
 EXAMPLES = """\
@@ -57,7 +57,7 @@ class Commands(UserDict[str, click.Command]):
 
     def __getitem__(self, name: str) -> click.Command:
         if name in COMMANDS and name not in self.data:
-            module = import_module(f"tsm2_tune.{COMMANDS[name][0]}")
+            module = import_module(f"tsm2_tune.commands.{COMMANDS[name][0]}")
             self.data[name] = getattr(module, name, None) or getattr(module, f"{name}_")
         return self.data[name]
 

@@ -20,7 +20,7 @@ from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export import export
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.store import Store
 
 GPU_NAME = "NVIDIA H200"
 M, N, K = 10000, 8, 20000

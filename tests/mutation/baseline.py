@@ -15,14 +15,14 @@ from tests.mutation.subjects import Subject, text_of
 from tsm2_tune.generator.probes import edge_problems, products_of
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import index_defines
-from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, Extent, calls_for, full_verification
-from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.requests import Call, FullVerification, Run
-from tsm2_tune.tuner.target import HOST
-from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
-from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
+from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.device.target import HOST
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
+from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.verify.call_plan import EMULATED, ON_GPU, Extent, calls_for, full_verification
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
+from tsm2_tune.tuner.worker.protocol import Call, FullVerification, Run
 
 COMPILE_LIMIT_SECONDS = 120.0
 SHORT = replace(

@@ -23,11 +23,11 @@ from tests.mutation.sample import Mutant, chosen
 from tests.mutation.subjects import subjects
 from tests.mutation.trial import Bench, Judged, MachineFailed, Result
 from tests.quick import quick_toolchain
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.render import support_source
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.host.toolchain import host_toolchain, watching
-from tsm2_tune.usage import Command
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.host.toolchain import host_toolchain, watching
 
 REPORT_SECONDS = 5.0  # before the end of the time that was given
 PROGRESS_SECONDS = 60.0

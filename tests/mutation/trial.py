@@ -30,12 +30,12 @@ from tests.mutation.sample import Mutant
 from tests.mutation.subjects import text_of
 from tests.mutation.unseen import refused, unseen
 from tsm2_tune.generator.source import INDEX_BITS
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.full_calls import Extent
-from tsm2_tune.tuner.requests import Call
-from tsm2_tune.tuner.target import HOST
-from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
-from tsm2_tune.tuner.worker import AttemptResult, Worker
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.target import HOST
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
+from tsm2_tune.tuner.verify.call_plan import Extent
+from tsm2_tune.tuner.worker.client import AttemptResult, Worker
+from tsm2_tune.tuner.worker.protocol import Call
 
 # Operators whose mutants the host may compile to the same code though a GPU does not.
 FOR_A_GPU = ("barrier", "copy", "fence")

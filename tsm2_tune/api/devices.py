@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tsm2_tune.api.parse import device_name
 from tsm2_tune.errors import DeviceError, InputError
-from tsm2_tune.options import device_name
-from tsm2_tune.tuner.target import HOST, Target, check_spec, default_spec, find_target
+from tsm2_tune.tuner.device.target import HOST, Target, check_spec, default_spec, find_target
 
 ALL = "all"
 OneDevice = int | str | Target
@@ -53,7 +53,7 @@ def _items(one: OneDevice) -> list[str | Target]:
 
 
 def _all() -> list[str]:
-    from tsm2_tune.tuner.cuda import cuda_device_count
+    from tsm2_tune.tuner.device.cuda import cuda_device_count
 
     count = cuda_device_count()
     if count == 0:

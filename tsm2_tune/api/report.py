@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
 
+from tsm2_tune.api.parse import DEFAULT_DATABASE, ElementTypes, Products, Texts, file_name
 from tsm2_tune.api.results import Exported
+from tsm2_tune.api.selection import Selection, selected
 from tsm2_tune.errors import InputError, ToolMissing, pip_install
-from tsm2_tune.generator.plain import plain_text
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.options import DEFAULT_DATABASE, ElementTypes, Products, Texts, file_name
-from tsm2_tune.selection import Selection, selected
-from tsm2_tune.tuner.addresses import tune_first
-from tsm2_tune.tuner.brief import TrialLine
+from tsm2_tune.generator.scalars import plain_text
 from tsm2_tune.tuner.export import refuse_database, refuse_unwritable, write
-from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.results.briefs import TrialLine
+from tsm2_tune.tuner.results.storage.addresses import tune_first
+from tsm2_tune.tuner.results.store import Store
 
 EXPORTED = "window.vegaEmbed = vegaEmbed;"  # a script's own names are of its bundle alone
 Databases = str | PathLike[str] | Iterable[str | PathLike[str]]

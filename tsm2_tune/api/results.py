@@ -10,9 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from tsm2_tune.errors import InputError
-from tsm2_tune.generator.plain import plain
-from tsm2_tune.options import (
+from tsm2_tune.api.parse import (
     DEFAULT_DATABASE,
     EXCHANGE,
     FORMATS,
@@ -26,14 +24,16 @@ from tsm2_tune.options import (
     checked_share,
     file_name,
 )
-from tsm2_tune.selection import Selection, selected
+from tsm2_tune.api.selection import Selection, selected
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.scalars import plain
 from tsm2_tune.tuner import export as exports
-from tsm2_tune.tuner.events import Noted
-from tsm2_tune.tuner.export.fewest import ExportEvent, Fewest
-from tsm2_tune.tuner.stopping import interruptible
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.tune import Options
+from tsm2_tune.tuner.export.kernel_sets.fewest import ExportEvent, Fewest
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.runs.events import Noted
+from tsm2_tune.tuner.runs.signals import interruptible
+from tsm2_tune.tuner.search.loop import Options
 
 TRIALS = "trials"  # the format that `import_trials` reads
 PACKS = ("module", "library")  # formats with kernels for all shapes

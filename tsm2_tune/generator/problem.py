@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from tsm2_tune.errors import InputError, nearest_name, shown
-from tsm2_tune.generator.plain import plain
+from tsm2_tune.generator.scalars import plain
 
 if TYPE_CHECKING:  # a command line is parsed without NumPy
     import numpy as np

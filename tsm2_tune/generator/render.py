@@ -24,7 +24,7 @@ from tsm2_tune.generator.source import (
     KernelSource,
     index_defines,
 )
-from tsm2_tune.generator.tunables import Constants
+from tsm2_tune.generator.space.tunables import Constants
 
 # What a value may hold that a template prints: in CUDA names, numbers and words, which leave no comment and end no
 # line, and in other texts the literals of their languages, which are one line of ASCII.

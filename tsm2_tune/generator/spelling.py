@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from itertools import groupby
 from typing import Any
 
-from tsm2_tune.generator.tunables import Declared, TunableValue, declared
+from tsm2_tune.generator.space.tunables import Declared, TunableValue, declared
 
 PATTERNS = {int: "0|[1-9][0-9]{0,9}", str: "[a-z][a-z0-9]*"}  # by the type of a tunable
 _READ = {of: re.compile(pattern) for of, pattern in PATTERNS.items()}

@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeVar
 
-from tsm2_tune.generator.candidate import Candidate, Design, tunable
 from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig, Resources, Traffic
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.occupancy import occupancy
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import REGISTERS_REACHABLE, RESOURCES, Rule
+from tsm2_tune.generator.space.candidate import Candidate, Design, tunable
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
 
 # How a grid is divided: parts of k for each tile of C, or tiles for each block, never both.
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 19, 20, 21, 24, 26, 32, 48)

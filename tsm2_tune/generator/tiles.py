@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
-from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import Traffic
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.rules import Rule, covering_rule
 
 LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
 SKINNY = 64  # up to which a C of as many rows or columns is skinny

@@ -10,7 +10,7 @@ from tsm2_tune.html.bounds import MOST_PROBLEMS, left_out
 from tsm2_tune.html.convergence import name_of
 from tsm2_tune.html.reading import TrialRow
 from tsm2_tune.html.tables import Table, count, rounded
-from tsm2_tune.tuner.search import Why
+from tsm2_tune.tuner.search.candidates import Why
 
 ENDED: Mapping[str | None, str] = {Why.MAX_TRIALS: "--max-trials", Why.BUDGET: "--budget", Why.GAIN: "--gain"}
 

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tsm2_tune.console.winner_columns import spread_percent, state_text
 from tsm2_tune.html.bounds import MOST_LOSSES, MOST_WINNERS, grouped, left_out
 from tsm2_tune.html.tables import Cell, Number, Table, count, fixed, rounded
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import TuningRun
-from tsm2_tune.tuner.vendor import texts
-from tsm2_tune.tuner.vendor.libraries import version_text
-from tsm2_tune.winners import spread_percent, state_text
+from tsm2_tune.tuner.measure.vendor import texts
+from tsm2_tune.tuner.measure.vendor.libraries import version_text
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.trial import TuningRun
 
 CLOSE = 0.03  # a difference from the vendor that is called none
 

@@ -21,7 +21,7 @@ from tsm2_tune.html import charts, comparing, completeness, convergence, gains, 
 from tsm2_tune.html.bounds import grouped
 from tsm2_tune.html.reading import Contents
 from tsm2_tune.html.tables import Table, columnar
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.results.trial import Outcome
 
 EMULATED = "Kernels are emulated on the CPU: times mean nothing."
 REGIMES = (

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from sqlalchemy import Column, Float, select
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import conditions, schema, stored
-from tsm2_tune.tuner.domains import Row, checked, tunables
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import Cache, Outcome, TuningRun, in_a_line
+from tsm2_tune.tuner.results import conditions, records
+from tsm2_tune.tuner.results.domains import Row, checked, tunables
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Outcome, TuningRun, in_a_line
 
 TIMED = (Outcome.OK, Outcome.BEHIND)  # of the latter by its first launches
 TIMES = ("median_us", "low_us", "high_us")  # of a trial's first measurement; NULL where it was not measured
@@ -89,7 +90,7 @@ def _trials(store: Store) -> Iterator[TrialRow]:
     """Yield every trial in the order stored."""
     times = [schema.measurement.c[name] for name in TIMES]
     query = (
-        select(*(schema.trial.c[name] for name in SHOWN), *stored.PROBLEM_KEY, *times)
+        select(*(schema.trial.c[name] for name in SHOWN), *records.PROBLEM_KEY, *times)
         .select_from(schema.trial)
         .join(schema.problem, schema.problem.c.id == schema.trial.c.problem_id)
         .outerjoin(schema.measurement, conditions.IS_FIRST)
@@ -101,21 +102,21 @@ def _trials(store: Store) -> Iterator[TrialRow]:
 
 _COLUMNS = (
     *(schema.trial.c[name] for name in SHOWN),
-    *stored.PROBLEM_KEY,
+    *records.PROBLEM_KEY,
     *(Column(name, Float) for name in TIMES),
 )
 
 
 def _trial(row: Row, known: dict[tuple[object, ...], Problem]) -> TrialRow:
     """Return the trial in a row. `known` caches problems by their columns."""
-    with stored.reading(row["id"]):
+    with records.reading(row["id"]):
         values = checked(row, _COLUMNS)
         key = tuple(values[name] for name in ("m", "n", "k", "dtype", "op"))
         if key not in known:
             known[key] = Problem(*key)
         is_timed = values["outcome"] in TIMED and values["median_us"] is not None
         if is_timed:
-            stored.check_interval(values["low_us"], values["median_us"], values["high_us"])
+            records.check_interval(values["low_us"], values["median_us"], values["high_us"])
         return TrialRow(
             id=values["id"],
             device=values["device_name"],

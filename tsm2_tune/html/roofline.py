@@ -8,8 +8,8 @@ from typing import Any
 from tsm2_tune.html.bounds import MOST_POINTS, MOST_PROBLEMS, grouped, left_out, spread_of_each
 from tsm2_tune.html.reading import TrialRow
 from tsm2_tune.html.tables import Cell, Table, count, rounded
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import TuningRun
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.trial import TuningRun
 
 MARGIN = 2.0  # of the axis beside the outermost points
 

@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.addresses import Address, is_address
+from tsm2_tune.tuner.results.storage.addresses import Address, is_address
 
 TEMPORARY = ".tsm2-tune-"  # how temporary names begin: short, as the name beside them may be as long as is allowed
 

@@ -13,14 +13,14 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar
 
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.occupancy import Occupancy, occupancy
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.occupancy import Occupancy, occupancy
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.runtime.expecting import Division
 
 C = TypeVar("C", bound=KernelConfig)

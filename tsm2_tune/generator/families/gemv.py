@@ -16,14 +16,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import Rule
+from tsm2_tune.generator.space.tunables import PartsOfK, Tunable
 from tsm2_tune.generator.split_k import (
     LEAST_SHARE,
     NEARLY_ALL,
@@ -34,7 +35,6 @@ from tsm2_tune.generator.split_k import (
     splits_to_prefer,
 )
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tunables import PartsOfK, Tunable
 
 Decomposition = Literal["one thread a row", "several threads a row", "several rows a thread", "both"]
 DECOMPOSITIONS: tuple[Decomposition, ...] = get_args(Decomposition)

@@ -16,14 +16,14 @@ from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.tiles import tile_traffic
-from tsm2_tune.generator.tunables import Tunable
 
 BLOCK_SIDES = (8, 16, 32)  # of the first two steps, and of the third one's square tiles
 TILES_1D = (32, 64, 128)

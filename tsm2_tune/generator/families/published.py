@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS, choose
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS, choose
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import columns_within_n, covering_rule, prefetch_within_k, strides_fill_device
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import columns_within_n, covering_rule, prefetch_within_k, strides_fill_device
+from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import split_traffic
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tunables import Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = (32, 64, 128, 256, 512, 1024)

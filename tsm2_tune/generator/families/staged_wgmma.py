@@ -10,20 +10,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.architecture import HOST
-from tsm2_tune.generator.candidate import tunable
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.device.architecture import HOST
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.tensor_cores import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
 from tsm2_tune.generator.families.stream_a import FEW_COLUMNS, MANY_COLUMNS
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.space.candidate import tunable
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import Rule, covering_rule
+from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
-from tsm2_tune.generator.tensor_cores import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_traffic
-from tsm2_tune.generator.tunables import BlockM, BlockN, Threads, Tunable
 
 COLUMNS = (32, 64)  # of a tile
 # Threads and rows of a tile. 320 rows are 64 tiles of 20480, of which 132 multiprocessors take two parts each.

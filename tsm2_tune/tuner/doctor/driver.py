@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from tsm2_tune.tuner.doctor.finding import Finding, Question, ok, problem
-from tsm2_tune.tuner.trial import in_a_line
+from tsm2_tune.tuner.results.trial import in_a_line
 
 NAME = "CUDA driver"
 MAJOR, MINOR = 75, 76  # CUdevice_attribute of the compute capability

@@ -15,15 +15,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from tsm2_tune.errors import TuneError
-from tsm2_tune.tuner.child import isolated_python
+from tsm2_tune.tuner.device.target import HOST
 from tsm2_tune.tuner.doctor.driver import NO_GPU, driver
 from tsm2_tune.tuner.doctor.finding import Finding, Question, State, note, problem
 from tsm2_tune.tuner.doctor.nvidia_smi import nvidia_smi
 from tsm2_tune.tuner.doctor.software import extras, host_compiler, pycuda, python
 from tsm2_tune.tuner.doctor.storage import cache, cache_left_as_it_was, database
 from tsm2_tune.tuner.doctor.toolkit import toolkit, vendor
-from tsm2_tune.tuner.target import HOST
-from tsm2_tune.tuner.trial import in_a_line
+from tsm2_tune.tuner.results.trial import in_a_line
+from tsm2_tune.tuner.worker.child_process import isolated_python
 
 LIMIT_SECONDS = 30.0  # for a probe
 END_SECONDS = 2.0  # for it to clean up when it is ended

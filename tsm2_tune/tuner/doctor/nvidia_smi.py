@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tsm2_tune.tuner.compile.environment import program_path
+from tsm2_tune.tuner.compile.processes import Ending, run
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
-from tsm2_tune.tuner.environment import program_path
-from tsm2_tune.tuner.processes import Ending, run
-from tsm2_tune.tuner.trial import in_a_line
+from tsm2_tune.tuner.results.trial import in_a_line
 
 TOOL = "nvidia-smi"
 ANSWER_SECONDS = 10.0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, text
 
-from tsm2_tune.tuner import migrations, schema, server_layout
-from tsm2_tune.tuner.addresses import Address
 from tsm2_tune.tuner.doctor.finding import Finding, ok, problem
-from tsm2_tune.tuner.server import as_it_is
+from tsm2_tune.tuner.results.storage import migrations, postgresql_layout, schema
+from tsm2_tune.tuner.results.storage.addresses import Address
+from tsm2_tune.tuner.results.storage.postgresql import as_it_is
 
 NAME, MEANS = "database", "no trial is stored"
-WRITTEN = [*schema.metadata.tables, server_layout.RECEIPT.name]
+WRITTEN = [*schema.metadata.tables, postgresql_layout.RECEIPT.name]
 ELSEWHERE = "or name another with --db"
 WHERE = text(
     "SELECT pg_is_in_recovery(), quote_ident(current_schema()), quote_ident(current_user),"
@@ -39,7 +39,7 @@ def on_server(address: Address) -> Finding:
     Raise TuneError if it cannot be read.
     """
     with as_it_is(address) as connection:
-        found = server_layout.found_version(connection, str(address))
+        found = postgresql_layout.found_version(connection, str(address))
         return _finding(address, connection, found)
 
 

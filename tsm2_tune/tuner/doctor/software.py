@@ -11,11 +11,11 @@ from typing import Any
 
 import tsm2_tune
 from tsm2_tune.errors import TuneError, pip_install
-from tsm2_tune.tuner.cache import refuse_noexec, working_parent
+from tsm2_tune.tuner.compile.cache import refuse_noexec, working_parent
+from tsm2_tune.tuner.compile.processes import Ended, Ending, run
+from tsm2_tune.tuner.device.host.toolchain import compiler_command, host_toolchain
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
-from tsm2_tune.tuner.host.toolchain import compiler_command, host_toolchain
-from tsm2_tune.tuner.processes import Ended, Ending, run
-from tsm2_tune.tuner.trial import in_a_line
+from tsm2_tune.tuner.results.trial import in_a_line
 
 COMPILE_SECONDS = 25.0  # for a compiler to tell its version, and to compile a line
 ANSWER = 42
@@ -101,7 +101,7 @@ def _compiled(name: str, means: str, place: Path) -> Finding:
 
 def pycuda(question: Question) -> list[Finding]:
     """Imports it and opens the device."""
-    from tsm2_tune.tuner import cuda
+    from tsm2_tune.tuner.device import cuda
 
     name = "PyCUDA"
     try:

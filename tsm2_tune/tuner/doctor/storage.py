@@ -12,12 +12,12 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tsm2_tune.errors import TuneError
-from tsm2_tune.tuner import cache as binaries
-from tsm2_tune.tuner.addresses import EXAMPLE, Address, place_of
+from tsm2_tune.tuner.compile import cache as binaries
+from tsm2_tune.tuner.compile.failure_cause import LEAST_FREE_BYTES
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
-from tsm2_tune.tuner.interruptions import LEAST_FREE_BYTES
-from tsm2_tune.tuner.mounts import free_bytes_of, network_of
-from tsm2_tune.tuner.trial import in_a_line
+from tsm2_tune.tuner.results.storage.addresses import EXAMPLE, Address, place_of
+from tsm2_tune.tuner.results.storage.mounts import free_bytes_of, network_of
+from tsm2_tune.tuner.results.trial import in_a_line
 
 PROBE_BYTES = 2**16
 LITTLE_BYTES = 2**30  # of free space

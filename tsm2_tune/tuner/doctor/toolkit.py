@@ -9,13 +9,13 @@ import tempfile
 from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.tuner import nvcc
-from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.compile import nvcc
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.compile.processes import Ending, run
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.doctor.software import COMPILE_SECONDS, ending_of
-from tsm2_tune.tuner.processes import Ending, run
-from tsm2_tune.tuner.trial import in_a_line
-from tsm2_tune.tuner.vendor import libraries
+from tsm2_tune.tuner.measure.vendor import libraries
+from tsm2_tune.tuner.results.trial import in_a_line
 
 NAME = "CUDA toolkit"
 MEANS = "no kernel is compiled for a GPU"

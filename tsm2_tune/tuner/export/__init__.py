@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.export.between import verified_in_full, with_between
 from tsm2_tune.tuner.export.compiled import launcher_binary
 from tsm2_tune.tuner.export.exchange import EXCHANGE, export_exchange
-from tsm2_tune.tuner.export.known import Known, known_of
+from tsm2_tune.tuner.export.kernel_sets.between import verified_in_full, with_between
 from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library, refuse_output
+from tsm2_tune.tuner.export.measured_times import Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
 from tsm2_tune.tuner.export.trials import export_trials
 from tsm2_tune.tuner.export.verified import Unverified, verified_cubins
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write, written
 
 __all__ = [

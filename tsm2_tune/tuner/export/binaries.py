@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
 from tsm2_tune.pretuned.cubins import brought
-from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.compile.nvcc import architecture_flag, cuda_toolchain
 from tsm2_tune.tuner.export.module import Cubins
-from tsm2_tune.tuner.nvcc import architecture_flag, cuda_toolchain
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import Binary
-from tsm2_tune.tuner.tune import cores
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.trial import Binary
+from tsm2_tune.tuner.search.loop import cores
 
 Codes = dict[tuple[str, int], str]  # digest of machine code, by a kernel's digest and width of index
 COMPILE_LIMIT_SECONDS = 600.0

@@ -9,24 +9,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import config_spelt, family_named
-from tsm2_tune.tuner import cache, job, suggested
-from tsm2_tune.tuner.chosen import Choice
-from tsm2_tune.tuner.events import FinalFailure
-from tsm2_tune.tuner.export.fitting import launches
-from tsm2_tune.tuner.locks import device_lock
-from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.operands import needed_bytes
-from tsm2_tune.tuner.patience import Options
-from tsm2_tune.tuner.processes import workplace
-from tsm2_tune.tuner.spaces import GIB
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Cache, Outcome
-from tsm2_tune.tuner.tune import Tuner
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile.processes import workplace
+from tsm2_tune.tuner.device.lock import device_lock
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.export.scale_launch import launches
+from tsm2_tune.tuner.measure.timing import Effort
+from tsm2_tune.tuner.packs.chosen import Choice
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.runs.events import FinalFailure
+from tsm2_tune.tuner.search import injected, session
+from tsm2_tune.tuner.search.budget import Options
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.spaces import GIB
+from tsm2_tune.tuner.verify.operands import needed_bytes
 
 EFFORT = Effort(spread=0.005, min_samples=21, max_samples=101, limit_seconds=1.0)
 
@@ -63,16 +64,16 @@ def compared(
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         tuner.compile_ahead(wanted)
         for one, candidate in zip(choices, wanted, strict=True):
-            turn = suggested.turn_of(one.problem, [candidate.config.family], tuner, store, claims, started_at)
+            turn = injected.turn_of(one.problem, [candidate.config.family], tuner, store, claims, started_at)
             yield _timed(turn, one, candidate)
 
 
-def _timed(turn: job.Turn, choice: Choice, candidate: Candidate) -> Compared:
-    for event in suggested.tried(turn, [candidate]):
+def _timed(turn: session.Turn, choice: Choice, candidate: Candidate) -> Compared:
+    for event in injected.tried(turn, [candidate]):
         trial = event.trial
         if trial.outcome is not Outcome.OK:
             return Compared(choice, candidate.config, None, f"{trial.outcome}: {trial.detail}")
-    again = job.again_of(turn.store, turn.tuner, choice.problem, turn.own)
+    again = session.again_of(turn.store, turn.tuner, choice.problem, turn.own)
     trouble = "; ".join(one.detail for one in turn.finals(again, ()) if isinstance(one, FinalFailure))
     vendor = turn.tuner.vendor
     if vendor is not None and not trouble:
@@ -94,7 +95,7 @@ def candidate_of(target: Target, choice: Choice) -> Candidate:
         raise InputError(f"{choice.match.winner.config} is no kernel of this version: tune again with it")
     family = family_named(own.family)
     able = [
-        suggested.candidate_of(one, choice.problem, target.limits)
+        injected.candidate_of(one, choice.problem, target.limits)
         for one in launches(own)
         if family.supports(choice.problem) and family.has(one, choice.problem)
     ]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.problem import ELEMENT_TYPES
+from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
+from tsm2_tune.tuner.device.host.toolchain import compiler_command
 from tsm2_tune.tuner.export import library
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.export.library import EXACT, PACK, Winners, pack_text
-from tsm2_tune.tuner.host.toolchain import compiler_command
-from tsm2_tune.tuner.shared_objects import as_c, c_texts, shared_object
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "launcher"
 OF_THE_LIBRARY = ("choosing.c", "expecting.c", "product.c")  # its choice, which is this one's too

@@ -18,16 +18,16 @@ from tsm2_tune.runtime.expecting import Division, Kernels
 from tsm2_tune.runtime.interpolating import Interpolated, Routines
 from tsm2_tune.runtime.winners import Winner, work_of
 from tsm2_tune.runtime.work import Card
+from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
+from tsm2_tune.tuner.device.host.toolchain import compiler_command
 from tsm2_tune.tuner.export.binaries import key_of
-from tsm2_tune.tuner.export.known import Known, known_of
+from tsm2_tune.tuner.export.measured_times import Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, winner
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.export.verified import Unverified, verified_cubins
-from tsm2_tune.tuner.host.toolchain import compiler_command
-from tsm2_tune.tuner.shared_objects import as_c, c_texts, shared_object
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write_all
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "c"

@@ -10,13 +10,13 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.runtime.elements import SAME
 from tsm2_tune.runtime.winners import Winner
-from tsm2_tune.tuner.addresses import command_on
-from tsm2_tune.tuner.export.between import verified_in_full, with_between
-from tsm2_tune.tuner.export.known import VendorElsewhere, known_of, vendor_between
+from tsm2_tune.tuner.export.kernel_sets.between import verified_in_full, with_between
+from tsm2_tune.tuner.export.measured_times import VendorElsewhere, known_of, vendor_between
 from tsm2_tune.tuner.export.module import winner
-from tsm2_tune.tuner.pack import Pack
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.packs.pack import Pack
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.storage.addresses import command_on
+from tsm2_tune.tuner.results.store import Store
 
 
 def pack_of(

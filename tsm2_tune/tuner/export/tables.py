@@ -15,8 +15,8 @@ from itertools import groupby
 
 from tsm2_tune import __version__
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.vendor import texts
+from tsm2_tune.tuner.measure.vendor import texts
+from tsm2_tune.tuner.results.records import BestRow
 
 Escape = Callable[[str], str]
 Columns = Mapping[str, Callable[[BestRow], str]]

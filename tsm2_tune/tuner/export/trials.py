@@ -10,16 +10,17 @@ from sqlalchemy import select
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import brief, schema, stored
-from tsm2_tune.tuner.best_view import Among, ties
-from tsm2_tune.tuner.export.between import rows_between
-from tsm2_tune.tuner.export.known import trials_elsewhere
-from tsm2_tune.tuner.importing.parts import Reader
-from tsm2_tune.tuner.importing.text import Entry, has_line, text_of
-from tsm2_tune.tuner.importing.union import KERNEL, Part, TrialKey, key_of
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.export.kernel_sets.between import rows_between
+from tsm2_tune.tuner.export.measured_times import trials_elsewhere
+from tsm2_tune.tuner.results import briefs, records
+from tsm2_tune.tuner.results.best_view import Among, ties
+from tsm2_tune.tuner.results.merge.parts import Reader
+from tsm2_tune.tuner.results.merge.text import Entry, has_line, text_of
+from tsm2_tune.tuner.results.merge.union import KERNEL, Part, TrialKey, key_of
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
 
 KEYED = tuple(
     schema.trial.c[name] for name in ("config", "basis", "first_basis", *KERNEL)
@@ -76,21 +77,21 @@ def _between_tuned(store: Store, winners: Sequence[BestRow]) -> Iterator[BestRow
 def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
     """Yield the trials that tie with winners of this device, state of the L2, element type and op, and these."""
     view = ties(is_alike=True).c
-    query = select(view.trial_id, *(view[column.name] for column in stored.PROBLEM_KEY))
+    query = select(view.trial_id, *(view[column.name] for column in records.PROBLEM_KEY))
     values = Among((kind.device,), kind.problem, is_alike=True).values
     for row in store.database.rows(query.where(view.cache == kind.cache), values):
-        yield row["trial_id"], brief.problem_of({**row, "id": row["trial_id"]})
+        yield row["trial_id"], briefs.problem_of({**row, "id": row["trial_id"]})
 
 
 def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], list[TrialKey]]:
     """By device and problem how these trials are known there."""
     trial = schema.trial.c
-    query = select(trial.id, trial.device_name, *KEYED, *stored.PROBLEM_KEY).join(schema.problem)
+    query = select(trial.id, trial.device_name, *KEYED, *records.PROBLEM_KEY).join(schema.problem)
     found = defaultdict[tuple[str, Problem], list[TrialKey]](list)
     for row in store.database.rows(query.order_by(trial.id)):
         if row["id"] in trials:
-            place = (brief.device_name(row), brief.problem_of(row))
-            found[place].append(key_of({**row, "config": brief.config_text(row)}))
+            place = (briefs.device_name(row), briefs.problem_of(row))
+            found[place].append(key_of({**row, "config": briefs.config_text(row)}))
     return found
 
 

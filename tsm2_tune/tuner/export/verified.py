@@ -9,16 +9,16 @@ from itertools import groupby
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
-from tsm2_tune.tuner import quarantine
+from tsm2_tune.tuner.compile.machine_code import code_of
+from tsm2_tune.tuner.device.lock import device_lock
+from tsm2_tune.tuner.device.target import find_target, spec_of
 from tsm2_tune.tuner.export.binaries import Codes, compiled_cubins, key_of
 from tsm2_tune.tuner.export.module import Cubins
-from tsm2_tune.tuner.locks import device_lock
-from tsm2_tune.tuner.machine_code import code_of
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.target import find_target, spec_of
-from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.search import quarantine
+from tsm2_tune.tuner.search.loop import Options, Tuner
 
 Tell = Callable[[str], None]
 

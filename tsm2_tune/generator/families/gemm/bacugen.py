@@ -27,8 +27,8 @@ from typing import Any, Literal
 import numpy as np
 
 from tsm2_tune.generator.config import Resources
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.occupancy import UNLIMITED, Ints, Occupancy
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.occupancy import UNLIMITED, Ints, Occupancy
 from tsm2_tune.generator.problem import Problem
 
 # The loops' upper ends in Algorithm 2.

@@ -20,8 +20,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.occupancy import Ints, Occupancy, occupancies
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.families.gemm.bacugen import (
     MOST_BLK,
@@ -47,13 +48,12 @@ from tsm2_tune.generator.families.gemm.stencil import (
     line_bytes,
     with_widest_grids,
 )
-from tsm2_tune.generator.guidelines import Guidelines
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.occupancy import Ints, Occupancy, occupancies
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Rule
-from tsm2_tune.generator.tables import Joined, Rows
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.columnar import Joined, Rows
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.rules import GUIDELINE_RULES, HARDWARE_RULES, Rule
 from tsm2_tune.generator.tiles import SKINNY, tile_traffic
 
 # BACUGen's Table 1; of c64, by the formula of Algorithm 3, what its winner has.

@@ -7,12 +7,12 @@ from typing import Annotated, TypeVar
 
 import numpy as np
 
-from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.gemm.bacugen import WARP_THREADS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule
-from tsm2_tune.generator.tunables import Tunable
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.rules import Rule
+from tsm2_tune.generator.space.tunables import Tunable
 
 VECTORS = (1, 2, 4)
 LOADS = (1, 2, 4)

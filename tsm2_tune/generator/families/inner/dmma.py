@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
+from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES
 from tsm2_tune.generator.families.inner.kernel import WARP_THREADS, InnerConfig, Splits, Streamed
-from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import REGISTERS_REACHABLE
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE
+from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, Tunable, WarpOctets, WarpStripsOf8
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
-from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
 from tsm2_tune.generator.tiles import tile_rules
-from tsm2_tune.generator.tunables import EvictFirst, MinBlocks, Tunable, WarpOctets, WarpStripsOf8
 
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
 COVERED = 32  # rows and columns that a complex tile should have where C has as many: more take all registers

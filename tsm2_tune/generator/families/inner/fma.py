@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.families.inner.kernel import CHUNKS_FOR_ALL, InnerConfig, Splits, Streamed
-from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.problem import FMA_DTYPES, TF32_DTYPES, Problem
-from tsm2_tune.generator.rules import REGISTERS_REACHABLE
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE
+from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, ThreadColumns, ThreadRows, Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tiles import mirrored, thread_tiles, tile_rules
-from tsm2_tune.generator.tunables import EvictFirst, MinBlocks, ThreadColumns, ThreadRows, Tunable
 
 THREADS = (128, 256, 512)
 TILE = (1, 2, 4, 8, 16, 32, 64)  # rows and columns of C, of a block

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.candidate import Candidate, tunable
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.inner.kernel import (
     CHUNKS_FOR_ALL,
     VECTOR_BYTES,
@@ -20,13 +20,13 @@ from tsm2_tune.generator.families.inner.kernel import (
     Streamed,
     proposed_splits,
 )
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, Rule
+from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules
-from tsm2_tune.generator.tunables import EvictFirst, MinBlocks, Tunable
 
 TILE = (1, 2, 3, 4, 5, 6, 7, 8)  # rows and columns of C
 # Threads, piece, stages and blocks that a multiprocessor must hold.

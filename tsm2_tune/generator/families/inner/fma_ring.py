@@ -14,7 +14,7 @@ from itertools import product
 from math import lcm
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.candidate import Candidate
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import ODD_LINES
 from tsm2_tune.generator.families.inner.kernel import (
     CHUNKS_FOR_ALL,
@@ -24,13 +24,13 @@ from tsm2_tune.generator.families.inner.kernel import (
     InnerConfig,
     Splits,
 )
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import Rule
+from tsm2_tune.generator.space.tunables import RingStages, ThreadColumns, ThreadRows, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS, SMALL_K, WIDE_SPLIT_RULES, in_turns, wide_splits
 from tsm2_tune.generator.tiles import covering, tile_rules
-from tsm2_tune.generator.tunables import RingStages, ThreadColumns, ThreadRows, Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = 256

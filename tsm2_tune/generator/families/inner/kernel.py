@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import FLAT_SPLITS, GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import RESOURCES, Rule
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.rules import RESOURCES, Rule
+from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
 from tsm2_tune.generator.split_k import (
     MOST_ADDERS,
     SMALL_K,
@@ -28,7 +29,6 @@ from tsm2_tune.generator.split_k import (
     wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, tile_traffic
-from tsm2_tune.generator.tunables import BlockM, BlockN, Threads, Tunable
 
 WARP_THREADS, VECTOR_BYTES = 32, 16
 # CUDA's types of so many bytes, as which vectors of sums are moved.

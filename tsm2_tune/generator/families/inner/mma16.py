@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.tensor_cores import HAS_HALF_TENSOR_CORES
 from tsm2_tune.generator.families.inner.kernel import (
     CHUNKS_FOR_ALL,
     VECTOR_BYTES,
@@ -24,13 +26,11 @@ from tsm2_tune.generator.families.inner.kernel import (
     Splits,
     proposed_splits,
 )
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.tunables import EvictFirst, Tunable, WarpOctets, WarpStrips
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
-from tsm2_tune.generator.tensor_cores import HAS_HALF_TENSOR_CORES
 from tsm2_tune.generator.tiles import covering, tile_rules
-from tsm2_tune.generator.tunables import EvictFirst, Tunable, WarpOctets, WarpStrips
 
 TILE = (16, 32, 64)  # rows and columns of C, of a block
 WARP_TILES = ((1, 2), (2, 2), (2, 4), (4, 4), (4, 8))  # strips of 16 rows, octets of columns

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import Periods, Resources
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.families.resident_b.kernel import (
     PERSISTENT_RULES,
     VECTOR_BYTES,
@@ -23,15 +24,14 @@ from tsm2_tune.generator.families.resident_b.kernel import (
     depth_within_k,
     width,
 )
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, columns_within_n
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import Rule, columns_within_n
+from tsm2_tune.generator.space.tunables import RingStages, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
-from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tunables import RingStages, Tunable
 
 THREADS = (256, 384)
 STRIPS = (1, 2, 4)

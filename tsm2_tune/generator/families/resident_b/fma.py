@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import Launch, Periods, Resources
 from tsm2_tune.generator.families.resident_b.kernel import ResidentB, ResidentBConfig, depth_within_k
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import (
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import (
     VECTOR_HOLDS_AN_ELEMENT,
     Rule,
     columns_within_n,
@@ -28,7 +28,7 @@ from tsm2_tune.generator.rules import (
     prefetch_within_k,
     strides_fill_device,
 )
-from tsm2_tune.generator.tunables import EvictFirst, RowTiles, Tunable
+from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = (64, 128, 256)

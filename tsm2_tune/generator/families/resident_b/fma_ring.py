@@ -13,8 +13,8 @@ from itertools import product
 from math import hypot
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import Periods, Resources, Traffic
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.resident_b.kernel import (
     PERSISTENT_RULES,
     VECTOR_BYTES,
@@ -23,13 +23,13 @@ from tsm2_tune.generator.families.resident_b.kernel import (
     ResidentBConfig,
     width,
 )
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, columns_within_n
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import Rule, columns_within_n
+from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLITS, in_turns, wide_splits
-from tsm2_tune.generator.tunables import Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = (128, 256)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import KernelConfig, Launch, Traffic
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.rules import Rule, covering_rule
+from tsm2_tune.generator.space.tunables import Threads
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, split_traffic
-from tsm2_tune.generator.tunables import Threads
 from tsm2_tune.runtime.expecting import Division
 
 VECTOR_BYTES, WARP_THREADS = 16, 32

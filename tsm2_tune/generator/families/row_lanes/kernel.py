@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from tsm2_tune.generator.candidate import tunable
 from tsm2_tune.generator.config import KernelConfig, Traffic
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.space.candidate import tunable
+from tsm2_tune.generator.space.rules import Rule
+from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import split_traffic
-from tsm2_tune.generator.tunables import Tunable
 
 WARP_THREADS = 32
 PACK_BYTES = 16

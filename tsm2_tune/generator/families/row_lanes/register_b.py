@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import Launch, Periods, Resources
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.row_lanes.kernel import (
     PACK_BYTES,
     VECTOR_BYTES,
@@ -21,13 +21,13 @@ from tsm2_tune.generator.families.row_lanes.kernel import (
     RowLanesConfig,
     widest_vector,
 )
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import REGISTERS_REACHABLE, VECTOR_HOLDS_AN_ELEMENT, Rule, strides_fill_device
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, VECTOR_HOLDS_AN_ELEMENT, Rule, strides_fill_device
+from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.generator.split_k import in_turns
-from tsm2_tune.generator.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = 128  # per block

@@ -14,8 +14,9 @@ from itertools import product
 from math import log
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import Launch, Periods, Resources
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.families.row_lanes.kernel import (
     PACK_BYTES,
     VECTOR_BYTES,
@@ -25,14 +26,19 @@ from tsm2_tune.generator.families.row_lanes.kernel import (
     RowLanesConfig,
     widest_vector,
 )
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import REGISTERS_SPARED, RESOURCES, VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import (
+    REGISTERS_SPARED,
+    RESOURCES,
+    VECTOR_HOLDS_AN_ELEMENT,
+    Rule,
+    columns_within_n,
+)
+from tsm2_tune.generator.space.tunables import EvictFirst, PartsOfK, Tunable, declared
 from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
-from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
-from tsm2_tune.generator.tunables import EvictFirst, PartsOfK, Tunable, declared
 from tsm2_tune.runtime.expecting import Division
 
 THREADS_MIN_BLOCKS = ((512, 1), (256, 2), (192, 2), (128, 3), (128, 4))

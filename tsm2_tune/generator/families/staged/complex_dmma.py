@@ -15,15 +15,15 @@ from itertools import product
 from typing import Any, ClassVar
 
 from tsm2_tune.generator.config import Resources
+from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES
 from tsm2_tune.generator.families.staged.full import full_rules
 from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS, RING
 from tsm2_tune.generator.families.staged.warp_tiles import BLOCKS_FOR_ALL, WarpTileConfig, WarpTileKernel
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.tunables import WarpStripsOf8
 from tsm2_tune.generator.split_k import WIDE_SPLITS
-from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
-from tsm2_tune.generator.tunables import WarpStripsOf8
 
 TILE, COVERED = (16, 32, 64, 128, 256), 64  # rows of C, of a block; up to COVERED one tile has all
 COLUMNS = (16, 24, 32, 48, 64)

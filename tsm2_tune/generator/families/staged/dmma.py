@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES
 from tsm2_tune.generator.families.staged.full import full_rules
 from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS, RING, STRIP_ROWS
 from tsm2_tune.generator.families.staged.warp_tiles import (
@@ -15,10 +16,9 @@ from tsm2_tune.generator.families.staged.warp_tiles import (
     WarpTileConfig,
     WarpTileKernel,
 )
-from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.split_k import WIDE_SPLITS
-from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
 
 ROWS, COLUMNS = (16, 32, 48, 64), (16, 24, 32, 48, 64)  # of C, of a block
 WARP_TILES = ((1, 2), (1, 3), (2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (4, 4))  # strips of 16 rows, octets of columns

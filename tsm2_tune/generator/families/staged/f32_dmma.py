@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES
 from tsm2_tune.generator.families.staged.full import full_rules
 from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS, STRIP_ROWS, WARP_THREADS
 from tsm2_tune.generator.families.staged.warp_tiles import (
@@ -20,10 +21,9 @@ from tsm2_tune.generator.families.staged.warp_tiles import (
     WarpTileConfig,
     WarpTileKernel,
 )
-from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.split_k import WIDE_SPLITS
-from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
 
 ROWS, COVERED = (16, 32, 64, 128, 256), 64  # of C, of a block; up to COVERED one tile has all
 COLUMNS = (16, 24, 32, 48, 64, 128)

@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.families.staged.full import FullKernel, full_rules
 from tsm2_tune.generator.families.staged.kernel import RING, VECTOR_BYTES, WARP_THREADS, FullConfig
-from tsm2_tune.generator.grid import Grid
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import Rule
+from tsm2_tune.generator.space.tunables import ThreadColumns, ThreadRows, Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLITS
 from tsm2_tune.generator.tiles import thread_tiles
-from tsm2_tune.generator.tunables import ThreadColumns, ThreadRows, Tunable
 
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
 THREAD_TILES = ((8, 8), (8, 16))  # rows and columns of C, of a thread, as far as the tile has them

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import Resources, Traffic
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.staged.kernel import RING_RULES, VECTOR_BYTES, FullConfig, StagedKernel
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.split_k import WIDE_SPLITS, are_whole_waves
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, is_general, tile_rules, tile_traffic
 

@@ -6,14 +6,14 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources
 from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import REGISTERS_REACHABLE, RESOURCES, Rule
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
+from tsm2_tune.generator.space.tunables import BlockM, BlockN, RingStages, Threads, Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
-from tsm2_tune.generator.tunables import BlockM, BlockN, RingStages, Threads, Tunable
 
 WARP_THREADS = 32
 VECTOR_BYTES = 16

@@ -9,11 +9,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, TypeVar
 
-from tsm2_tune.generator.candidate import tunable
 from tsm2_tune.generator.config import Traffic
 from tsm2_tune.generator.families.staged.kernel import RING_RULES, StagedKernel, SymmetricConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.space.candidate import tunable
+from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, mirrored
 
 TILE = (16, 32, LARGEST_GRAM_TILE)  # columns of X, of a block

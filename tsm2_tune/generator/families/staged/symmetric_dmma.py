@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.families.staged.kernel import (
     DEPTH,
     OCTET_COLUMNS,
@@ -20,13 +22,11 @@ from tsm2_tune.generator.families.staged.kernel import (
     SymmetricConfig,
 )
 from tsm2_tune.generator.families.staged.symmetric import SYMMETRIC_RULES, TILE, SymmetricKernel
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
-from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tunables import Tunable
 
 # Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
 RINGS = (

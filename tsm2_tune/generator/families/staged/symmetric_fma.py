@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.families.staged.kernel import RING, VECTOR_BYTES, WARP_THREADS, SymmetricConfig
 from tsm2_tune.generator.families.staged.symmetric import SYMMETRIC_RULES, TILE, SymmetricKernel
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
-from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tunables import Tunable
 
 LINES = (8, 4)  # columns of X in a group
 STEPS = (1, 2, 4)

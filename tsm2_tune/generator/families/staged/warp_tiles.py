@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.families.staged.full import FullKernel
 from tsm2_tune.generator.families.staged.kernel import (
     DEPTH,
@@ -19,10 +18,11 @@ from tsm2_tune.generator.families.staged.kernel import (
     FullConfig,
 )
 from tsm2_tune.generator.problem import INT32_MAX, Problem
-from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.rules import Rule
+from tsm2_tune.generator.space.tunables import Tunable, WarpOctets, WarpStrips
 from tsm2_tune.generator.split_k import wide_splits
 from tsm2_tune.generator.tiles import SKINNY, is_general
-from tsm2_tune.generator.tunables import Tunable, WarpOctets, WarpStrips
 
 COLUMNS_OF_TALL = range(9, 65)  # for a C of many rows
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from tsm2_tune.generator.candidate import Candidate, tunable
+from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES
 from tsm2_tune.generator.families.stream_a.kernel import (
     VECTOR_BYTES,
     WARP_THREADS,
@@ -25,8 +25,8 @@ from tsm2_tune.generator.families.stream_a.kernel import (
 )
 from tsm2_tune.generator.families.stream_a.tunables import StreamAComplexDmmaConfig, StreamADmmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import RESOURCES, Rule
-from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.rules import RESOURCES, Rule
 
 REAL = Options(
     threads=(64, 128, 256),

@@ -12,16 +12,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.families.stream_a.tunables import StreamAConfig
-from tsm2_tune.generator.grid import Grid
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, columns_within_n, prefetch_within_k
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.rules import Rule, columns_within_n, prefetch_within_k
+from tsm2_tune.generator.space.tunables import declared
 from tsm2_tune.generator.split_k import SPLITS_ROW_TILES, SPLITTING_RULES, most_loads, split_traffic
-from tsm2_tune.generator.tunables import declared
 
 VECTOR_BYTES = 16
 WARP_THREADS = 32

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.tensor_cores import HAS_HALF_TENSOR_CORES
 from tsm2_tune.generator.families.stream_a.kernel import VECTOR_BYTES, WARP_THREADS, Options, StreamA, streaming_rules
 from tsm2_tune.generator.families.stream_a.tunables import Mma16Config, StreamAMma16Config, StreamATf32Config
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITS, SPLITS_ROW_TILES, in_turns, splits_to_prefer
-from tsm2_tune.generator.tensor_cores import HAS_HALF_TENSOR_CORES
 
 # Tiles of rows a block, of which one fills the device's slots nearly once: of others the last wave is half empty.
 LONG_RUNS = (20, 28, 40, 56, 80)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tsm2_tune.generator.candidate import Candidate, tunable
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.tensor_cores import HAS_HALF_TENSOR_CORES
 from tsm2_tune.generator.families.stream_a.kernel import VECTOR_BYTES, WARP_THREADS, Options
 from tsm2_tune.generator.families.stream_a.mma16 import Mma16
 from tsm2_tune.generator.families.stream_a.tunables import Mma16Config, StreamAMma16RingConfig, StreamATf32RingConfig
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, columns_within_n
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.rules import Rule, columns_within_n
 from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITTING_RULES
-from tsm2_tune.generator.tensor_cores import HAS_HALF_TENSOR_CORES
 
 LANE_ROWS = 8
 OPTIONS = Options(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.tunables import EvictFirst, MinBlocks, PartsOfK, RowTiles, Tunable
+from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, PartsOfK, RowTiles, Tunable
 
 Threads = Annotated[int, Tunable("threads of a block", symbol="t1", letter="t")]
 ColumnsOfWarp = Annotated[

@@ -1,0 +1,77 @@
+"""Import trials from databases and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
+from tsm2_tune import pretuned
+from tsm2_tune.api.parse import DEFAULT_DATABASE, check_callable, file_name
+from tsm2_tune.tuner.results.merge.files import opened, refuse, told_by
+from tsm2_tune.tuner.results.merge.merging import Imported, merge, merge_parts
+from tsm2_tune.tuner.results.storage.addresses import Address, is_address, place_of
+from tsm2_tune.tuner.results.storage.database import Database
+
+READING = 0.65  # of an import's time, what reading a text takes
+
+
+def import_trials(
+    source: str | PathLike[str],
+    db: str | PathLike[str] = DEFAULT_DATABASE,
+    *,
+    on_progress: Callable[[float], object] | None = None,
+) -> Imported:
+    """Add the trials of another database or of a file of trials. `tsm2-tune import` does this.
+
+    - `source`: a database, which is only read; a file that `export` wrote with the format "trials", "t4" or
+      "kernel-tuner-cache"; or a text of the package, such as "pretuned:h200".
+    - `db`: the database to add them to, created if it is missing.
+    - `on_progress`: called with the share that is done, from 0 to 1.
+
+    Trials that exist already stay. Importing twice changes nothing, and the order of imports does not matter. After a
+    kill the same call adds what is missing.
+
+    Raise InputError for a source that cannot be read, or that this version would write differently. Raise StoreError
+    for a database that cannot be used. Nothing is added from a source that is refused.
+    """
+    check_callable("on_progress", on_progress)
+    show = on_progress or (lambda share: None)
+    into = place_of(file_name("db", db))
+    if isinstance(into, Address):
+        from tsm2_tune.tuner.results.storage.postgresql import url_of  # imported only for a server
+
+        url_of(into)  # raises before the source is read, which may take a minute
+
+    def database() -> AbstractContextManager[Database]:
+        return Database.open(into, create=True)
+
+    with _named(source) as place:
+        told = told_by(place, lambda share: show(READING * share))
+        if told is not None:
+            left_out = tuple(told.left_out.values())
+            parts = list(told.parts.items())
+            found = merge_parts(
+                database, parts, told.sources.__getitem__, lambda share: show(READING + (1 - READING) * share)
+            )
+        else:
+            with opened(place) as (other, left_out):
+                found = merge(database, other, show)
+    return replace(found, left_out=(*left_out, *found.left_out))
+
+
+def refuse_others(source: str | PathLike[str]) -> None:
+    """Raise InputError or StoreError for a source that `import_trials` would refuse by its beginning.
+
+    Such a source cannot be read, is not of this program, or is of a newer version. Damaged rows are found only when
+    they are read.
+    """
+    with _named(source) as place:
+        refuse(place)
+
+
+def _named(source: str | PathLike[str]) -> AbstractContextManager[Path | Address]:
+    name = file_name("source", source)
+    return nullcontext(place_of(name)) if is_address(name) else pretuned.named(name)

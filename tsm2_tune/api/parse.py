@@ -1,0 +1,425 @@
+"""Parse the texts that the command and the library take: problems, families, thresholds, outcomes."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import select
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from numbers import Integral
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tsm2_tune.errors import InputError, nearest_name, shown
+from tsm2_tune.generator.former_names import FORMER_NAMES
+from tsm2_tune.generator.problem import (
+    DTYPES,
+    ELEMENT_TYPES,
+    MATHS,
+    OP_LETTERS,
+    SAME,
+    SPELT_OTHERWISE,
+    Problem,
+    dtype_named,
+    unknown_dtype,
+)
+from tsm2_tune.generator.scalars import plain_text, real, whole
+from tsm2_tune.generator.shapes import parse_shapes
+from tsm2_tune.generator.space.guidelines import NO_GUIDELINES, Guidelines, Thresholds, parse_thresholds, spelt
+from tsm2_tune.tuner.results.storage.addresses import DEFAULT_DATABASE as DEFAULT_DATABASE
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+
+if TYPE_CHECKING:  # a command line is parsed without NumPy
+    import numpy as np
+
+LADDER_DATABASE = "ladder.db"  # apart, so that no teaching kernel is exported as the best one of a shape
+LARGE = 8192  # extents of a product that is not skinny
+LARGE_SQUARE = f"{LARGE}x{LARGE}x{LARGE}"
+MOST_SHAPES_BYTES = 16_000_000  # of a shapes file: room for MOST_PROBLEMS with comments
+MOST_SHAPES_SECONDS = 60.0  # to read a shapes file, as a pipe's writer may be slow
+STANDARD_INPUT = ("-", "/dev/stdin")
+DEFAULT_BUDGET_SECONDS = 120.0
+MOST_BUDGET_SECONDS = 1e9  # 30 years
+DEFAULT_COMPILE_LIMIT_SECONDS = 120.0
+DEFAULT_RUN_LIMIT_SECONDS = 60.0
+MOST_LIMIT_SECONDS = 86400.0  # a day
+LAYOUTS = ("column", "row")
+STRATEGIES = ("model", "exhaustive", "random", "optuna:tpe", "optuna:nsgaii")
+EXCHANGE = ("t4", "kernel-tuner-cache")  # formats of other autotuners
+FORMATS = ("module", "csv", "json", "markdown", "latex", "trials", *EXCHANGE, "library")  # of exports
+FORMAT_OF_ENDING = {
+    ".py": "module", ".so": "library", ".csv": "csv", ".json": "json", ".md": "markdown", ".tex": "latex",
+    ".jsonl": "trials",
+}  # fmt: skip
+OPPOSITE = str.maketrans("ntcj", "tnjc")
+GRAM = "gram"
+MOST_SEED = 2**31 - 1
+MOST_PROBLEMS = 100_000
+MOST_WITHIN = 10.0  # share of the best time that --within may lose
+MOST_GAIN = 1.0  # share of the best time for --gain
+FAILED = "failed"
+STORED_OUTCOMES = tuple(one for one in Outcome if one is not Outcome.INTERRUPTED)
+FAILURES = tuple(one for one in STORED_OUTCOMES if one not in (Outcome.OK, Outcome.BEHIND))
+REACH = 1.06  # times the fastest so far: a trial ends early if its first launches take longer
+_PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_SPACED = re.compile(r" *([xX]) *")
+_PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII | re.IGNORECASE)
+OP_SPELLING = (
+    "Two letters, for A and B, as in BLAS: n is not transposed, t transposed, and for complex types c conjugate"
+    " transposed, j conjugated. A third letter, t, says that C is row-major. x for B says that B is A, as in BLAS's"
+    f" syrk and herk: tx is X^T X, cx is X^H X, and {GRAM} is the one of both that fits the type."
+)
+
+Texts = str | Iterable[str]  # a text with commas, or the texts between them
+ElementType: TypeAlias = "str | type[np.generic] | np.dtype[Any]"
+ElementTypes: TypeAlias = "ElementType | Iterable[ElementType]"
+Products = str | Problem | Iterable[str | Problem]
+
+
+def texts(what: str, value: Texts) -> str:
+    """Return texts joined by commas, as on a command line. Raise InputError for anything else."""
+    try:
+        return plain_text(what, value) if isinstance(value, str) else ",".join(value)
+    except TypeError:
+        raise InputError(f"{what} = {shown(value)}: expected a text or several") from None
+
+
+def dtype_texts(value: ElementTypes) -> str:
+    """Return names of element types, also of NumPy's, joined by commas. Raise InputError for anything else."""
+    try:
+        is_one = isinstance(value, str | type) or hasattr(value, "type")  # a dtype of NumPy
+        several: Iterable[Any] = [value] if is_one else value  # type: ignore[assignment]
+        return ",".join(map(_element_name, several))
+    except TypeError:
+        raise InputError(f"dtype = {shown(value)}: expected a text, a type of NumPy's, or several") from None
+
+
+def _element_name(one: Any) -> str:
+    """Return our name of a NumPy type; return anything else unchanged."""
+    scalar = getattr(one, "type", one)
+    is_numpys = isinstance(scalar, type) and any(base.__module__ == "numpy" for base in scalar.__mro__)
+    name: str = dtype_spelt(scalar.__name__) if is_numpys else one  # if it is no text, join raises
+    return name
+
+
+def dtype_spelt(name: str) -> str:
+    """Return our name of an element type: f32 for float32, single, fp32 or F32. Return an unknown name unchanged."""
+    lower = name.strip().lower()
+    return SPELT_OTHERWISE.get(lower, lower if lower in DTYPES else name.strip())
+
+
+def file_name(what: str, name: str | PathLike[str]) -> str:
+    """Return the name of a file. Raise InputError for neither a text nor a path."""
+    if not isinstance(name, str | PathLike):
+        raise InputError(f"{what} = {shown(name)}: expected the name of a file")
+    return plain_text(what, os.fsdecode(name))
+
+
+def device_name(device: object) -> str:
+    """Return the device as a text: a CUDA ordinal's digits, or the name. Raise InputError for anything else."""
+    return plain_text("device", device) if isinstance(device, str) else str(whole("device", device))
+
+
+def check_callable(what: str, function: object) -> None:
+    """Raise InputError unless it is None or callable."""
+    if function is not None and not callable(function):
+        raise InputError(f"{what} = {shown(function)}: expected a function, or None")
+
+
+def joined(what: str, names: Texts | None) -> str | None:
+    """Return the names joined by commas, or None if there are none. Raise InputError for anything but texts."""
+    if names is None:
+        return None
+    return texts(what, names) if isinstance(names, str) else texts(what, names) or None
+
+
+def family_names(names: Texts | None) -> tuple[str, ...]:
+    """Return the named families. Raise InputError for an unknown one."""
+    names = joined("family", names)
+    found = () if names is None else tuple(name.strip() for name in names.split(","))
+    for name in found:
+        check_family(name)
+    return found
+
+
+def check_family(name: str) -> None:
+    """Raise InputError for an unknown family. For a name of an older version, say the current one."""
+    from tsm2_tune.generator.families import FAMILIES, family_named
+
+    if name in FORMER_NAMES:
+        family_named(name)
+    check_named("family", name, list(FAMILIES))
+
+
+def problems_of(
+    products: Products, dtypes: ElementTypes, ops: Texts, layout: str, math: str = MATHS[0]
+) -> tuple[Problem, ...]:
+    """Return the given problems: records, printed problems, and each shape with every dtype and op.
+
+    Raise InputError for an invalid text.
+    """
+    check_named("layout", layout, LAYOUTS)
+    check_named("math", math, MATHS)
+    names = tuple(dict.fromkeys(dtype_with(math, name) for name in dtype_texts(dtypes).split(",")))
+    several = tuple(dict.fromkeys(op_spelt(op) for op in texts("op", ops).split(",")))
+    found = dict[Problem, None]()
+    for item in items(products):
+        problem = spelt_problem(item) if isinstance(item, str) else item
+        found.update(
+            dict.fromkeys(
+                Problem(m, n, k, name, op_in(layout, op_of(op, name)))
+                for m, n, k in parse_shapes(str(item))
+                for name in names
+                for op in several
+            )
+            if problem is None
+            else {problem: None}
+        )
+        if len(found) > MOST_PROBLEMS:
+            raise InputError(f"{str(products)!r} makes more than {MOST_PROBLEMS} problems: name fewer at a time")
+    return tuple(found)
+
+
+def items(products: Products) -> Iterator[str | Problem]:
+    """Yield the problems, and the items of texts one by one. Raise InputError if there are none, and for anything
+    else."""
+    try:
+        every = [products] if isinstance(products, str | Problem) else list(products)
+    except TypeError:
+        raise InputError(f"products = {products!r}: expected texts, such as '20480x16x20480', or Problems") from None
+    if not every:
+        raise InputError("no product: name one, such as '20480x16x20480'")
+    for product in every:
+        if isinstance(product, Problem):
+            yield product
+        elif isinstance(product, str):
+            yield from items_of(product)
+        else:
+            raise InputError(f"product {product!r}: expected a text, such as '20480x16x20480', or a Problem")
+
+
+def check_named(what: str, name: str, known: Sequence[str]) -> None:
+    """Raise InputError if the name is not a known one."""
+    if not isinstance(name, str) or name not in known:
+        raise InputError(f"unknown {what} {shown(name)}: expected one of {', '.join(known)}{hint_of(name, known)}")
+
+
+def hint_of(name: object, known: Sequence[str]) -> str:
+    """Return the end of a sentence that suggests a similar known name; empty if none is near."""
+    near = nearest_name(name, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def items_of(shapes: str) -> tuple[str, ...]:
+    """Return the items of --shapes, with those of files. Raise InputError if there are none."""
+    items = (item.strip() for item in shapes.split(","))
+    whole = ",".join(_items_of_file(item[1:]) if item.startswith("@") else item for item in items)
+    found = tuple(_SPACED.sub(r"\1", item.strip()) for item in whole.split(",") if item.strip())
+    if not found:
+        raise InputError(f"no shape in {shapes!r}: expected MxNxK, such as 20480x16x20480")
+    return found
+
+
+def spelt_problem(item: str) -> Problem | None:
+    """Return the problem if the item has the form MxNxK:DTYPE or MxNxK:DTYPE:OP, else None."""
+    if not _PROBLEM.fullmatch(item):
+        return None
+    shape, dtype, *op = item.split(":")
+    return Problem.parse(":".join([shape.lower(), dtype_spelt(dtype), *map(op_spelt, op)]))
+
+
+def dtype_name(name: str) -> str:
+    """Return the name of a Dtype. Raise InputError, with a suggestion, for an unknown one."""
+    return dtype_named(dtype_spelt(name)).name
+
+
+def dtype_with(math: str, name: str) -> str:
+    """Return the name of the Dtype with this element type and math. Raise InputError if the type has no such math."""
+    name = dtype_spelt(name)
+    if name in MATHS:
+        raise InputError(f"unknown dtype {name!r}: that is how f32 may be multiplied: --dtype f32 --math {name}")
+    if name not in ELEMENT_TYPES:
+        raise unknown_dtype(name)
+    known = {dtype.element_name: dtype.name for dtype in DTYPES.values() if dtype.math == math}
+    if name not in known:
+        raise InputError(
+            f"--math {math} with --dtype {name}: it is for {' and '.join(known)} alone;"
+            " name that, or leave --math out"
+        )
+    return known[name]
+
+
+def op_spelt(text: str) -> str:
+    """Return the op in lower case; BLAS's capitals are allowed."""
+    return text.strip().lower()
+
+
+def op_of(text: str, dtype_name: str) -> str:
+    """Return the op that the text means for elements of this type."""
+    if text != GRAM:
+        return text
+    of_real, of_complex = gram_ops()
+    return of_complex if dtype_named(dtype_name).is_complex else of_real
+
+
+def gram_ops() -> tuple[str, ...]:
+    """Return the ops that GRAM means for real and for complex elements."""
+    return "t" + SAME, "c" + SAME
+
+
+def op_in(layout: str, op: str) -> str:
+    """Return the op of matrices in this layout. To BLAS, row-major matrices are transposed, and so is C."""
+    if layout == "column":
+        return op
+    letters = "".join(OP_LETTERS)
+    if not re.fullmatch(f"[{letters}][{letters}{SAME}]", op):
+        raise InputError(
+            f"op {op!r} with --layout row: expected two of the letters {', '.join(OP_LETTERS)}, for A and B,"
+            f" or {SAME} for B where that is A's matrix, as the layout says how C lies"
+        )
+    return op.translate(OPPOSITE) + "t"
+
+
+def thresholds_of(guidelines: str | Thresholds | None) -> Thresholds:
+    """Return the thresholds of --guidelines; the defaults for None. Raise InputError for anything else."""
+    if isinstance(guidelines, Mapping):
+        guidelines = ",".join(f"{name}={_number(name, value)}" for name, value in guidelines.items())
+    elif not isinstance(guidelines, str | None):
+        raise InputError(f"guidelines = {shown(guidelines)}: expected a text, or thresholds by their names")
+    text = guidelines or ""
+    known = [*(spelt(field.name) for field in fields(Guidelines)), NO_GUIDELINES]
+    for name in filter(None, (item.partition("=")[0].strip() for item in text.split(","))):
+        check_named("guideline", spelt(name), known)
+    return parse_thresholds(text)
+
+
+def _number(name: str, value: object) -> int | float:
+    """Return the value of a guideline as an int or a float."""
+    return whole(name, value) if isinstance(value, Integral) else real(name, value)
+
+
+def share_of(text: str, most: float) -> float:
+    """Return a share given in percent, such as 3% or 0.5%. Raise InputError for another text or a larger share."""
+    found = _PERCENT.fullmatch(text)
+    if found is None or float(found[1]) > 100 * most:
+        raise InputError(f"{text!r} is no share: expected percent up to {100 * most:g}%, such as 3%")
+    return float(found[1]) / 100
+
+
+def checked_share(what: str, value: float | str | None, most: float) -> float | None:
+    """Return a share of at most `most`, given as a number or as text for `share_of`; None for None.
+
+    Raise InputError for anything else.
+    """
+    if isinstance(value, str):
+        return share_of(value, most)
+    if value is None:
+        return None
+    try:
+        share = real(what, value)
+    except InputError:
+        share = -1.0
+    if share == 0 or (0 < share <= min(most, 1) and not isinstance(value, Integral)):  # 1 may be meant for 1 %
+        return share
+    expected = "a share from 0.0 to 1.0, such as 0.03, which is 3 %, or a text such as '3%'"
+    raise InputError(f"{what} = {shown(value)}: expected {expected}")
+
+
+def cache_named(name: str | None) -> Cache | None:
+    """Return the state of the L2 with this name; None for None. Raise InputError for an unknown one."""
+    if name is not None:
+        check_named("cache", name, [one.value for one in Cache])
+    return None if name is None else Cache(name)
+
+
+def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outcome]:
+    """Return the named outcomes, which must be among the known ones. Raise InputError for another."""
+    names = joined("retry", names)
+    if names is None:
+        return frozenset()
+    named = {one.value: frozenset({one}) for one in known} | {FAILED: frozenset(FAILURES)}
+    asked = [name.strip() for name in names.split(",")]
+    for name in asked:
+        check_named("outcome", name, list(named))
+    return frozenset().union(*(named[name] for name in asked))
+
+
+def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
+    """Return the problems. Raise InputError if no kernel family, or none of those named, computes one of them."""
+    from tsm2_tune.generator.families import FAMILIES  # slow to import
+
+    for problem in problems:
+        able = [name for name, family in FAMILIES.items() if family.supports(problem)]
+        if not able:
+            raise InputError(f"no kernel family computes {problem.text}: choose another --op, --dtype or shape")
+        if families and not set(families) & set(able):
+            raise InputError(
+                f"{problem.text} is computed by {', '.join(able)}, not by {', '.join(families)}:"
+                " name another --family, --op, --dtype, --math or shape"
+            )
+    return tuple(problems)
+
+
+def _items_of_file(name: str) -> str:
+    """Return the items of a shapes file, joined by commas. Raise InputError if it has none."""
+    items = ",".join(line.partition("#")[0] for line in _LINE_END.split(_shapes_text(name)))
+    if not items.strip(", \t"):
+        raise InputError(f"shapes file {name!r} holds no shape: expected MxNxK items, such as 20480x16x20480")
+    return items
+
+
+def _shapes_text(name: str) -> str:
+    """Return the text of a shapes file without byte order marks. Raise InputError if it is no text."""
+    content = _shapes_content(name)
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = content.decode("utf-16" if is_utf16 else "utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"shapes file {name!r} cannot be read: it is no text") from None
+    if "\0" in text:
+        raise InputError(f"shapes file {name!r} cannot be read: it holds NUL characters; write it again as UTF-8")
+    return text.replace("\ufeff", "")  # concatenated files have marks in the middle too
+
+
+def _shapes_content(name: str) -> bytes:
+    """Read a regular file, a pipe or standard input.
+
+    Raise InputError for others, or if it is too large or too slow.
+    """
+    try:
+        if name in STANDARD_INPUT:
+            return _content(0, name)
+        found = os.stat(name)
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # opening a device may have effects
+            raise InputError(f"shapes file {name!r} is no regular file: name a text file that holds MxNxK items")
+        if stat.S_ISREG(found.st_mode) and not found.st_size:  # a file of /proc too, which may block
+            return b""
+        number = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return _content(number, name)
+        finally:
+            os.close(number)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no file can be called so"
+        raise InputError(f"shapes file {name!r} cannot be read: {reason}") from None
+
+
+def _content(number: int, name: str) -> bytes:
+    """Read an open file to its end. Raise InputError if it exceeds a number of bytes or a time."""
+    ends, content, ready = time.monotonic() + MOST_SHAPES_SECONDS, bytearray(), select.poll()
+    ready.register(number, select.POLLIN)
+    while ready.poll(max(0.0, ends - time.monotonic()) * 1e3):
+        part = os.read(number, 2**20)
+        content += part
+        if not part:
+            return bytes(content)
+        if len(content) > MOST_SHAPES_BYTES:
+            raise InputError(f"shapes file {name!r} has more than {MOST_SHAPES_BYTES} bytes: name fewer shapes")
+    raise InputError(
+        f"shapes file {name!r} has no end within {MOST_SHAPES_SECONDS:g} s: write it whole, then name it"
+    )

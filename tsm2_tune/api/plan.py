@@ -1,0 +1,73 @@
+"""Problems, and the search space of a problem on any device. No function here runs a kernel or needs a GPU."""
+
+from __future__ import annotations
+
+from tsm2_tune.api.parse import (
+    ElementTypes,
+    Products,
+    Texts,
+    computable,
+    device_name,
+    family_names,
+    problems_of,
+    thresholds_of,
+)
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.guidelines import Thresholds
+from tsm2_tune.generator.space.space import SearchSpace, search_space
+from tsm2_tune.tuner.device.target import default_spec, limits_of
+
+
+def problems(
+    products: Products, *, dtype: ElementTypes = "f32", op: Texts = "nn", layout: str = "column", math: str = "full"
+) -> tuple[Problem, ...]:
+    """Return the problems that texts name, each once: every shape in every element type and op.
+
+    - `products`: a text, a Problem, or several of them. A text is MxNxK, with commas, ranges and files as in
+      `--shapes`, or a printed problem such as `100000x8x16:f32:tnt`, with its own type and op.
+    - `dtype`: f32, f64, c64, c128, bf16, f16, or NumPy's types; several are a list, or a text with commas.
+    - `op`: the letters of A and of B as in `--op`, or "gram"; several as for `dtype`.
+    - `layout`: "column", or "row" if every matrix is row-major.
+    - `math`: how elements are multiplied: "full", "tf32", "3xtf32", "minplus".
+
+    Raise InputError for an invalid text.
+    """
+    return problems_of(products, dtype, op, layout, math)
+
+
+def plan_space(
+    product: str | Problem,
+    *,
+    dtype: ElementTypes = "f32",
+    op: str = "nn",
+    layout: str = "column",
+    math: str = "full",
+    device: int | str | DeviceLimits | None = None,
+    family: Texts | None = None,
+    guidelines: str | Thresholds | None = None,
+) -> SearchSpace:
+    """Return the search space of one product: the configurations to try, and how many each rule dropped.
+
+    - `product`, `dtype`, `op`, `layout`, `math`: one problem, as for `problems`.
+    - `device`: a CUDA ordinal, "cpu" for this host, a bundled card such as "h200", or limits of your own; None is GPU
+      0, or this host if there is none.
+    - `family`: only these kernel families, as a list or a text with commas.
+    - `guidelines`: changed thresholds of guidelines, as a text such as "none,min-reuse=2" or by name.
+
+    Raise InputError for a text that names no problem or several, for a problem that no family computes, and for an
+    unknown device. Raise DeviceError if the device does not respond.
+    """
+    found = problems(product, dtype=dtype, op=op, layout=layout, math=math)
+    if len(found) != 1:
+        raise InputError(f"{product!r} spells {len(found)} problems: plan the space of one at a time")
+    names, thresholds = family_names(family), thresholds_of(guidelines)
+    computable(found, names)
+    limits = device if isinstance(device, DeviceLimits) else limits_of(spec_of(device))
+    return search_space(found[0], limits, guidelines=thresholds, families=names)
+
+
+def spec_of(device: int | str | None) -> str:
+    """Return the device as the command takes it."""
+    return default_spec() if device is None else device_name(device)

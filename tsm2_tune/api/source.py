@@ -1,0 +1,141 @@
+"""The CUDA source of a configuration that a user typed or copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from tsm2_tune.api.parse import LARGE, LAYOUTS, check_named, dtype_spelt, dtype_with, op_in, op_of, op_spelt
+from tsm2_tune.errors import InputError, nearest_name
+from tsm2_tune.generator.config import KernelConfig, family_spelt
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.problem import DTYPES, FULL_MATH, Problem, dtype_named
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.space.space import unfit
+from tsm2_tune.generator.space.tunables import declared
+from tsm2_tune.generator.spelling import unknown_word, value_spelt, words_of
+
+OPS = ("nn", "tn", "nt", "tt", "gram", "nx")  # in the order in which they are tried
+MOST_LOOKED_AT = 400_000  # configurations searched for an error message
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """An element type, an op and a layout for which a kernel may be rendered."""
+
+    dtype_name: str
+    op: str  # as in --op
+    layout: str
+
+    def problem(self, size: int) -> Problem:
+        return Problem(size, size, size, self.dtype_name, op_in(self.layout, op_of(self.op, self.dtype_name)))
+
+    def options(self, *given: str | None) -> str:
+        """Return the options that select this way, without defaults and without the `given` values."""
+        dtype = dtype_named(self.dtype_name)
+        spelled = (
+            ("--dtype", dtype.element_name, "f32"),
+            ("--math", dtype.math, FULL_MATH),
+            ("--op", self.op, OPS[0]),
+            ("--layout", self.layout, LAYOUTS[0]),
+        )
+        return " ".join(f"{name} {value}" for name, value, default in spelled if value not in (default, *given))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A kernel's source."""
+
+    text: str
+    options: str  # options that were not given but that select this kernel
+
+
+def source_of(
+    configuration: str, *, dtype: str | None, math: str | None, op: str | None, layout: str | None
+) -> Found:
+    """Return the source of the configuration for the first matching type, op and layout.
+
+    Raise InputError if the family, the configuration or the kernel does not exist; the message names options that
+    help.
+    """
+    family_name = family_spelt(configuration)
+    check_named("family", family_name, list(FAMILIES))
+    family = FAMILIES[family_name]
+    if "*" in configuration:
+        raise InputError(
+            f"configuration {configuration!r}: * stands for any launch number, and source prints the text of one"
+            " configuration: put a number in its place"
+        )
+    ways = list(_ways(family, dtype, math, op, layout))
+    supported = {way: found for way in ways if (found := _supported(family, way)) is not None}
+    if not supported:
+        others = (way for way in _ways(family, None, None, None, None) if _supported(family, way) is not None)
+        other = next((way.options() for way in others), "")
+        raise InputError(
+            f"{family.name} has no kernel for {ways[0].dtype_name} and op {ways[0].op} in {ways[0].layout} layout"
+            + (f": try {other}" if other else f"; it computes {', '.join(family.dtypes)}")
+        )
+    config = family.config_type.parse(configuration)
+    known = {} if config is None else {way: one for way, one in supported.items() if family.has(config, one)}
+    if config is None or not known:
+        raise InputError(
+            f"{family.name} has no configuration {configuration!r}: {_what_is_wrong(family, config, configuration)}"
+        )
+    for way, problem in known.items():
+        if unfit(family, config, problem) is None:
+            given = (dtype and dtype_spelt(dtype), math, op and op_spelt(op), layout)
+            return Found(render(problem, config).text, way.options(*given))
+    way, problem = next(iter(known.items()))
+    raise InputError(
+        f"{config.text} has no kernel for {problem.dtype_name} and op {way.op}, as {unfit(family, config, problem)}:"
+        " choose another configuration, --dtype, --math or --op"
+    )
+
+
+def _ways(
+    family: Family[Any], dtype: str | None, math: str | None, op: str | None, layout: str | None
+) -> Iterator[Way]:
+    """Yield every type, op and layout asked for.
+
+    If no type is named, try all of the family; if no op is, try all ops and layouts.
+    """
+    if dtype is None and math is None:
+        names = sorted(family.dtypes, key=list(DTYPES).index)
+    else:
+        names = [dtype_with(math or FULL_MATH, dtype_spelt(dtype or "f32"))]
+    for name in names:
+        for one in OPS if op is None else (op_spelt(op),):
+            for one_layout in LAYOUTS if layout is None and op is None else (layout or LAYOUTS[0],):
+                yield Way(name, one, one_layout)
+
+
+def _supported(family: Family[Any], way: Way) -> Problem | None:
+    """Return a problem of this way that the family supports.
+
+    A small and a large one suffice: all shapes share the source.
+    """
+    return next(filter(family.supports, map(way.problem, (1, LARGE))), None)
+
+
+def _what_is_wrong(family: Family[Any], config: KernelConfig | None, spelling: str) -> str:
+    """Return what is wrong with the spelling: its form, an unknown tunable, or a value that no configuration has."""
+    if config is None:
+        spelt_like = f"they are spelt like {next(iter(family.configurations())).text}"
+        _, has_words, words = spelling.partition(":")
+        unknown = unknown_word(family.config_type, words) if has_words else ""
+        if not unknown:
+            return spelt_like
+        near = nearest_name(unknown, words_of(family.config_type))
+        return f"{unknown!r} is none of its tunables{f', did you mean {near}' if near else ''}; {spelt_like}"
+    every = list(islice(family.configurations(), MOST_LOOKED_AT))
+    if len(every) == MOST_LOOKED_AT:  # there may be millions
+        return "its values do not go together; tsm2-tune space --list names all"
+    for one in declared(type(config)):
+        known = sorted({*one.tunable.late, *(other.tunables[one.name] for other in every)})
+        if config.tunables[one.name] not in known:
+            name = one.word if one.word == one.name else f"{one.name} in {one.word}="
+            return f"{name} is one of {', '.join(value_spelt(one, value) for value in known)}"
+    return "each of its values is right, but not with the others; tsm2-tune space --list names all"

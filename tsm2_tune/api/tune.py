@@ -1,0 +1,219 @@
+"""Tune problems: take products, return winners, and report progress as events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from os import PathLike
+
+from tsm2_tune.api.devices import Devices, names_of, targets_of
+from tsm2_tune.api.parse import (
+    DEFAULT_BUDGET_SECONDS,
+    DEFAULT_COMPILE_LIMIT_SECONDS,
+    DEFAULT_DATABASE,
+    DEFAULT_RUN_LIMIT_SECONDS,
+    FAILURES,
+    MOST_BUDGET_SECONDS,
+    MOST_GAIN,
+    MOST_LIMIT_SECONDS,
+    MOST_SEED,
+    REACH,
+    STRATEGIES,
+    ElementTypes,
+    Products,
+    Texts,
+    cache_named,
+    check_callable,
+    check_named,
+    checked_share,
+    computable,
+    device_name,
+    family_names,
+    file_name,
+    outcomes_of,
+    thresholds_of,
+)
+from tsm2_tune.api.plan import problems
+from tsm2_tune.errors import InputError, shown
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.scalars import plain, plain_text, real, truth, whole
+from tsm2_tune.generator.space.guidelines import Thresholds
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.storage.addresses import Address, place_of
+from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.runs.cluster import Cluster
+from tsm2_tune.tuner.runs.events import Event, FleetStarted, ProblemEnded
+from tsm2_tune.tuner.runs.fleet import Fleet, Members, Merged
+from tsm2_tune.tuner.runs.run import Run, awaited, winners
+from tsm2_tune.tuner.runs.signals import interruptible
+from tsm2_tune.tuner.search.budget import Options
+from tsm2_tune.tuner.search.strategies import strategy_named
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class TuningResult:
+    """The result of a tuning run. All trials are in the database."""
+
+    targets: tuple[Target, ...]  # the devices, which can be passed to later calls
+    ended: tuple[ProblemEnded, ...]  # one end for each problem and kind of device, in the order of ends
+    winners: tuple[BestRow, ...]  # the winners of the given problems, as from `best`
+    interrupted: int  # trials and finals that the machine interrupted: the same call repeats them
+    left: tuple[Problem, ...] = ()  # with several runs: problems that none of them finished, as runs ended early
+
+    @property
+    def target(self) -> Target:
+        """The device, or the first of several."""
+        return self.targets[0]
+
+    @property
+    def unsolved(self) -> tuple[Problem, ...]:
+        """The problems without a configuration that gave a right result."""
+        return tuple(one.problem for one in self.ended if one.winner is None)
+
+    @property
+    def changed(self) -> tuple[Problem, ...]:
+        """The problems whose winner changed after their search, as another problem's kernel was faster."""
+        before = {one.problem: one.winner.config for one in self.ended if one.winner is not None}
+        return tuple(row.problem for row in self.winners if before.get(row.problem, row.config) != row.config)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every problem has a winner and the machine interrupted no trial or final."""
+        return not (self.unsolved or self.interrupted or self.left)
+
+
+def tune(
+    products: Products, *, dtype: ElementTypes = "f32", op: Texts = "nn", layout: str = "column", math: str = "full",
+    device: Devices = None, cluster: str | None = None, db: str | PathLike[str] = DEFAULT_DATABASE,
+    budget: float | None = DEFAULT_BUDGET_SECONDS, max_trials: int | None = None,
+    compile_limit: float = DEFAULT_COMPILE_LIMIT_SECONDS, run_limit: float = DEFAULT_RUN_LIMIT_SECONDS,
+    cache: str = "dirty", family: Texts | None = None, guidelines: str | Thresholds | None = None,
+    retry: Texts | None = None, seed: int = 0, full_trials: bool = False, vendor: bool = True, pairs: bool = True,
+    strategy: str = "model", gain: float | str | None = None, wait: bool = False,
+    on_event: Callable[[Event], object] | None = None,
+) -> TuningResult:  # fmt: skip
+    """Tune products: enumerate, prune, generate, compile, verify, time and store. `tsm2-tune --shapes` does this.
+
+    - `products`, `dtype`, `op`, `layout`, `math`: what to tune, as for `problems`.
+    - `device`: a CUDA ordinal, "cpu" for this host, or the target of an earlier result; None is GPU 0, or this host.
+      Several devices, as a list or a text with commas, and "all" GPUs divide the work, each in a process of its own.
+    - `cluster`: the address of a Dask scheduler. Each of its workers has a run on the first GPU that it sees. A
+      worker without a GPU, or with `device` "cpu", uses its host. All of them must reach `db`.
+    - `db`: the database, created if it is missing. The same call again continues where the last one stopped.
+    - `budget`, `max_trials`: the most seconds and configurations for each problem, including earlier runs'; None, or
+      a budget of 0, is no limit.
+    - `compile_limit`, `run_limit`: seconds for compiling one configuration, and for each stage of its trial.
+    - `cache`: the state of a GPU's L2 before a trial is timed: "dirty", "clean" or "warm".
+    - `family`, `guidelines`: the kernel families to search, and thresholds of guidelines, as for `plan_space`.
+    - `retry`: outcomes to try again, such as "timed-out"; "failed" is all but ok.
+    - `seed`: the seed of inputs and order.
+    - `full_trials`: whether to verify and time also configurations that cannot win. Otherwise, on a GPU, a trial ends
+      as "behind" if each of its first launches takes over 6 % longer than the fastest right kernel so far.
+    - `strategy`: the order in which configurations are tried: "model", "exhaustive", "random", or a sampler of
+      Optuna, such as "optuna:tpe".
+    - `gain`: end a problem's search when the expected gain of going on is less than this share of the best time, such
+      as 0.005 or "0.5%"; None is no such end.
+    - `vendor`: whether to time cuBLAS and cuBLASLt beside the fastest kernels.
+    - `pairs`: whether to time kernels at the other tuned shapes too, beyond `budget` and `max_trials`.
+    - `wait`: whether to wait for another run on the device.
+    - `on_event`: called in this thread with each event, after its facts are stored. An exception from it ends the
+      run.
+
+    Ctrl-C ends the run too, by KeyboardInterrupt. Every trial that ended is stored, unless the server is unreachable.
+
+    Raise InputError for invalid arguments, before anything is tried. Raise DeviceError if the device does not respond
+    or is in use. Raise ToolMissing without the device's compiler, or without Optuna if `strategy` needs it. Raise
+    StoreError for a database that cannot be used. Raise WorkerError if the device fails.
+    """
+    name = file_name("db", db)
+    check_callable("on_event", on_event)
+    names = family_names(family)
+    asked = computable(problems(products, dtype=dtype, op=op, layout=layout, math=math), names)
+    options = options_of(
+        budget=budget, max_trials=max_trials, compile_limit=compile_limit, run_limit=run_limit, cache=cache,
+        retry=retry, seed=seed, vendor=vendor, reach=None if full_trials else REACH, strategy=strategy, gain=gain,
+    )  # fmt: skip
+    run = Run(
+        None, asked, dict(thresholds_of(guidelines)), names, options, truth("pairs", pairs), truth("wait", wait), name
+    )
+    tell = on_event or (lambda _: None)
+    if cluster is not None:
+        with interruptible():
+            there = device if device is None or isinstance(device, Target) else device_name(device)
+            return _of_several(Cluster(plain_text("cluster", cluster), run.on(there)), run, tell)
+    targets = targets_of(device)
+    with interruptible():
+        if len(targets) == 1:
+            return _of_one(run.on(targets[0]), tell)
+        for kind in {target.identity.name: target for target in targets}.values():
+            run.on(kind).planned()  # raises for problems that cannot be tuned, before anything starts
+        runs = {name: run.on(target, sharing=len(targets)) for name, target in names_of(targets).items()}
+        return _of_several(Fleet(runs), run, tell)
+
+
+def options_of(
+    *, budget: float | None, max_trials: int | None, compile_limit: float, run_limit: float, cache: str,
+    retry: Texts | None, seed: int, vendor: bool = False, reach: float | None = None, strategy: str = "model",
+    gain: float | str | None = None,
+) -> Options:  # fmt: skip
+    """Return the options of a run from the arguments of `tune`.
+
+    Raise InputError for invalid ones. Raise ToolMissing if Optuna is asked for and not installed.
+    """
+    check_named("strategy", strategy, STRATEGIES)
+    strategy_named(strategy)
+    return Options(
+        seed=whole("seed", seed, 0, MOST_SEED),
+        max_trials=None if max_trials is None else whole("max_trials", max_trials, 1),
+        budget_seconds=_seconds("budget", 0.0 if budget is None else budget, MOST_BUDGET_SECONDS, may_be_zero=True)
+        or None,
+        compile_limit_seconds=_seconds("compile_limit", compile_limit, MOST_LIMIT_SECONDS),
+        run_limit_seconds=_seconds("run_limit", run_limit, MOST_LIMIT_SECONDS),
+        retried=outcomes_of(retry, FAILURES),
+        vendor=vendor,
+        reach=reach,
+        strategy=plain_text("strategy", strategy),
+        gain=checked_share("gain", gain, MOST_GAIN),
+        cache=cache_named(cache) or Cache.DIRTY,
+    )
+
+
+def _of_one(run: Run, tell: Callable[[Event], object]) -> TuningResult:
+    result = run.result(tell)
+    return TuningResult((result.target,), result.ended, result.winners, result.interrupted)
+
+
+def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> TuningResult:
+    """Return the joint result of several runs on one database. If none of them succeeds, raise the first one's error.
+
+    Raise StoreError if the server is unreachable now. A run waits for a server that goes away later.
+    """
+    place = place_of(run.db)
+    if isinstance(place, Address):
+        from tsm2_tune.tuner.results.storage.postgresql import schema_at  # imported only for a server
+
+        schema_at(place)
+    merged = Merged(run.problems)
+    with members:
+        tell(FleetStarted(members.names, run.problems))
+        for name, heard in members.events():
+            tell(merged.told(name, heard))
+    merged.refuse_failure()
+    targets = tuple(merged.targets.values())
+    by_name = {target.identity.name: target for target in targets}
+    with awaited(run.db, create=False) as store:
+        won = [winners(store, one, one.cache(run.options.cache), run.problems) for one in by_name.values()]
+    left = merged.left
+    return TuningResult(targets, merged.ended, tuple(chain.from_iterable(won)), merged.interrupted, left)
+
+
+def _seconds(name: str, value: float, most: float, *, may_be_zero: bool = False) -> float:
+    """Return the time in seconds. Raise InputError for anything else, and outside these bounds."""
+    expected = f"seconds, above 0 and at most {most:g}"
+    seconds = real(name, value, expected)
+    if not (0 < seconds <= most or (may_be_zero and seconds == 0)):
+        raise InputError(f"{name} = {shown(value)}: expected {expected}")
+    return seconds

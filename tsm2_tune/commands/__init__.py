@@ -1,0 +1,1 @@
+"""The commands, one module each; `cli.py` lists them. They call `api` and print through `console`."""

@@ -1,0 +1,154 @@
+"""The command that times kernels against cuBLAS, and tunes nothing."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tsm2_tune.commands.errors import Command, ended_by_signals
+from tsm2_tune.commands.options import cache_option, device_option, json_option, shapes_options, wait_option
+from tsm2_tune.commands.predict import chosen_text, closing_text, kernels_option, number_text
+from tsm2_tune.console import tables
+from tsm2_tune.console.printable import tell
+from tsm2_tune.console.winner_columns import layout_text, product_text, spread_percent
+from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.results.storage.addresses import PREFIX, shown_name
+from tsm2_tune.tuner.results.trial import Cache
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tsm2_tune.pretuned import Pretuned
+    from tsm2_tune.tuner.device.target import Target
+    from tsm2_tune.tuner.export.compared import Compared
+
+
+@click.command(cls=Command)
+@device_option
+@shapes_options(required=True)
+@kernels_option
+@cache_option(Cache.DIRTY, "State of the L2 before each sample of a kernel or of cuBLAS.")
+@wait_option
+@json_option
+@click.pass_context
+def compare(
+    ctx: click.Context,
+    spec: str | None,
+    shapes: str,
+    dtypes: str,
+    ops: str,
+    layout: str,
+    math: str,
+    database: str | None,
+    cache: Cache,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    """Time kernels against cuBLAS without tuning.
+
+    \b
+    tsm2-tune compare --device 0 --shapes 20480x16x20480,1048576x8x8
+    tsm2-tune compare --db results.db --shapes 30000x12x5000 --dtype f64 --json
+
+    For each problem: the kernel that an exported module of the pretuned kernels, or of --db, would choose. It is
+    verified and then timed in turns with cuBLAS and cuBLASLt. Times are medians in microseconds; +- is how far
+    the 95 % confidence interval reaches. Nothing is stored. If the module would leave a problem to cuBLAS, the
+    kernel is timed all the same, and "chosen" says cuBLAS. The exit status is 1 if a kernel is not right or cannot be
+    timed.
+    """
+    from tsm2_tune.api.parse import problems_of
+
+    problems = problems_of(shapes, dtypes, ops, layout, math)
+    from tsm2_tune.tuner.device.target import default_spec, find_target
+    from tsm2_tune.tuner.export.compared import compared
+    from tsm2_tune.tuner.packs.chosen import choices
+
+    target = find_target(spec if spec is not None else default_spec())
+    source = database if database is not None else _text_of(target)
+    place = source if isinstance(source, str) else PREFIX + source.name
+    state = target.cache(cache)
+    with ended_by_signals(ctx, place, stderr=as_json), tables.waiting("comparing"):
+        _, chosen = choices(source, problems, partial(_device_of, target), tell)
+        found = list(compared(target, chosen, state, wait=tell if wait else None))
+    facts = [_facts(one) for one in found]
+    if as_json:
+        head = {"device": target.identity.name, "cache": state.value, "kernels": shown_name(place)}
+        click.echo(json.dumps(head | {"is_emulated": target.is_host, "problems": facts}, indent=2))
+    else:
+        _print(target, state, place, found, facts)
+    if any(one.row is None for one in found):
+        ctx.exit(1)
+
+
+def _text_of(target: Target) -> Pretuned:
+    """Return the pretuned kernels for the device. Raise InputError if there are none."""
+    from tsm2_tune.pretuned import for_card
+
+    found = None if target.is_host else for_card(target.identity.name, target.identity.compute_capability)
+    if found is None:
+        raise InputError(f"no kernels are pretuned for {target.identity.name}: name a database of it with --db")
+    return found
+
+
+def _device_of(target: Target, stored: Sequence[str]) -> str:
+    """Return the stored device whose kernels serve this one: its own, else the first one's."""
+    name = target.identity.name
+    return name if name in stored or not stored else stored[0]
+
+
+def _facts(one: Compared) -> dict[str, Any]:
+    row, asked = one.row, one.choice.asked
+    return {
+        "problem": asked.text,
+        "type": asked.dtype_name,
+        "product": product_text(asked.op),
+        "layout": layout_text(asked.op),
+        "kernel_us": None if row is None else row.median_us,
+        "low_us": None if row is None else row.low_us,
+        "high_us": None if row is None else row.high_us,
+        "vendor_us": None if row is None else row.vendor_us,
+        "x_vendor": None if row is None else row.x_cublas,
+        "expected_us": one.choice.match.expected_us,
+        "is_left_to_vendor": one.choice.is_vendors,
+        "kernel": one.config.text,
+        "reason": one.choice.reason,
+        "trouble": one.trouble,
+    }
+
+
+def _print(
+    target: Target, state: Cache, place: str, found: Sequence[Compared], facts: Sequence[dict[str, Any]]
+) -> None:
+    console = tables.console()
+    name, kernels = target.identity.name, shown_name(place)
+    if target.is_host:
+        about = "kernels are emulated on the CPU and there is no cuBLAS: times mean nothing"
+    else:
+        about = f"L2 {state} before each sample, in turns with cuBLAS"
+    layouts = sorted({fact["layout"] for fact in facts})
+    lying = f", {layouts[0]}" if len(layouts) == 1 else ""
+    tables.print_line(console, f"{name}, kernels of {kernels}{lying}: {about}")
+    cells = [
+        [
+            "x".join(map(str, (one.choice.asked.m, one.choice.asked.n, one.choice.asked.k))),
+            fact["type"],
+            fact["product"] if lying else f"{fact['product']} {fact['layout'].removesuffix('-major')}",
+            number_text(fact["kernel_us"], 1),
+            "-" if one.row is None else f"{spread_percent(one.row):.1f} %",
+            number_text(fact["vendor_us"], 1),
+            number_text(fact["x_vendor"], 2),
+            chosen_text(one.choice),
+            one.config.family,
+        ]
+        for one, fact in zip(found, facts, strict=True)
+    ]
+    heads = ["shape", "type", "product", "us", "+-", "cuBLAS us", "x", "chosen", "kernel"]
+    styles = ["yellow" if (fact["x_vendor"] or 1.0) < 1 else "" for fact in facts]
+    tables.print_table(console, heads, cells, right=(3, 4, 5, 6), dropped=(4,), styles=styles)
+    tables.print_line(console, closing_text([fact["x_vendor"] for fact in facts], [one.choice for one in found]))
+    for fact in facts:
+        if fact["trouble"]:
+            tables.print_hanging(console, f"{fact['problem']}: {fact['trouble']}", 2)

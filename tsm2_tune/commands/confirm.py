@@ -1,0 +1,85 @@
+"""The command that repeats the finals of stored winners."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import tsm2_tune
+from tsm2_tune.commands.errors import Command, ended_by_signals
+from tsm2_tune.commands.options import json_option, named_database, selection_options, wait_option
+from tsm2_tune.console import tables
+from tsm2_tune.console.printable import tell
+from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.results.storage.addresses import command_on, shown_name
+
+if TYPE_CHECKING:
+    from tsm2_tune.tuner.runs.events import Confirmed, Event
+
+
+@click.command(cls=Command)
+@named_database
+@selection_options
+@wait_option
+@json_option
+@click.pass_context
+def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool, as_json: bool) -> None:
+    """Time stored winners again on this device.
+
+    \b
+    tsm2-tune confirm --device 0 --shapes 20480x16x20480
+
+    In a new process the finalists, the fastest few, are verified in full and timed in turns, with cuBLAS where it was
+    beside them. A line for each problem says whether the winner wins again, and how its time has drifted. The new
+    times are stored beside those of before; a kernel that is wrong now competes no more. The exit status is 1 where a
+    winner changed, a kernel is wrong, or finals could not be repeated.
+    """
+
+    from tsm2_tune.tuner.runs.events import Confirmed, Noted
+
+    def show(event: Event) -> None:
+        if isinstance(event, Noted):
+            tell(str(event))
+        elif isinstance(event, Confirmed) and not as_json:
+            tables.print_line(tables.console(), str(event))
+
+    with ended_by_signals(ctx, database, stderr=as_json), tables.waiting("repeating finals"):
+        found = tsm2_tune.confirm(database, wait=wait, on_event=show, **which)
+    if not found:
+        raise InputError(
+            f"{shown_name(database)} has no winner of what was asked for on this device:"
+            f" {command_on('best', database)} shows what it has"
+        )
+    if as_json:
+        click.echo(json.dumps([facts(one) for one in found], indent=2))
+    if not all(one.is_kept for one in found):
+        ctx.exit(1)
+
+
+def facts(one: Confirmed) -> dict[str, Any]:
+    """Return the result for JSON, without samples."""
+    return {
+        "problem": one.before.problem.text,
+        "device": one.before.device,
+        "cache": one.before.cache,
+        "kept": one.is_kept,
+        "winner_before": one.before.config,
+        "winner_now": None if one.now is None else one.now.config,
+        "before_us": one.before.median_us,
+        "again_us": None if one.again is None else one.again.median_us,
+        "now_us": None if one.now is None else one.now.median_us,
+        "vendor_us": None if one.now is None else one.now.vendor_us,
+        "drift_percent": None if one.drift is None else 100 * one.drift,
+        "change": one.change,
+        "spread_percent": 100 * one.spread,
+        "slowed_samples": None if one.again is None else one.again.slowed,
+        "wrong": [{"configuration": each.config, **_ending(asdict(each))} for each in one.wrong],
+        "trouble": one.trouble,
+    }
+
+
+def _ending(event: dict[str, Any]) -> dict[str, Any]:
+    return {"outcome": event["outcome"].value, "detail": event["detail"]}

@@ -1,0 +1,56 @@
+"""The command that says whether tuning can run here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from tsm2_tune.commands.errors import Command
+from tsm2_tune.commands.options import database_option, device_option, json_option
+from tsm2_tune.console import tables
+
+STATE_WIDTH = 9  # of the word that a finding begins with, and the space behind it
+
+
+@click.command(cls=Command)
+@device_option
+@database_option
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, spec: str | None, database: str, as_json: bool) -> None:
+    """Check this machine and explain how to fix it.
+
+    \b
+    tsm2-tune doctor --device 0
+
+    Each line is ok, a note (tuning runs, but times may suffer or something optional is missing), or a problem (tuning
+    on this device cannot run). With a problem the exit status is 1.
+    """
+    from tsm2_tune.tuner.device.target import HOST, check_spec
+    from tsm2_tune.tuner.doctor.examination import examine
+
+    if spec is not None:
+        check_spec(spec)
+    with tables.waiting("looking"):
+        found = examine(spec, database)
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "device": found.spec,
+                    "can_tune": found.can_tune,
+                    "findings": [asdict(one) for one in found.findings],
+                },
+                indent=2,
+            )
+        )
+    else:
+        console = tables.console()
+        for one in found.findings:
+            tables.print_hanging(console, one.text, STATE_WIDTH)
+        where = "this host" if found.spec == HOST else f"GPU {found.spec}"
+        tables.print_line(console, f"tuning {'can' if found.can_tune else 'cannot'} run on {where}")
+    if not found.can_tune:
+        ctx.exit(1)

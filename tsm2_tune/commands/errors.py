@@ -1,0 +1,195 @@
+"""Report errors that a user can cause as one sentence with exit status 2, never as a traceback."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import click
+
+from tsm2_tune.console.printable import printable
+from tsm2_tune.errors import ToolMissing, TuneError
+from tsm2_tune.tuner.results.storage.addresses import is_address, is_bundled, shown_name
+from tsm2_tune.tuner.runs.signals import stoppable
+
+F = TypeVar("F", bound=Callable[..., Any])
+SEVERAL = ",..."  # the end of the metavar of an option that takes a list with commas
+OF_A_SIGNAL = 128  # plus the signal's number is the exit status, as in shells
+STOPPED = 130  # the exit status after Ctrl-C, as in shells
+MOST_CHARACTERS = 2000  # of a sentence
+_SECRET = re.compile(r"(://[^\s:/@]*):[^\s@]*@")  # in a database's address, given in a wrong place
+_LONG_WORD = re.compile(r"(\S{150})\S{100,}(\S{50})")  # longer than configurations and usual paths
+_ITEM = r"DIM(xDIM){1,3}(:\w+){0,2}".replace("DIM", r"([\d.e+:/*]+|[mnk])")  # of --shapes
+_SHAPES = re.compile(rf"@.+|{_ITEM}(,{_ITEM})*", re.ASCII | re.IGNORECASE)
+_LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # in a user's names and click's messages
+
+
+class Option(click.Option):
+    """An option that never drops a value silently; click would take the last one.
+
+    If it is given twice, values of a list are joined, and any other option is refused.
+    """
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        own, self.multiple = self.multiple, True  # the parser then keeps every value
+        super().add_to_parser(parser, ctx)
+        self.multiple = own
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
+        name = self.name or ""
+        if not self.multiple and name in opts:
+            opts = {**opts, name: self._one_of(opts[name], ctx)}
+        return super().consume_value(ctx, opts)
+
+    def _one_of(self, values: Sequence[Any], ctx: click.Context) -> Any:
+        if len(values) > 1 and (self.metavar or "").endswith(SEVERAL):
+            return ",".join(values)
+        if len(values) > 1 and not ctx.resilient_parsing and not (self.is_flag and len(set(values)) == 1):
+            names = " and ".join([*self.opts, *self.secondary_opts] if self.is_flag else [max(self.opts, key=len)])
+            raise click.UsageError(f"{names} given {len(values)} times: it takes one value", ctx)
+        return values[-1]
+
+
+def option(*names: str, **facts: Any) -> Callable[[F], F]:
+    """Return a decorator that adds an Option to a command."""
+    return click.option(*names, cls=Option, **facts)
+
+
+def is_shape(word: str) -> bool:
+    """Return whether the word looks like a value of --shapes."""
+    return _SHAPES.fullmatch(word) is not None
+
+
+def stray(ctx: click.Context, word: str) -> click.UsageError:
+    """Return the error for a word that the command does not take, with the option that it may be meant for."""
+    if word in getattr(ctx.find_root().command, "commands", ()):
+        meant = f": put the options behind the command {word!r}"
+    else:
+        is_database = Path(word).suffix == ".db" or is_address(word) or is_bundled(word)
+        option = "--shapes" if is_shape(word) else "--db" if is_database else "--output"
+        takes = any(option in one.opts for one in ctx.command.params)
+        meant = f": name it with {option}, as {option} {word}" if takes else ""
+    return click.UsageError(f"Got unexpected extra argument ({word}){meant}", ctx)
+
+
+class Command(click.Command):
+    """A command that turns every error a user can cause into one sentence and exit status 2."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        takes_more, ctx.allow_extra_args = ctx.allow_extra_args, True
+        rest = super().parse_args(ctx, args)
+        if rest and not takes_more and not ctx.resilient_parsing:
+            raise stray(ctx, rest[0])
+        return rest
+
+    def make_context(self, *arguments: Any, **named: Any) -> click.Context:
+        with _one_sentence():  # --help and --version print already here
+            return super().make_context(*arguments, **named)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _one_sentence():
+            return super().invoke(ctx)
+
+
+class Group(Command, click.Group):
+    """A group of such commands. Without a command it says that one is missing; click would print all help."""
+
+    command_class = Command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)  # first, as a user looks for them
+        click.Command.format_options(self, ctx, formatter)
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **{"no_args_is_help": False, **named})
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not self.invoke_without_command and not ctx.resilient_parsing:
+            raise click.UsageError(f"Missing command: name one of {', '.join(self.list_commands(ctx))}", ctx)
+        return super().parse_args(ctx, args)
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Convert errors that a user can cause to usage errors. A closed pipe is none: click ends quietly."""
+    try:
+        yield
+    except ToolMissing as error:  # with a compiler's messages, line by line
+        raise _refusal(str(error)) from None
+    except TuneError as error:
+        raise _refusal(_LINE_ENDS.sub(" ", str(error))) from None
+    except click.UsageError as error:  # click would print two lines of usage above it
+        raise _refusal(_in_a_line(error)) from None
+    except BrokenPipeError:
+        raise
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(STOPPED) from None
+    except OSError as error:
+        _drop_unwritten()
+        what = error.filename if error.filename is not None else "the output"
+        raise _refusal(
+            f"{what} cannot be read or written ({error.strerror or error}): mend that, then run this again"
+        ) from None
+
+
+class Refusal(click.UsageError):
+    """A usage error in the encoding of standard error; click would write UTF-8 to a terminal that lacks it."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        super().show(sys.stderr if file is None else file)
+
+
+@contextmanager
+def ended_by_signals(ctx: click.Context, database: str, *, stderr: bool = False) -> Iterator[None]:
+    """Print a sentence, on standard error if `stderr`, when Ctrl-C, SIGTERM or SIGHUP ends a run."""
+    try:
+        with stoppable():
+            yield
+    except KeyboardInterrupt as stop:
+        name = shown_name(database)
+        if is_address(database) or os.path.exists(database):
+            lost = getattr(stop, "unstored", 0)
+            but = f", but for the last {lost}, for which it is away" if lost else ""
+            text = f"stopped; every trial that ended is in {name}{but}: run the same command again to continue"
+        else:
+            text = f"stopped; no trial had ended, and {name} is not made yet: run the same command to start again"
+        from tsm2_tune.console.tables import (  # slow to import, and shell completion waits for imports
+            console,
+            print_line,
+        )
+
+        with suppress(OSError):  # the terminal may be closed
+            print_line(console(stderr=stderr), text)
+        ctx.exit(OF_A_SIGNAL + getattr(stop, "number", signal.SIGINT))
+
+
+def _refusal(sentence: str) -> Refusal:
+    sentence = _LONG_WORD.sub(r"\1...\2", _SECRET.sub(r"\1:***@", sentence))
+    if len(sentence) > MOST_CHARACTERS:  # it quotes an argument
+        sentence = f"{sentence[: MOST_CHARACTERS // 2]} ... {sentence[-MOST_CHARACTERS // 2 :]}"
+    return Refusal(printable(sentence), ctx=None)
+
+
+def _in_a_line(error: click.UsageError) -> str:
+    """Return click's message as one sentence with the next step."""
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        return f"No such option: {error.option_name}; did you mean {error.possibilities[0]}?"
+    text = _LINE_ENDS.sub(" ", error.format_message()).strip().rstrip(".")
+    text = re.sub(r"\. ([A-Z])", lambda found: f"; {found[1].lower()}", text)
+    end = "" if text.endswith("?") else ";"
+    return text if error.ctx is None or "--help" in text else f"{text}{end} --help says more"
+
+
+def _drop_unwritten() -> None:
+    """Close a standard output that cannot be written; otherwise Python would try again at exit and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            sys.stdout.close()

@@ -1,0 +1,144 @@
+"""The command that exports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+import tsm2_tune
+from tsm2_tune.api.parse import FORMAT_OF_ENDING, FORMATS
+from tsm2_tune.commands import completion
+from tsm2_tune.commands.errors import Command, ended_by_signals, option
+from tsm2_tune.commands.options import (
+    Choice,
+    database_option,
+    output_option,
+    selection_options,
+    wait_option,
+    within_options,
+)
+from tsm2_tune.console import tables
+from tsm2_tune.console.printable import tell
+from tsm2_tune.tuner.results.storage.addresses import shown_name
+
+
+@click.command(cls=Command)
+@database_option
+@selection_options
+@option(
+    "--format",
+    "form",
+    type=Choice(FORMATS),
+    help=f"What to write. Without it the file's ending says it: {', '.join(FORMAT_OF_ENDING)}.",
+)
+@option(
+    "--family",
+    metavar="NAME",
+    shell_complete=completion.families,
+    help="Only trials of this family, in t4 and kernel-tuner-cache.",
+)
+@output_option(required=True, help="The file to write; - is standard output.")
+@option(
+    "--binaries/--no-binaries",
+    default=True,
+    show_default=True,
+    help="Include compiled kernels in a module, if nvcc is installed.",
+)
+@option(
+    "--allow-unverified",
+    is_flag=True,
+    help="Also export binaries that differ from the verified ones, such as after an update of the compiler.",
+)
+@option(
+    "--launcher",
+    is_flag=True,
+    help="Embed a compiled launcher in a module, for faster calls (needs a C++ compiler).",
+)
+@option(
+    "--between/--no-between",
+    default=None,
+    help="Include kernels for shapes between the tuned ones in a module or library."
+    " [default: between, with --within no-between]",
+)
+@within_options
+@wait_option
+@click.pass_context
+def export(
+    ctx: click.Context,
+    /,
+    database: str,
+    which: dict[str, Any],
+    form: str | None,
+    family: str | None,
+    output: str,
+    binaries: bool,
+    allow_unverified: bool,
+    launcher: bool,
+    between: bool | None,
+    within: str | None,
+    no_measure: bool,
+    wait: bool,
+) -> None:
+    """Write the winners as a module, library or table.
+
+    \b
+    tsm2-tune export -o best_kernels.py
+    tsm2-tune export --launcher -o best_kernels.py
+    tsm2-tune export -o libtsm2.so
+    tsm2-tune export --within 3% -o best_kernels.py
+    tsm2-tune export -o h200.jsonl
+    tsm2-tune export --format t4 --shapes 20480x16x20480 -o trials.json
+    tsm2-tune export --format kernel-tuner-cache --family stream_a_fma -o stream_a_fma.json
+
+    A text of trials (.jsonl) is for `tsm2-tune import`. A T4 file and a cache of Kernel Tuner have all trials of one
+    problem on one device.
+    """
+    from tsm2_tune.api.results import contradiction
+    from tsm2_tune.console.kernel_sets import Choosing
+    from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
+
+    form = form or _format_of(output)
+    measures = not no_measure
+    wrong = contradiction(
+        form, family=family, binaries=binaries, launcher=launcher, between=between, within=within, measure=measures,
+        wait=wait, allow_unverified=allow_unverified,
+    )  # fmt: skip
+    if wrong is not None:
+        raise click.UsageError(wrong)
+    into_file = output != "-"
+    ended = tables.waiting(f"exporting {shown_name(database)}") if within is None else ended_by_signals(ctx, database)
+    with ended, Choosing(tables.console(stderr=not into_file)) as shown:
+        exported = tsm2_tune.export(
+            database,
+            format=form,
+            output=output if into_file else None,
+            **which,
+            family=family,
+            binaries=binaries,
+            launcher=launcher,
+            between=between,
+            within=within,
+            measure=measures,
+            wait=wait,
+            allow_unverified=allow_unverified,
+            on_event=shown.show,
+        )
+    if form == "library":
+        tell(f"wrote {', '.join(output.removesuffix('.so') + one for one in LIBRARY_SUFFIXES)}")
+    elif into_file:
+        tell(written(form, output))
+    elif exported.text is not None:
+        click.echo(exported.text.encode(), nl=False)  # in UTF-8 like files, whatever the terminal's encoding
+
+
+def _format_of(output: str) -> str:
+    """Return the format for the file's suffix. Raise UsageError for an unknown one."""
+    found = FORMAT_OF_ENDING.get(Path(output).suffix.lower())
+    if found is None:
+        raise click.UsageError(
+            f"{output}: its ending says no format: name one with --format ({', '.join(FORMATS)}), or end it in"
+            f" {', '.join(FORMAT_OF_ENDING)}"
+        )
+    return found

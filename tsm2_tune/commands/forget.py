@@ -1,0 +1,65 @@
+"""The command that forgets trials, and the option that tries them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+
+from tsm2_tune.api.parse import STORED_OUTCOMES
+from tsm2_tune.commands.errors import Command
+from tsm2_tune.commands.options import WholeNumber, database_option, outcomes_option, stored_device_option
+from tsm2_tune.console.printable import printable
+from tsm2_tune.tuner.results.storage.addresses import shown_name
+from tsm2_tune.tuner.results.trial import Outcome
+
+MOST_TRIAL = 2**63 - 1  # SQLite's largest
+
+
+class TrialNumber(WholeNumber):
+    """The number of a trial, as `tsm2-tune show` lists it."""
+
+    name = "trial's number"
+
+    def __init__(self) -> None:
+        super().__init__(1, MOST_TRIAL)
+
+
+@click.command(cls=Command)
+@click.argument("trials", metavar="[TRIAL]...", type=TrialNumber(), nargs=-1)
+@outcomes_option("--outcome", "outcomes", STORED_OUTCOMES, "All trials that ended as")
+@stored_device_option
+@database_option
+def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], device: str | None, database: str) -> None:
+    """Remove trials, so that they are tried anew.
+
+    \b
+    tsm2-tune forget --outcome failed
+    tsm2-tune forget --device h100
+    tsm2-tune forget 17 18
+
+    --device alone removes all that the database has of that device, such as what was imported.
+
+    `tsm2-tune --retry failed` tries failures again without removing them before.
+    """
+    if not trials and not outcomes and device is None:
+        raise click.UsageError(
+            "nothing to forget: name trials, outcomes with --outcome, or a device with --device; `tsm2-tune show`"
+            " lists all three"
+        )
+    from tsm2_tune.api.selection import selected
+    from tsm2_tune.tuner.results.store import Store
+
+    if trials and device is not None:
+        raise click.UsageError("a trial's number says which device it is of: leave --device or the numbers out")
+
+    def tell(counts: Mapping[str, int]) -> None:
+        parts = [f"{count} {outcome}" for outcome, count in sorted(counts.items())]
+        total = sum(counts.values())
+        on = "" if name is None else f" on {name}"
+        which = f"{total} trial{'s' if total != 1 else ''} of {shown_name(database)}{on}"
+        click.echo(printable(f"forgetting {which}: {', '.join(parts) or 'none ended so'}"))
+
+    with Store.open(database, create=False) as store:
+        name = selected(device).device_in(store)
+        store.forget(trials, outcomes, tell, device=name)

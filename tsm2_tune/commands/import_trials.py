@@ -1,0 +1,46 @@
+"""The command that imports."""
+
+from __future__ import annotations
+
+import click
+
+import tsm2_tune
+from tsm2_tune.commands import completion
+from tsm2_tune.commands.errors import Command
+from tsm2_tune.commands.options import database_option
+from tsm2_tune.console.printable import printable, tell
+from tsm2_tune.console.tables import waiting
+from tsm2_tune.tuner.results.storage.addresses import shown_name
+
+MOST_TOLD = 20  # configurations of a kind
+
+
+@click.command("import", cls=Command)
+@click.argument("source", metavar="FILE", shell_complete=completion.importable)
+@database_option
+def import_(source: str, database: str) -> None:
+    """Add trials from another database or file.
+
+    FILE is a database, a text of trials, a T4 file or a cache of Kernel Tuner, and is only read.
+
+    \b
+    tsm2-tune import colleague.db
+    tsm2-tune import h200.jsonl --db results.db
+    tsm2-tune import pretuned:h200 --db h200.db
+
+    What is there already stays as it is, so that the same again adds nothing. Texts, T4 files and caches are those
+    that `tsm2-tune export` wrote; the texts of this package are pretuned:h100 and pretuned:h200.
+    """
+    with waiting(f"importing {shown_name(source)}") as show:
+        found = tsm2_tune.import_trials(source, database, on_progress=show)
+    tell_imported(found)
+    click.echo(printable(f"{shown_name(database)}: {found}"))
+
+
+def tell_imported(found: tsm2_tune.Imported) -> None:
+    """Print the configurations that were left out, and those whose trials contradict each other."""
+    for sentences in (found.left_out, found.conflicts):
+        for sentence in sentences[:MOST_TOLD]:
+            tell(sentence)
+        if len(sentences) > MOST_TOLD:
+            tell(f"{sentences[0].partition(':')[0]}: {len(sentences) - MOST_TOLD} more configurations like these")

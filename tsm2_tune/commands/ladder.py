@@ -1,0 +1,102 @@
+"""The command of the ladder."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from tsm2_tune.api.parse import LADDER_DATABASE, problems_of
+from tsm2_tune.commands.errors import Command, ended_by_signals
+from tsm2_tune.commands.options import (
+    database_option_of,
+    device_option,
+    is_given,
+    json_option,
+    retry_option,
+    shapes_options,
+    tuning_options,
+    wait_option,
+)
+from tsm2_tune.console import tables
+from tsm2_tune.console.printable import tell
+from tsm2_tune.tuner.results.storage.addresses import command_on
+from tsm2_tune.tuner.runs.blas_threads import one_blas_thread
+
+
+@click.command(cls=Command)
+@device_option
+@shapes_options(required=True)
+@tuning_options
+@retry_option
+@wait_option
+@database_option_of(LADDER_DATABASE)
+@json_option
+@click.pass_context
+def ladder(
+    ctx: click.Context,
+    /,
+    spec: str | None,
+    shapes: str,
+    dtypes: str,
+    ops: str,
+    layout: str,
+    math: str,
+    wait: bool,
+    database: str,
+    as_json: bool,
+    **patience: Any,
+) -> None:
+    """Show what each step of a six-step GEMM buys.
+
+    \b
+    tsm2-tune ladder --device 0 --shapes 1024x1024x1024
+
+    It tunes, verifies and times the steps as any kernel is: naive, coalesced, tiled, coarsened in one dimension and
+    in two, with vector loads. Beside them are the article's numbers.
+    """
+    problems = problems_of(shapes, dtypes, ops, layout, math)
+    from tsm2_tune.console import plan_tables  # slow to import, so arguments are checked first
+
+    with one_blas_thread():
+        from tsm2_tune.api.tune import options_of
+    from tsm2_tune.console.live import Display
+    from tsm2_tune.console.progress import of_state, tell_interrupted
+    from tsm2_tune.tuner.device.lock import device_lock
+    from tsm2_tune.tuner.device.target import default_spec, find_target
+    from tsm2_tune.tuner.results.store import Store
+    from tsm2_tune.tuner.runs.events import is_interruption
+    from tsm2_tune.tuner.search import ladder as steps
+    from tsm2_tune.tuner.search.loop import Tuner
+
+    interrupted = 0
+    with ended_by_signals(ctx, database, stderr=as_json):
+        console, options = tables.console(stderr=as_json), options_of(**patience)
+        target = find_target(default_spec() if spec is None else spec)
+        searched = steps.spaces(problems, target)
+        with (
+            device_lock(target, tell if wait else None),
+            Tuner(target, options) as tuner,
+            Store.open(database, create=True) as store,
+        ):
+            with Display(console, options, len(searched), tuner.phases) as shown:
+                for event in steps.climb(searched, tuner, store):
+                    shown.show(event)
+                    interrupted += is_interruption(event)
+            found = {problem: steps.rungs(problem, target, store, tuner.cache) for problem in problems}
+    if as_json:
+        click.echo(json.dumps([steps.facts(problem, target, rungs) for problem, rungs in found.items()], indent=2))
+    else:
+        for problem, rungs in found.items():
+            device = target.identity.name + of_state(target, options, is_asked=is_given(ctx, "cache"))
+            plan_tables.print_ladder(problem, device, rungs, console)
+    unsolved = any(rung.best is None for rungs in found.values() for rung in rungs)
+    if unsolved:
+        untried = any(not rung.tried for rungs in found.values() for rung in rungs)
+        more = "raise --budget or --max-trials, or choose a smaller shape" if untried else "raise its limits"
+        sentence = f"some steps have no time: see `{command_on('show', database)}`, or {more}"
+        tables.print_line(tables.console(stderr=True), sentence)
+    tell_interrupted(interrupted)
+    if unsolved or interrupted:
+        ctx.exit(1)

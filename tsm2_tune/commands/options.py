@@ -1,0 +1,429 @@
+"""The options that several commands share, as click has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any, TypeVar
+
+import click
+
+from tsm2_tune.api.parse import (
+    DEFAULT_BUDGET_SECONDS,
+    DEFAULT_COMPILE_LIMIT_SECONDS,
+    DEFAULT_DATABASE,
+    DEFAULT_RUN_LIMIT_SECONDS,
+    FAILED,
+    FAILURES,
+    LAYOUTS,
+    MOST_BUDGET_SECONDS,
+    MOST_GAIN,
+    MOST_LIMIT_SECONDS,
+    MOST_SEED,
+    MOST_WITHIN,
+    OP_SPELLING,
+    REACH,
+    STRATEGIES,
+    hint_of,
+    outcomes_of,
+    share_of,
+)
+from tsm2_tune.commands import completion
+from tsm2_tune.commands.errors import is_shape, option, stray
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.problem import ELEMENT_TYPES, MATHS
+from tsm2_tune.generator.shapes import SPELLING
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.tuner.results.storage.addresses import shown_name
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}  # seconds, by the first letter
+_TIME = re.compile(
+    r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf) *(|s|sec|seconds|m|min|minutes|h|hours)",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+class WholeNumber(click.IntRange):
+    """A whole number in the range, spelt in the digits 0 to 9: int() takes those of other scripts too, and 1_000."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not re.fullmatch("[+-]?[0-9]+", value.strip()):
+            self.fail(f"{value!r} is not a valid {self.name}: expected digits from 0 to 9.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Seconds(click.FloatRange):
+    """A time in the range: a number of seconds, or one with its unit, such as 90s, 2m or 1h."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        unit = 1
+        if isinstance(value, str):
+            found = _TIME.fullmatch(value.strip())
+            if found is None:
+                self.fail(f"{value!r} is no time: expected a number of seconds, or 90s, 2m or 1h.", param, ctx)
+            value, unit = found[1], UNITS[found[2].lower()[:1]]
+        return super().convert(float(value) * unit, param, ctx)
+
+
+class Percent(click.ParamType):  # type: ignore[type-arg]
+    """A share that `share_of` reads, up to the most."""
+
+    name = "percent"
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            share_of(value, self.most)
+        except InputError as error:
+            self.fail(f"{error}.", param, ctx)
+        return str(value)
+
+
+class Choice(click.Choice):  # type: ignore[type-arg]
+    """One of some names; of another one it says which may be meant."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(error.message.rstrip(".") + hint_of(value, self.choices), param, ctx)
+
+
+def is_given(ctx: click.Context, name: str) -> bool:
+    """Whether the command line has the option whose parameter is called so."""
+    return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+math_option = option(
+    "--math",
+    type=Choice(MATHS),
+    default=MATHS[0],
+    show_default=True,
+    help="How elements are multiplied. full: in their own precision. tf32: f32 on tensor cores, 11 bits of each"
+    " factor. 3xtf32: f32 in three tensor-core products, nearly as exact. minplus: f32 or f64 in the semiring"
+    " (min, +), as for shortest paths.",
+)
+
+
+layout_option = option(
+    "--layout",
+    type=Choice(LAYOUTS),
+    default="column",
+    show_default=True,
+    help="Storage order of A, B and C that --op refers to. With row, nn is stored as op ttt, and tn as ntt.",
+)
+
+
+def shapes_options(required: bool) -> Callable[[F], F]:
+    """--shapes, which may also be arguments, --dtype, --math, --op and --layout, together."""
+
+    def decorate(command: F) -> F:
+        """The command with these options."""
+
+        @wraps(command)
+        def with_shapes(*arguments: Any, shapes: str | None, items: tuple[str, ...], **named: Any) -> Any:
+            ctx = click.get_current_context()
+            for word in items:
+                if not is_shape(word):
+                    raise stray(ctx, word)
+            every = items if shapes is None else (*items, shapes)
+            named["shapes"] = ",".join(every) if every else None
+            if required and not every:
+                raise click.UsageError("Missing option '--shapes': name some, such as --shapes 20480x16x20480", ctx)
+            return command(*arguments, **named)
+
+        function: F = layout_option(with_shapes)  # type: ignore[assignment]
+        function = option(
+            "--op",
+            "ops",
+            default="nn",
+            show_default=True,
+            metavar="OP,...",
+            shell_complete=completion.ops,
+            help=f"Ops, separated by commas. {OP_SPELLING}",
+        )(function)
+        function = math_option(function)
+        function = option(
+            "--dtype",
+            "dtypes",
+            default="f32",
+            show_default=True,
+            metavar="TYPE,...",
+            shell_complete=completion.dtypes,
+            help=f"Element types, separated by commas: {', '.join(ELEMENT_TYPES)}, or NumPy's names.",
+        )(function)
+        function = click.argument("items", metavar="[MxNxK]...", nargs=-1)(function)
+        return option("--shapes", metavar="MxNxK,...", help=SPELLING)(function)
+
+    return decorate
+
+
+def family_options(function: F) -> F:
+    """--family and --guidelines, together."""
+    function = option(
+        "--guidelines",
+        metavar="NAME=VALUE,...",
+        help="Change thresholds of the guideline rules. A lower threshold keeps more configurations. Those not"
+        " named keep the family's value. `none` disables all guidelines; `none,min-reuse=4` all but min-reuse."
+        f" [default: {Guidelines().text}; stricter for gemm; `space` prints them]",
+    )(function)
+    return option(
+        "--family",
+        "families",
+        metavar="NAME,...",
+        shell_complete=completion.families,
+        help="Only these kernel families; `space --families` lists them.",
+    )(function)
+
+
+def database_option_of(default: str) -> Callable[[F], F]:
+    """--db, with this file where it is not given."""
+    return option(
+        "--db",
+        "database",
+        default=default,
+        show_default=True,
+        type=click.Path(dir_okay=False),
+        help="The tuning database: a file, or postgresql+psycopg://user@host/name. pretuned:h100 can only be read.",
+    )
+
+
+database_option = database_option_of(DEFAULT_DATABASE)
+
+
+def named_database(function: F) -> F:
+    """--db, which may also be an argument: `best h100.db`."""
+
+    @wraps(function)
+    def with_database(*arguments: Any, database: str, place: str | None, **named: Any) -> Any:
+        if place is not None and is_shape(place):
+            raise stray(click.get_current_context(), place)
+        if place is not None and is_given(click.get_current_context(), "database"):
+            raise click.UsageError(
+                f"the database is named twice, {shown_name(place)} and --db {shown_name(database)}"
+            )
+        return function(*arguments, database=database if place is None else place, **named)
+
+    return click.argument("place", metavar="[DB]", required=False, type=click.Path(dir_okay=False))(
+        database_option(with_database)
+    )  # type: ignore[return-value]
+
+
+device_option = option(
+    "--device",
+    "spec",
+    shell_complete=completion.devices_here,
+    help="A GPU's number (CUDA ordinal), or cpu, which emulates kernels. [default: GPU 0 if there is one, else cpu]",
+)
+devices_option = option(
+    "--device",
+    "spec",
+    shell_complete=completion.several_devices,
+    metavar="DEVICE,...",
+    help="A GPU's number (CUDA ordinal), cpu, or several GPUs that share the work: 0,1 or all."
+    " [default: GPU 0 if there is one, else cpu]",
+)
+cluster_option = option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Address of a Dask scheduler, such as tcp://host:8786. Each of its workers tunes on the first GPU that it"
+    " sees, or on its CPU if it sees none or with --device cpu. All workers must reach --db.",
+)
+stored_device_option = option(
+    "--device",
+    shell_complete=completion.devices_here,
+    help="Only this device: a GPU's number, cpu, or words of its name, such as h100.",
+)
+planning_device_option = option(
+    "--device",
+    "spec",
+    shell_complete=completion.devices_and_cards,
+    help=f"A GPU's number (CUDA ordinal), cpu, or a card: {', '.join(PROFILES)}. [default: GPU 0, else cpu]",
+)
+wait_option = option("--wait", is_flag=True, help="If another run uses the device, wait for its end.")
+vendor_option = option(
+    "--no-vendor", is_flag=True, help="Do not time cuBLAS and cuBLASLt beside the fastest kernels."
+)
+full_trials_option = option(
+    "--full-trials",
+    is_flag=True,
+    help=f"On a GPU: verify and time every configuration in full. Without it, a trial ends as {Outcome.BEHIND.value}"
+    f" if each of its first launches takes over {100 * REACH - 100:.0f} % longer than the fastest right kernel.",
+)
+pairs_option = option(
+    "--pairs/--no-pairs",
+    default=True,
+    show_default=True,
+    help="After the search, time each winner, and kernels for shapes between the tuned ones, at the other tuned"
+    " shapes. This takes time beyond --budget and --max-trials.",
+)
+strategy_option = option(
+    "--strategy",
+    type=Choice(STRATEGIES),
+    default="model",
+    show_default=True,
+    help="The order in which configurations are tried. model: what was fast for similar shapes first, then by"
+    " expected time. exhaustive: the order of `space --list`. random: any. optuna: as its sampler suggests.",
+)
+gain_option = option(
+    "--gain",
+    type=Percent(MOST_GAIN),
+    metavar="PERCENT",
+    help="End a problem's search when the expected gain of continuing falls below this, such as 0.5%. Without it, the"
+    " search continues until the budget is spent.",
+)
+output_option = partial(option, "--output", "-o", metavar="FILE")
+json_option = option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
+    """--cache, a state of the L2, which is this one where it is not given."""
+    return option(
+        "--cache",
+        type=Choice([one.value for one in Cache]),
+        default=None if default is None else default.value,
+        show_default=default is not None,
+        callback=lambda ctx, param, value: None if value is None else Cache(value),
+        help=about,
+    )
+
+
+def within_options(function: F) -> F:
+    """--within and --no-measure."""
+    for added in (
+        option("--no-measure", is_flag=True, help="With --within: use only times that are stored."),
+        option(
+            "--within",
+            type=Percent(MOST_WITHIN),
+            metavar="PERCENT",
+            help="Only the fewest kernels that keep each shape within this much of its best time, such as 3%."
+            " Missing times are measured if the device is here.",
+        ),
+    ):
+        function = added(function)
+    return function
+
+
+def outcomes_option(name: str, variable: str, known: Sequence[Outcome], about: str) -> Callable[[F], F]:
+    """An option that names outcomes, separated by commas."""
+    return option(
+        name,
+        variable,
+        metavar="OUTCOME,...",
+        callback=lambda ctx, param, text: outcomes_of(text, known),
+        help=f"{about} {', '.join(known)}; {FAILED} stands for all failures.",
+    )
+
+
+retry_option = outcomes_option("--retry", "retry", FAILURES, "Retry configurations whose trials ended as")
+
+
+def tuning_options(function: F) -> F:
+    """What `options_of` takes, but for the vendor: how much to try, how patiently, and in which state of the L2."""
+    for added in (
+        cache_option(
+            Cache.DIRTY,
+            "State of a GPU's L2 before a trial is timed. clean: full of lines that were read. dirty: full of lines"
+            " that were written, as in most programs. warm: with the operands that fit. Finals measure clean and"
+            " dirty too.",
+        ),
+        option(
+            "--run-limit",
+            type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
+            default=DEFAULT_RUN_LIMIT_SECONDS,
+            show_default=True,
+            metavar="TIME",
+            help="Most time for each stage of a trial (verifying, timing): seconds, or such as 2m.",
+        ),
+        option(
+            "--compile-limit",
+            type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
+            default=DEFAULT_COMPILE_LIMIT_SECONDS,
+            show_default=True,
+            metavar="TIME",
+            help="Most time to compile one configuration: seconds, or such as 2m.",
+        ),
+        option(
+            "--seed",
+            type=WholeNumber(0, MOST_SEED),
+            default=0,
+            show_default=True,
+            help="Seed of the input matrices and of the order.",
+        ),
+        option(
+            "--max-trials",
+            type=WholeNumber(min=1),
+            metavar="N",
+            help="Most configurations to try for each problem, earlier runs included.",
+        ),
+        option(
+            "--budget",
+            type=Seconds(min=0, max=MOST_BUDGET_SECONDS),
+            default=DEFAULT_BUDGET_SECONDS,
+            show_default=True,
+            metavar="TIME",
+            help="Search time for each problem, earlier runs included: seconds, 90s, 2m, 1h. 0 is no limit.",
+        ),
+    ):
+        function = added(function)
+    return function
+
+
+def selection_options(function: F) -> F:
+    """--device, --shapes, --dtype, --op, --layout and --cache of results that are stored: what `selected` takes."""
+
+    @wraps(function)
+    def with_selection(
+        *arguments: Any,
+        device: str | None,
+        shapes: str | None,
+        dtypes: str | None,
+        ops: str | None,
+        layout: str | None,
+        cache: Cache | None,
+        **named: Any,
+    ) -> Any:
+        which = {
+            "device": device,
+            "products": shapes,
+            "dtype": dtypes,
+            "op": ops,
+            "layout": layout,
+            "cache": cache,
+        }
+        return function(*arguments, which=which, **named)
+
+    for added in (
+        cache_option(None, "Only times with the L2 in this state. Without it, dirty comes before clean and warm."),
+        option(
+            "--layout",
+            type=Choice(LAYOUTS),
+            help="Storage order that --op refers to, as for tuning. Without --op: only products with C in it.",
+        ),
+        option("--op", "ops", metavar="OP,...", shell_complete=completion.ops, help=f"Only these ops. {OP_SPELLING}"),
+        option(
+            "--dtype",
+            "dtypes",
+            metavar="TYPE,...",
+            shell_complete=completion.dtypes,
+            help="Only these element types.",
+        ),
+        option(
+            "--shapes",
+            metavar="MxNxK,...",
+            help="Only these shapes, spelled as for tuning, or problems as they are printed: 16x16x1000:f64:tn.",
+        ),
+        stored_device_option,
+    ):
+        with_selection = added(with_selection)
+    return with_selection  # type: ignore[return-value]

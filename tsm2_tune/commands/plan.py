@@ -1,0 +1,296 @@
+"""The commands that plan without running a kernel: spaces, models, CUDA source, devices."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+import click
+
+import tsm2_tune
+from tsm2_tune.api.parse import (
+    LARGE_SQUARE,
+    LAYOUTS,
+    OP_SPELLING,
+    family_names,
+    problems_of,
+    thresholds_of,
+)
+from tsm2_tune.commands import completion
+from tsm2_tune.commands.errors import Command, option
+from tsm2_tune.commands.forget import TrialNumber
+from tsm2_tune.commands.options import (
+    Choice,
+    database_option,
+    family_options,
+    is_given,
+    json_option,
+    math_option,
+    planning_device_option,
+    shapes_options,
+)
+from tsm2_tune.console import tables
+from tsm2_tune.console.printable import tell
+from tsm2_tune.tuner.results.storage.addresses import shown_name
+
+if TYPE_CHECKING:
+    from tsm2_tune.generator.space.guidelines import Thresholds
+
+NOT_OF_AN_AUDIT = {
+    "shapes": "--shapes",
+    "items": "shapes",
+    "dtypes": "--dtype",
+    "ops": "--op",
+    "layout": "--layout",
+    "math": "--math",
+    "explain": "--explain",
+    "as_lines": "--list",
+}
+
+
+@click.command(cls=Command)
+@json_option
+def devices(as_json: bool) -> None:
+    """List the devices here and the bundled cards."""
+    from tsm2_tune.console import plan_tables
+    from tsm2_tune.errors import TuneError
+    from tsm2_tune.generator.device.cards import PROFILES
+    from tsm2_tune.tuner.device.cuda import cuda_device_count
+    from tsm2_tune.tuner.device.target import limits_of
+
+    found = []
+    for spec in [*(str(ordinal) for ordinal in range(cuda_device_count())), "cpu", *PROFILES]:
+        try:
+            found.append((spec, "bundled" if spec in PROFILES else "here", limits_of(spec)))
+        except TuneError as error:
+            click.echo(f"device {spec}: {error}", err=True)
+    if as_json:
+        click.echo(json.dumps([{"device": spec, "kind": kind, **asdict(limits)} for spec, kind, limits in found]))
+        return
+    plan_tables.print_devices(found, tables.console())
+
+
+@click.command(cls=Command)
+@planning_device_option
+@shapes_options(required=False)
+@family_options
+@option("--families", "is_of_families", is_flag=True, help="List the kernel families and what each is for.")
+@option("--explain", is_flag=True, help="Say what each rule is for, and show those that drop nothing.")
+@option("--list", "as_lines", is_flag=True, help="Print each kept configuration as a line of JSON.")
+@option(
+    "--audit",
+    "is_audit",
+    is_flag=True,
+    help="After a run: which winners each guideline would have dropped, what that would have cost, and how far"
+    " estimates of registers and shared memory were from the compiled kernels.",
+)
+@database_option
+@json_option
+@click.pass_context
+def space(
+    ctx: click.Context,
+    spec: str | None,
+    shapes: str | None,
+    dtypes: str,
+    ops: str,
+    layout: str,
+    math: str,
+    families: str | None,
+    guidelines: str | None,
+    explain: bool,
+    as_lines: bool,
+    is_audit: bool,
+    is_of_families: bool,
+    database: str,
+    as_json: bool,
+) -> None:
+    """Count configurations, and what each rule drops.
+
+    \b
+    tsm2-tune space --families
+    tsm2-tune space --device h200 --shapes 20480x16x20480 --explain
+    tsm2-tune space --audit --db results.db
+
+    Without --shapes it shows a large square product. --audit knows a guideline's cost only from trials that it
+    would have dropped: tune with --guidelines none first.
+    """
+    _refuse_unused(ctx, is_audit, is_of_families)
+    if is_of_families:
+        _print_families(as_json=as_json)
+        return
+    if is_audit:
+        _audit(spec, database, thresholds_of(guidelines), family_names(families), as_json=as_json)
+        return
+    chosen, names = thresholds_of(guidelines), family_names(families)
+    problems = problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math)
+    from tsm2_tune.console import plan_tables  # slow to import, so arguments are checked first
+    from tsm2_tune.tuner.device.target import default_spec, limits_of
+
+    limits = limits_of(default_spec() if spec is None else spec)
+    searched = [tsm2_tune.plan_space(problem, device=limits, family=names, guidelines=chosen) for problem in problems]
+    if as_lines:
+        for one in searched:
+            for c in one.kept:
+                facts = {
+                    "problem": one.problem.text,
+                    "family": c.config.family,
+                    "configuration": c.config.text,
+                    "tunables": c.config.tunables,
+                    **asdict(c.resources),
+                    **asdict(c.occupancy),
+                }
+                click.echo(json.dumps(facts))
+        return
+    if as_json:
+        click.echo(json.dumps([plan_tables.space_counts(one) for one in searched], indent=2))
+        return
+    for one in searched:
+        plan_tables.print_space(one, tables.console(), explain=explain)
+    if shapes is None:
+        tell(f"no shape is named: this is {LARGE_SQUARE}; for another: tsm2-tune space 20480x16x20480")
+
+
+def _print_families(*, as_json: bool) -> None:
+    """Print a line for each family."""
+    from tsm2_tune.generator.families import FAMILIES
+
+    if as_json:
+        click.echo(json.dumps({name: family.summary for name, family in FAMILIES.items()}, indent=2))
+        return
+    cells = [
+        (name, "only by name" if one.only_by_name else "", ", ".join(one.dtypes), one.summary)
+        for name, one in FAMILIES.items()
+    ]
+    tables.print_table(tables.console(), ("family", "searched", "types", "what it does"), cells)
+
+
+def _refuse_unused(ctx: click.Context, is_audit: bool, is_of_families: bool) -> None:
+    """Raise UsageError for an option that the command would ignore."""
+    if is_of_families:
+        others = [name for name in ctx.params if name not in ("is_of_families", "as_json") and is_given(ctx, name)]
+        if others:
+            raise click.UsageError("--families lists all of them: leave the other options out")
+    elif is_audit:
+        for name, option in NOT_OF_AN_AUDIT.items():
+            if is_given(ctx, name):
+                raise click.UsageError(f"--audit is of all that the database has: leave {option} out")
+    elif is_given(ctx, "database"):
+        raise click.UsageError("--db is for --audit: name that too, or leave --db out")
+    elif is_given(ctx, "explain") and (is_given(ctx, "as_lines") or is_given(ctx, "as_json")):
+        raise click.UsageError("--explain is of the table that people read: leave it out, or --list and --json")
+
+
+def _audit(
+    spec: str | None, database: str, guidelines: Thresholds, families: tuple[str, ...], *, as_json: bool
+) -> None:
+    """Audit the database's trials of the device."""
+    from tsm2_tune.console import audit_tables
+    from tsm2_tune.tuner.device.target import stored_target
+    from tsm2_tune.tuner.results.store import Store
+    from tsm2_tune.tuner.search.audit import audit
+
+    with Store.open(database, create=False) as store:
+        name, limits = stored_target(store.devices(), spec, shown_name(database))
+        trials = [trial for trial in store.current(name) if not trial.is_between]
+    of_families = [trial for trial in trials if not families or trial.config.family in families]
+    limits = replace(limits, name=name)
+    found = audit(of_families, limits, guidelines)
+    if as_json:
+        click.echo(json.dumps(audit_tables.audit_facts(found, limits, shown_name(database)), indent=2))
+    else:
+        audit_tables.print_audit(found, limits, shown_name(database), tables.console())
+
+
+@click.command(cls=Command)
+@planning_device_option
+@shapes_options(required=True)
+@option(
+    "--db",
+    "database",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Use the rates that the newest run in this database measured on the device, not the data sheet's.",
+)
+@json_option
+def model(
+    spec: str | None,
+    shapes: str,
+    dtypes: str,
+    ops: str,
+    layout: str,
+    math: str,
+    database: str | None,
+    as_json: bool,
+) -> None:
+    """Show what bounds each problem, and its least time.
+
+    \b
+    tsm2-tune model --device h100 --shapes 20480x16x20480
+    tsm2-tune model --device k40c --shapes 20480x16x20480,8192x8192x8192 --dtype f64 --json
+
+    For each problem: the least bytes to move, the floating-point operations, their ratio (arithmetic intensity), the
+    device's ratio of both rates (machine balance), whether memory or arithmetic is the bound, and the least time. For
+    column-major A B in f32, f64, c64 and c128 also the t1, t2 and t3 that Algorithm 5 of the TSM2 paper chooses.
+    Rates are the data sheet's. Without a GPU here, name a card with --device.
+    """
+    problems = problems_of(shapes, dtypes, ops, layout, math)
+    from tsm2_tune.console import plan_tables  # slow to import, so arguments are checked first
+    from tsm2_tune.generator.device.cards import PROFILES
+    from tsm2_tune.generator.device.roofline import data_sheet, modelled
+    from tsm2_tune.tuner.device.target import HOST, default_spec, limits_of, stored_target
+
+    if database is None:
+        device = default_spec() if spec is None else spec
+        if spec is None and device == HOST:
+            raise click.UsageError(f"no GPU here: name a card with --device ({', '.join(PROFILES)}), or cpu")
+        limits = limits_of(device)
+        ceilings, source = data_sheet(limits), plan_tables.data_sheet_text(limits)
+    else:
+        from tsm2_tune.tuner.results.store import Store
+
+        with Store.open(database, create=False) as store:
+            name, limits = stored_target(store.devices(), spec, shown_name(database))
+            newest = store.newest_run(name)
+        ceilings, source = newest.ceilings, plan_tables.measured_text(newest, shown_name(database))
+    found = [modelled(problem, limits, ceilings) for problem in problems]
+    if as_json:
+        click.echo(json.dumps([plan_tables.model_facts(one, limits, source) for one in found], indent=2))
+    else:
+        plan_tables.print_model(found, limits, source, tables.console())
+
+
+@click.command(cls=Command)
+@click.argument("kernel", metavar="TRIAL|CONFIGURATION", shell_complete=completion.configurations)
+@option("--dtype", "dtype", shell_complete=completion.dtypes, help="Element type. [default: f32 if it has that]")
+@math_option
+@option("--op", "op", shell_complete=completion.ops, help=f"How the matrices lie. {OP_SPELLING}")
+@option("--layout", type=Choice(LAYOUTS), help="What --op calls n, as for tuning.")
+@database_option
+@click.pass_context
+def source(
+    ctx: click.Context, kernel: str, dtype: str | None, math: str, op: str | None, layout: str | None, database: str
+) -> None:
+    """Print the CUDA source of a kernel.
+
+    \b
+    tsm2-tune source 35
+    tsm2-tune source tsm2:version=v3,threads=128,columns=16,prefetch=4 --dtype f64
+
+    A number is a trial's, as `best` and `show` list it: its source is in the database. A configuration is spelled as
+    `best --long` and `space --list` print it. Without --dtype, --op and --layout it is the source for the first type
+    and layout that the kernel computes.
+    """
+    if kernel.isascii() and kernel.isdecimal():
+        from tsm2_tune.tuner.results.store import Store
+
+        trial = TrialNumber().convert(kernel, None, ctx)
+        with Store.open(database, create=False) as store:
+            click.echo(store.trial(trial).trial.source.text, nl=False)
+        return
+    from tsm2_tune.api.source import source_of
+
+    found = source_of(kernel, dtype=dtype, math=math if is_given(ctx, "math") else None, op=op, layout=layout)
+    if found.options:
+        tell(f"for {found.options}")
+    click.echo(found.text, nl=False)

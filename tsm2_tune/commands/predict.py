@@ -1,0 +1,154 @@
+"""The command that tells what kernels would gain, without a GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tsm2_tune.commands.errors import Command, option
+from tsm2_tune.commands.options import json_option, shapes_options
+from tsm2_tune.console import tables
+from tsm2_tune.console.printable import tell
+from tsm2_tune.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tsm2_tune.pretuned import Pretuned
+    from tsm2_tune.tuner.packs.chosen import Choice
+
+kernels_option = option(
+    "--db",
+    "database",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Take the kernels of this database, not those that the package brings.",
+)
+
+
+@click.command(cls=Command)
+@option(
+    "--device", "spec", metavar="CARD", help="A card that has pretuned kernels, such as h100, or a device of --db."
+)
+@shapes_options(required=True)
+@kernels_option
+@json_option
+def predict(
+    spec: str | None, shapes: str, dtypes: str, ops: str, layout: str, math: str, database: str | None, as_json: bool
+) -> None:
+    """Predict the gain over cuBLAS, without a GPU.
+
+    \b
+    tsm2-tune predict --device h100 --shapes 30000x12x5000
+    tsm2-tune predict --db results.db --shapes 30000x12x5000,16x16x1000000 --dtype f64 --json
+
+    For each problem: the time of the kernel that an exported module would choose, that of the faster one of cuBLAS
+    and cuBLASLt, as in `tsm2-tune best`, the ratio of both, and who computes the problem if a program calls the
+    module. A time is measured at the shape, or predicted. The nearest shape at which the kernel was measured comes
+    next, and its distance: 0.7 is twice as long in one of m, n and k. Below stands what the module decides by: it
+    leaves a problem to cuBLAS's gemm if that is faster.
+    """
+    from tsm2_tune.api.parse import problems_of
+
+    problems = problems_of(shapes, dtypes, ops, layout, math)
+    from tsm2_tune.tuner.packs.chosen import choices
+
+    source = database if database is not None else _text_of(spec)
+    with tables.waiting("asking the kernels"):
+        device, found = choices(source, problems, lambda known: _device_of(known, spec, database), tell)
+    if as_json:
+        click.echo(json.dumps({"device": device, "problems": [_facts(one) for one in found]}, indent=2))
+    else:
+        _print(device, found)
+
+
+def _text_of(spec: str | None) -> Pretuned:
+    """Return the kernels that the package brings for the card. Raise InputError if there are none."""
+    from tsm2_tune.pretuned import pretuned
+
+    texts = {one.name: one for one in pretuned()}
+    if spec is None or spec.lower() not in texts:
+        asked = "no card is named" if spec is None else f"the package brings no kernels for {spec!r}"
+        raise InputError(f"{asked}: name one of {', '.join(texts)} with --device, or a database with --db")
+    return texts[spec.lower()]
+
+
+def _device_of(known: Sequence[str], spec: str | None, database: str | None) -> str:
+    """Return the device of the database that is named."""
+    from tsm2_tune.tuner.device.target import stored_target
+
+    return stored_target(known, spec, database or "")[0]
+
+
+def _facts(one: Choice) -> dict[str, Any]:
+    match = one.match
+    return {
+        "problem": one.asked.text,
+        "kernel_us": match.expected_us,
+        "vendor_us": one.vendor_us,
+        "x_vendor": one.ratio,
+        "is_measured": match.distance == 0,
+        "measured_at": "x".join(map(str, one.measured_at)),
+        "distance": one.distance,
+        "cache": match.winner.cache,
+        "chosen": "vendor" if one.is_vendors else match.winner.config,
+        "reason": one.reason,
+    }
+
+
+def _print(device: str, found: Sequence[Choice]) -> None:
+    console = tables.console()
+    tables.print_line(console, f"{device}:")
+    rows = [_facts(one) for one in found]
+    cells = [
+        [
+            row["problem"],
+            *(
+                number_text(row[name], digits)
+                for name, digits in (("kernel_us", 1), ("vendor_us", 1), ("x_vendor", 2))
+            ),
+            chosen_text(one),
+            "measured" if row["is_measured"] else "predicted",
+            row["measured_at"],
+            f"{row['distance']:.1f}",
+        ]
+        for one, row in zip(found, rows, strict=True)
+    ]
+    heads = ["problem", "us", "cuBLAS us", "x", "chosen", "time", "measured at", "distance"]
+    styles = ["yellow" if one.is_vendors or (one.ratio or 1.0) < 1 else "" for one in found]
+    tables.print_table(console, heads, cells, right=(1, 2, 3, 7), dropped=(6,), styles=styles)
+    tables.print_line(console, closing_text([one.ratio for one in found], found))
+    for row in rows:
+        tables.print_hanging(console, f"{row['problem']}: {row['reason']}", 2)
+
+
+def number_text(value: float | None, digits: int) -> str:
+    """Return the number as a cell of a table; a dash if it is not known."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def chosen_text(choice: Choice) -> str:
+    """Return who computes the problem if a program calls the exported module."""
+    return "cuBLAS" if choice.is_vendors else "kernel"
+
+
+def closing_text(ratios: Sequence[float | None], choices: Sequence[Choice]) -> str:
+    """Return a line that compares the kernels with cuBLAS, and what an exported module gains, which chooses."""
+    found = [(ratio, choice.is_vendors) for ratio, choice in zip(ratios, choices, strict=True) if ratio is not None]
+    if not found:
+        return "no time to compare with cuBLAS"
+    faster = sum(ratio >= 1 for ratio, _ in found)
+    text = f"geometric mean {_mean([ratio for ratio, _ in found]):.2f} x cuBLAS"
+    text += f": {faster} faster, {len(found) - faster} slower"
+    if left := sum(is_left for _, is_left in found):
+        gain = _mean([1.0 if is_left else ratio for ratio, is_left in found])
+        text += f"; an exported module leaves {left} of {len(found)} to cuBLAS: {gain:.2f} x"
+    return text
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))

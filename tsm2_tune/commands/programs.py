@@ -1,0 +1,275 @@
+"""The commands `run` and `record`, which run a program with a library in front of cuBLAS."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import click
+
+from tsm2_tune.api.parse import share_of
+from tsm2_tune.commands.errors import Command, option
+from tsm2_tune.commands.options import Percent, database_option, is_given, output_option
+from tsm2_tune.console import tables
+from tsm2_tune.errors import InputError
+from tsm2_tune.interpose.running import Standing, become, journal_folder, path_of_program, ran
+from tsm2_tune.tuner.results.trial import in_a_line
+from tsm2_tune.tuner.written_files import refuse_unwritable, write
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tsm2_tune.interpose.journal import Seen, Written
+
+WHOLE = 1.0  # the largest share of GPU time
+VERIFIED = 3  # products of each shape that --verify compares
+MOST_LEFT = 10  # products left to cuBLAS that a report names
+TROUBLES = {  # reasons that the user can fix, in a report
+    "no pack is there": "the library of kernels cannot be used",
+    "the kernel could not be started": "kernels could not be started",
+}
+ELF = b"\x7fELF"  # the beginning of a shared library
+FUNCTION = b"\0tsm2_gemm_f32\0"  # a symbol of an exported library
+PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+def _given(ctx: click.Context, param: click.Parameter, program: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the program's command line. Raise UsageError if it is empty."""
+    if not program and not ctx.resilient_parsing:
+        raise click.UsageError(
+            f"no program to run: name one behind --, such as tsm2-tune {ctx.info_name} -- python simulation.py"
+        )
+    return program
+
+
+program_argument = click.argument("program", nargs=-1, metavar="PROGRAM...", callback=_given, type=click.UNPROCESSED)
+
+
+@click.command(cls=Command, context_settings=PROGRAM)
+@database_option
+@option("--library", metavar="FILE", help="Take kernels from this exported C library, not from a database.")
+@option(
+    "--pretuned",
+    is_flag=True,
+    help="Take the kernels that the package brings for this GPU, or for one of its compute capability.",
+)
+@option(
+    "--report",
+    is_flag=True,
+    help="Say at the end which products there were, and their time by cuBLAS and by the kernels, which take turns at"
+    " first: a kernel that is slower in the program goes back to cuBLAS.",
+)
+@option(
+    "--verify",
+    is_flag=True,
+    help=f"Let cuBLAS compute the first {VERIFIED} products of each shape too, and compare: a kernel whose result is"
+    " wrong is not used again.",
+)
+@program_argument
+@click.pass_context
+def run(
+    ctx: click.Context,
+    database: str,
+    library: str | None,
+    pretuned: bool,
+    report: bool,
+    verify: bool,
+    program: tuple[str, ...],
+) -> None:
+    """Run a program with tuned kernels for cuBLAS calls.
+
+    A product goes to a tuned kernel if that is faster than cuBLAS.
+
+    \b
+    tsm2-tune run -- python simulation.py
+    tsm2-tune run --pretuned -- python simulation.py
+    tsm2-tune run --report --verify -- ./simulation input.txt
+
+    The program is not changed: a library that stands in for cuBLAS is loaded before it (LD_PRELOAD), and before those
+    that it starts. Products that no kernel computes go to cuBLAS. A program that has cuBLAS linked into itself is not
+    reached.
+    """
+    from tsm2_tune.interpose.build import standin_path
+    from tsm2_tune.interpose.journal import written_in
+
+    given = [f"--{name}" for name in ("db", "library") if is_given(ctx, name.replace("db", "database"))]
+    if pretuned and given:
+        raise click.UsageError(f"--pretuned and {given[0]} each say where kernels are from: name one of them")
+    path_of_program(program[0])  # before kernels are compiled, which may take minutes
+    pack = _library(library) if library is not None else _made_pack(database, pretuned)
+    if pack is None and not report:  # a sentence said why
+        become(program, None)
+    standing = Standing(standin_path(), pack, has_times=report, compared=VERIFIED if verify else 0)
+    if not report and not verify:
+        become(program, standing)
+    with journal_folder() as journal:
+        status = ran(program, standing, journal)
+        tell_products(written_in(journal), status, has_times=report)
+    ctx.exit(status)
+
+
+def _made_pack(database: str, pretuned: bool) -> Path | None:
+    """Return the file of the pretuned kernels or of the database's winners. If there is none, print why and return
+    None."""
+    from tsm2_tune.interpose.packs import pack_path, pretuned_path  # slow to import
+
+    return pretuned_path(_tell) if pretuned else pack_path(database, _tell)
+
+
+def _library(name: str) -> Path:
+    """Return the path of an exported C library, and print a note if no GPU is here.
+
+    Raise InputError for another file.
+    """
+    if not name:
+        raise InputError("the name of the library is empty: name the file with --library")
+    if "$" in str(Path(name).absolute()):
+        raise InputError(f"{name}: the loader reads $ in the name of a library as a variable: move it")
+    if Path(name).is_dir():
+        raise InputError(f"{name} is a folder: name the library in it with --library")
+    if not Path(name).is_file():
+        raise InputError(
+            f"no library {name}: tsm2-tune export --format library --output {shlex.quote(name)} makes one"
+        )
+    with open(name, "rb") as file:
+        content = file.read(len(ELF))
+        if content != ELF or FUNCTION not in file.read():
+            raise InputError(f"{name} is no library of kernels: tsm2-tune export --format library makes one")
+    from tsm2_tune.interpose.build import gpu_here
+
+    gpu_here(_tell)
+    return Path(name)
+
+
+@click.command(cls=Command, context_settings=PROGRAM)
+@output_option(required=True, help="The file to write, for --shapes @FILE; - is standard output.")
+@option(
+    "--worth",
+    type=Percent(WHOLE),
+    default="0%",
+    show_default=True,
+    metavar="PERCENT",
+    help="Leave out, as comments, products that take a smaller share of all GPU time. Of several that differ"
+    " in one extent alone, and take that share together, a few stay.",
+)
+@program_argument
+@click.pass_context
+def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]) -> None:
+    """List the cuBLAS products of a program.
+
+    The program runs as it is. The list has each product's shape, calls and GPU time.
+
+    \b
+    tsm2-tune record --output products.txt --worth 1% -- python simulation.py
+    tsm2-tune --shapes @products.txt --device 0
+    """
+    from tsm2_tune.console.shapes_file import recorded
+    from tsm2_tune.interpose.build import standin_path
+    from tsm2_tune.interpose.journal import count_of, written_in
+
+    if output != "-":
+        refuse_unwritable(output)  # before the program runs for hours
+    path_of_program(program[0])
+    standing = Standing(standin_path(), has_times=True)
+    with journal_folder() as journal:
+        status = ran(program, standing, journal)
+        written = written_in(journal)
+    if status and written.is_empty:
+        _tell(f"nothing was written: {_failed(status)} before any product was seen")
+        ctx.exit(status)
+    text = "".join(f"{line}\n" for line in recorded(written, program, share_of(worth, WHOLE)))
+    if output == "-":
+        click.echo(text, nl=False)
+    else:
+        _write(text, output)
+        calls = sum(one.calls for one in written.seen)
+        products = f"{count_of(len(written.seen), 'different product')}, {calls} in all"
+        _tell(f"wrote {output}: {written.none_seen if written.is_empty else products}")
+        for sentence in written.besides:
+            _tell(sentence)
+    ctx.exit(status)
+
+
+def _write(text: str, output: str) -> None:
+    """Write the text to the file; to standard output if that fails, since the program may have taken hours."""
+    try:
+        write(text, output)
+    except InputError as error:
+        click.echo(text, nl=False)
+        raise InputError(f"{error}; what was recorded is on standard output") from None
+
+
+def _failed(status: int) -> str:
+    return f"the program failed with status {status}"
+
+
+def tell_products(written: Written, status: int, *, has_times: bool) -> None:
+    """Report a program's products on standard error."""
+    from tsm2_tune.interpose.journal import count_of
+
+    console, seen = tables.console(stderr=True), written.seen
+    calls, taken = sum(one.calls for one in seen), sum(one.taken for one in seen)
+    if written.is_empty:
+        _tell(f"no product was seen: {_failed(status)}" if status else written.none_seen)
+        return
+    compared = sum(one.calls - one.taken - one.lost for one in seen)
+    left = f"{calls - taken} left to cuBLAS" + (f", {compared} of these to compare with it" if compared else "")
+    _tell(f"{count_of(calls, 'product')} seen, {taken} computed by tuned kernels, {left}")
+    for sentence in (*written.besides, *_troubles(seen)):
+        _tell(sentence)
+    of_taken = [one for one in seen if one.taken and not one.went_back]
+    if has_times:
+        both = [one for one in of_taken if one.cublas_us and one.taken_us]
+        if both:
+            before = sum(one.calls * median(one.cublas_us) for one in both)
+            after = sum(one.calls * median(one.taken_us) for one in both)
+            _tell(
+                f"time of the shapes that were taken: {before / 1e3:.2f} ms by cuBLAS, {after / 1e3:.2f} ms by"
+                f" the kernels, {before / after:.2f} times as fast"
+            )
+        _print(console, of_taken, "taken:")
+    lost = sorted((one for one in seen if one.lost), key=lambda one: (-one.us * one.lost, -one.lost))
+    _print(
+        console,
+        lost[:MOST_LEFT],
+        "left to cuBLAS:" if len(lost) <= MOST_LEFT else f"left to cuBLAS, {MOST_LEFT} of {len(lost)}:",
+    )
+    for one in seen:
+        if one.compared:
+            spelt = f"{'x'.join(map(str, one.shape))} {one.dtype} {one.op}"
+            _tell(f"verified: {spelt}, {one.compared} times, worst {one.worst:.3g} of the bound")
+
+
+def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
+    from tsm2_tune.interpose.journal import REASONS, SLOWER, count_of
+
+    back = [one for one in seen if one.went_back]
+    if back:
+        count = sum(one.left[REASONS.index(SLOWER)] for one in back)
+        shapes = count_of(len(back), "shape")
+        yield f"{count_of(count, 'product')} of {shapes} went back to cuBLAS, as {SLOWER}"
+    for reason, why in TROUBLES.items():
+        count = sum(one.left[REASONS.index(reason)] for one in seen)
+        if count:
+            told = "a message above says more; the CUDA driver may be older than the toolkit that compiled them"
+            yield f"{count_of(count, 'product')} left to cuBLAS as {why}: {told}"
+
+
+def _print(console: Console, seen: Sequence[Seen], title: str) -> None:
+    """Print a table of products, if there are any."""
+    heads = ("routine", "type", "op", "m x n x k", "calls", "taken", "cuBLAS us", "kernel us", "why left")
+    cells = []
+    for one in seen:
+        numbers = [f"{median(samples):.1f}" if samples else "-" for samples in (one.cublas_us, one.taken_us)]
+        shape, why = "x".join(map(str, one.shape)), one.reason if one.lost else ""
+        cells.append([one.routine, one.dtype, one.op, shape, str(one.calls), str(one.taken), *numbers, why])
+    if cells:
+        tables.print_line(console, title)
+        tables.print_table(console, heads, cells, right=range(3, 8))
+
+
+def _tell(sentence: str) -> None:
+    click.echo(in_a_line(sentence), err=True)

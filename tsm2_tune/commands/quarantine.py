@@ -1,0 +1,98 @@
+"""The command that lists and forgives kernels that hung or faulted, and the line that a run prints about them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from tsm2_tune.commands.errors import Command, option
+from tsm2_tune.commands.options import json_option, named_database, stored_device_option
+from tsm2_tune.console import tables
+from tsm2_tune.console.printable import one_line, tell
+from tsm2_tune.tuner.results.storage.addresses import command_on
+
+if TYPE_CHECKING:
+    from tsm2_tune.tuner.search.quarantine import Quarantined
+
+ALL = "all"  # the same as in tuner.quarantine
+
+DIGITS = 12  # of a digest, that a table has
+LEAST_DIGITS = 8  # enough to identify a kernel
+
+
+class Digest(click.ParamType):  # type: ignore[type-arg]
+    """The beginning of a digest, or all."""
+
+    name = "digest"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = value.lower()
+        if text != ALL and not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", text):
+            self.fail(
+                f"{value!r} is no digest: expected at least {LEAST_DIGITS} of its digits, or {ALL}.", param, ctx
+            )
+        return text
+
+
+@click.command(cls=Command)
+@option("--forgive", "digest", type=Digest(), help=f"Remove the kernel whose digest begins so, or {ALL}.")
+@stored_device_option
+@named_database
+@json_option
+def quarantine(digest: str | None, device: str | None, database: str, as_json: bool) -> None:
+    """List or forgive kernels that hung or faulted.
+
+    \b
+    tsm2-tune quarantine
+    tsm2-tune quarantine --forgive 3f9a0c51
+
+    A search leaves such a kernel out for other problems, until it is forgiven, or the compiler or driver changes.
+    What timed out is tried again under a larger --run-limit, and `tsm2-tune --retry crashed,timed-out` tries all
+    again.
+    """
+    from tsm2_tune.api.selection import selected
+    from tsm2_tune.tuner.results.store import Store
+    from tsm2_tune.tuner.search.quarantine import entries, forgive
+
+    with Store.open(database, create=False) as store:
+        name = selected(device).device_in(store)
+        if digest is not None:
+            count = forgive(store.database, digest, name)
+            click.echo(f"forgiven: {count} quarantined kernel{'' if count == 1 else 's'}")
+            return
+        found = [one for one in entries(store.database) if name is None or one.device_name == name]
+    if as_json:
+        click.echo(json.dumps([asdict(one) for one in found], indent=2))
+    elif found:
+        _table(found)
+    else:
+        click.echo("no kernel is quarantined")
+
+
+def tell_quarantined(count: int, database: str) -> None:
+    """Print how many kernels a search left out because they hung or faulted for another problem."""
+    if count:
+        tell(f"{count} quarantined: `{command_on('quarantine', database)}` lists them")
+
+
+def _table(found: list[Quarantined]) -> None:
+    heads = ("digest", "device", "configuration", "ended", "times", "last", "problem", "detail", "under")
+    cells = [
+        (
+            one.digest[:DIGITS],
+            one.device_name,
+            one.config,
+            one.outcome,
+            str(one.times),
+            one.last_at[: len("2026-01-02T03:04")],
+            one.problem,
+            one_line(one.detail, 60),
+            f"{one.toolkit}, {one.driver}",
+        )
+        for one in found
+    ]
+    tables.print_table(tables.console(), heads, cells, right=(4,))

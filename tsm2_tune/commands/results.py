@@ -1,0 +1,118 @@
+"""The commands that show what is stored: winners and trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import tsm2_tune
+from tsm2_tune.commands.errors import Command, option
+from tsm2_tune.commands.forget import TrialNumber
+from tsm2_tune.commands.options import (
+    Choice,
+    WholeNumber,
+    database_option,
+    json_option,
+    named_database,
+    selection_options,
+)
+from tsm2_tune.console import tables
+from tsm2_tune.console.printable import tell
+from tsm2_tune.console.winner_columns import SORTS
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.storage.addresses import shown_name, tune_first
+
+if TYPE_CHECKING:
+    from tsm2_tune.api.selection import Selection
+
+
+@click.command(cls=Command)
+@named_database
+@selection_options
+@option("--sort", type=Choice(tuple(SORTS)), help="Sort by this column, the least first: x puts losses first.")
+@option("--limit", type=WholeNumber(min=1), metavar="N", help="Only the first N.")
+@option("--long", "is_long", is_flag=True, help="Show configurations, ties and other states of the L2 too.")
+@json_option
+def best(
+    database: str, which: dict[str, Any], sort: str | None, limit: int | None, is_long: bool, as_json: bool
+) -> None:
+    """Show the fastest kernel of each problem.
+
+    \b
+    tsm2-tune best
+    tsm2-tune best h100.db --dtype f64 --sort x --limit 10
+
+    Times are medians in microseconds. +- is how far the 95 % confidence interval reaches. x is cuBLAS's time divided
+    by the kernel's. % floor is 100 if the kernel takes the least time that memory and arithmetic allow.
+    `show TRIAL` has the rest.
+    """
+    from tsm2_tune.api.selection import selected
+
+    with tables.waiting(f"reading {shown_name(database)}"):
+        rows = tsm2_tune.best(database, **which)
+    if not rows:
+        selection = selected(**which)
+        every = tsm2_tune.best(database, device=selection.device)
+        _refuse_nothing("winner", [(row.problem, row.cache) for row in every], selection, database)
+        if not every and not as_json:
+            tell(f"{shown_name(database)} has no winner yet: {tune_first(database)}")
+    if sort is not None:
+        rows = tuple(sorted(rows, key=SORTS[sort]))
+    if as_json:
+        from tsm2_tune.tuner.export.tables import json_text
+
+        click.echo(json_text(rows[:limit], {}, shown_name(database)), nl=False)
+    else:
+        tables.winners_table(rows, tables.console(), limit=limit, is_long=is_long)
+
+
+def _refuse_nothing(what: str, stored: Sequence[tuple[Problem, str]], selection: Selection, database: str) -> None:
+    """Raise InputError if there are results but none is selected."""
+    if (selection.is_of_problems or selection.cache is not None) and stored:
+        raise InputError(selection.none_of(what, stored, shown_name(database)))
+
+
+@click.command(cls=Command)
+@click.argument("trial", type=TrialNumber(), required=False)
+@database_option
+@selection_options
+@option("--samples", "has_samples", is_flag=True, help="With a TRIAL: also every sample of its time.")
+@option("--source", "has_source", is_flag=True, help="With a TRIAL: also its CUDA source.")
+@json_option
+def show(
+    trial: int | None, database: str, which: dict[str, Any], has_samples: bool, has_source: bool, as_json: bool
+) -> None:
+    """Show one trial, or list all trials.
+
+    \b
+    tsm2-tune show
+    tsm2-tune show 35 --samples
+    """
+    from tsm2_tune.api.selection import selected
+    from tsm2_tune.console import trial_tables
+    from tsm2_tune.tuner.results.store import Store
+
+    selection = selected(**which)
+    of_list = selection.device is not None or selection.cache is not None or selection.is_of_problems
+    if trial is not None and of_list:
+        raise click.UsageError(
+            "--device, --shapes, --dtype, --op and --cache are of the list: leave them or TRIAL out"
+        )
+    if trial is None and (has_samples or has_source):
+        raise click.UsageError("--samples and --source are of one trial: name its number, such as show 35")
+    with Store.open(database, create=False) as store:
+        if trial is not None:
+            shown = {"as_json": as_json, "has_samples": has_samples, "has_source": has_source}
+            trial_tables.trial_in_full(store.trial(trial), tables.console(), **shown)
+            return
+        device = selection.device_in(store)
+        every = [line for line in store.listing() if device is None or line.device == device]
+    of_state = [line for line in every if selection.cache is None or line.cache == selection.cache]
+    lines = [line for line in of_state if not selection.is_of_problems or Problem.parse(line.problem) in selection]
+    if not lines:
+        stored = [(Problem.parse(line.problem), line.cache) for line in every]
+        _refuse_nothing("trial", stored, selection, database)
+    trial_tables.trials_table(lines, tables.console(), as_json=as_json)

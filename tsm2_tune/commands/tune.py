@@ -1,0 +1,169 @@
+"""The command that tunes, which is also what `tsm2-tune` does without a command's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import tsm2_tune
+from tsm2_tune.api.parse import computable, family_names, problems_of, thresholds_of
+from tsm2_tune.commands.errors import Command, ended_by_signals, option
+from tsm2_tune.commands.options import (
+    cluster_option,
+    database_option,
+    devices_option,
+    family_options,
+    full_trials_option,
+    gain_option,
+    is_given,
+    pairs_option,
+    retry_option,
+    shapes_options,
+    strategy_option,
+    tuning_options,
+    vendor_option,
+    wait_option,
+)
+from tsm2_tune.console.printable import tell
+from tsm2_tune.tuner.results.storage.addresses import command_on, shown_name
+from tsm2_tune.tuner.runs.blas_threads import one_blas_thread
+
+if TYPE_CHECKING:  # completion in a shell waits for what is imported here
+    from tsm2_tune import TuningResult
+    from tsm2_tune.console.json_events import EventLines
+    from tsm2_tune.console.progress import Progress
+    from tsm2_tune.tuner.runs.events import RunStarted
+
+NO_GPU = (
+    "No GPU found. Kernels are emulated on the CPU: this checks correctness; times mean nothing."
+    " --device cpu hides this line."
+)
+
+
+@click.command(cls=Command)
+@devices_option
+@cluster_option
+@shapes_options(required=False)
+@family_options
+@tuning_options
+@strategy_option
+@gain_option
+@full_trials_option
+@vendor_option
+@pairs_option
+@retry_option
+@wait_option
+@database_option
+@option("--json", "as_json", is_flag=True, help="Print events as they happen, each a line of JSON.")
+@click.pass_context
+def tune(
+    ctx: click.Context,
+    /,
+    spec: str | None,
+    cluster: str | None,
+    shapes: str | None,
+    dtypes: str,
+    ops: str,
+    layout: str,
+    math: str,
+    families: str | None,
+    guidelines: str | None,
+    full_trials: bool,
+    no_vendor: bool,
+    pairs: bool,
+    wait: bool,
+    database: str,
+    as_json: bool,
+    **patience: Any,
+) -> None:
+    """Find the fastest kernel for each shape.
+
+    \b
+    tsm2-tune --device 0 --shapes 20480x16x20480,1e7x8x8 --dtype f32,f64 --budget 60s
+
+    It enumerates kernel configurations, drops those that the device or the guidelines rule out, generates and
+    compiles CUDA for the rest, verifies and times each, and stores every trial. Run the same command again to
+    continue. Then `best` shows the winners and `export` writes them as an importable module.
+    """
+    if shapes is None:
+        raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480")
+    names = family_names(families)
+    problems = problems_of(shapes, dtypes, ops, layout, math)
+    with one_blas_thread():
+        from tsm2_tune.api.devices import targets_of  # slow to import, so arguments are checked first
+    from tsm2_tune.commands.quarantine import tell_quarantined
+    from tsm2_tune.console.progress import tell_interrupted
+
+    problems = computable(problems, names)
+    with ended_by_signals(ctx, database, stderr=as_json):
+        thresholds = thresholds_of(guidelines)
+        devices = spec if cluster is not None else targets_of(spec)
+        is_unasked_host = not (spec or cluster) and targets_of(devices)[0].is_host
+        shown = _shown(
+            shown_name(database),
+            is_unasked_host=is_unasked_host,
+            is_cache_asked=is_given(ctx, "cache"),
+            pairs=pairs,
+            as_json=as_json,
+        )
+        with shown:
+            result = tsm2_tune.tune(
+                problems,
+                device=devices,
+                cluster=cluster,
+                db=database,
+                family=names,
+                guidelines=thresholds,
+                full_trials=full_trials,
+                vendor=not no_vendor,
+                pairs=pairs,
+                wait=wait,
+                on_event=shown.show,
+                **patience,
+            )
+        shown.end(result)
+    tell_quarantined(sum(one.quarantined for one in result.ended), shown_name(database))
+    _tell_unsolved(result, shown_name(database))
+    tell_interrupted(result.interrupted)
+    if result.left:
+        tell(f"{len(result.left)} problems not finished, as runs ended early: run the same command again to continue")
+    if not result.is_complete:
+        ctx.exit(1)
+
+
+def _shown(
+    database: str, *, is_unasked_host: bool, is_cache_asked: bool, pairs: bool, as_json: bool
+) -> EventLines | Progress:
+    """Return the display of the run's events."""
+    from tsm2_tune.console.json_events import EventLines
+    from tsm2_tune.console.progress import Progress, of_state
+    from tsm2_tune.console.tables import console
+
+    if as_json:
+        if is_unasked_host:
+            tell(NO_GPU)
+        return EventLines(database)
+
+    def said(run: RunStarted, name: str) -> Iterator[str]:
+        target = run.target
+        if is_unasked_host:
+            yield NO_GPU
+        yield f"{name or 'device'}: {target.identity.name}{of_state(target, run.options, is_asked=is_cache_asked)}"
+
+    return Progress(console(), database, said, pairs=pairs)
+
+
+def _tell_unsolved(result: TuningResult, database: str) -> None:
+    """Say how many problems have no winner, if any."""
+    from tsm2_tune.console import tables
+
+    if not result.unsolved:
+        return
+    sentence = (
+        f"no winner for {len(result.unsolved)} of {len(result.ended)} problems: see `{command_on('show', database)}`"
+    )
+    if any(one.timed_out for one in result.ended if one.winner is None):
+        sentence += "; for what timed out choose smaller shapes or another device, or raise --run-limit, --budget"
+    tables.print_line(tables.console(stderr=True), sentence)

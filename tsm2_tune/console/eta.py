@@ -1,0 +1,227 @@
+"""The progress of a run: its best times so far, and the estimated time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp, inf, log
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.trial import Outcome, Trial
+from tsm2_tune.tuner.runs.events import (
+    Event,
+    FinalStored,
+    ProblemEnded,
+    ProblemStarted,
+    RunEnded,
+    TrialInterrupted,
+    TrialStored,
+    WinnerVerified,
+)
+from tsm2_tune.tuner.search.loop import Options
+
+LEAST_TRIALS = 3  # of a run before the time left is shown
+PRIOR_TRIALS = 5  # weight of the pace of earlier problems, in trials of this one
+LEAST_LAG_SECONDS = 5.0  # time constant with which the shown time follows the estimate; else time left / LAG_PARTS
+LAG_PARTS = 5
+
+
+@dataclass(slots=True)
+class Turn:
+    """The progress of one problem."""
+
+    problem: Problem
+    total: int  # configurations to try, including those that earlier runs tried
+    tried: int  # configurations tried so far
+    spent_seconds: float  # on its trials, including earlier runs'
+    best_us: float | None  # the least median so far
+    vendor_us: float | None  # in the newest final; None if no final measured it
+    floor_us: float | None = None  # None before the first trial of this run
+    trials: int = 0  # in this run
+    pace_seconds: float = 0.0  # total of this run's trials without the first, which waits for its compiler
+    last_at: float = 0.0  # when the last trial ended, or the problem began
+    is_searched: bool = False  # the finals have begun
+
+    @property
+    def x_vendor(self) -> float | None:
+        """The vendor's time over the best time."""
+        return None if self.best_us is None or self.vendor_us is None else self.vendor_us / self.best_us
+
+    @property
+    def percent_of_floor(self) -> float | None:
+        """The least time that the device's measured ceilings allow, in percent of the best time."""
+        return None if self.best_us is None or self.floor_us is None else 100 * self.floor_us / self.best_us
+
+
+@dataclass(slots=True)
+class _Mean:
+    """A running mean."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, total: float, count: int = 1) -> None:
+        self.total += total
+        self.count += count
+
+    @property
+    def value(self) -> float:
+        """The mean; 0 if nothing was added."""
+        return self.total / self.count if self.count else 0.0
+
+
+class Tally:
+    """Adds up the events of a run, or of several named runs that share its problems.
+
+    The time left is an estimate. The search of a problem takes its remaining trials at their pace so far, but no
+    longer than its budget. Its finals take the mean of the finals so far, and each later problem the mean of the
+    problems so far. The shown time approaches a new estimate with a lag of a fifth of the time left.
+    """
+
+    def __init__(self, options: Options, problems: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.options, self.problems = options, problems
+        self._clock = clock
+        self.turns: dict[str, Turn] = {}  # by the run's name
+        self.ended: dict[Problem, ProblemEnded] = {}
+        self._began: dict[str, float] = {}  # when the run began its problem, or the one before ended
+        self._started = clock()
+        self._durations, self._finals, self._pace = _Mean(), _Mean(), _Mean()  # seconds of problems, finals, trials
+        self._end: float | None = None  # the shown end
+        self._told_at = self._started
+
+    def hear(self, event: Event, run: str = "") -> None:
+        """Update the progress by an event of the run."""
+        now, turn = self._clock(), self.turns.get(run)
+        if isinstance(event, ProblemStarted):
+            self.turns[run] = self._turn(event, now)
+        elif turn is None:
+            return
+        elif isinstance(event, RunEnded):
+            del self.turns[run]
+        elif isinstance(event, TrialStored | TrialInterrupted):
+            _add(turn, event.trial)
+            turn.last_at = now
+        elif isinstance(event, FinalStored):
+            self._add_final(turn, event)
+        elif isinstance(event, WinnerVerified):
+            turn.is_searched = True
+        elif isinstance(event, ProblemEnded):
+            self._end_turn(run, turn, event, now)
+        self._tell(now)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time until all problems are tuned; None before there is an estimate."""
+        return None if self._end is None else max(0.0, self._end - self._clock())
+
+    @property
+    def has_finals(self) -> bool:
+        """Whether the time left includes finals and full verification: it does once a problem has ended."""
+        return self._finals.count > 0
+
+    @property
+    def share(self) -> float:
+        """The share of the problems that is done; a problem that is being tuned counts in part."""
+        parts = sum(map(self.share_of, self.turns.values()))
+        return min(1.0, (len(self.ended) + parts) / max(1, self.problems))
+
+    def share_of(self, turn: Turn) -> float:
+        """Return the share of the problem's configurations or of its budget that is used, whichever is greater."""
+        budget = self.options.budget_seconds
+        spent = 0.0 if budget is None else turn.spent_seconds / budget
+        return min(1.0, max(turn.tried / max(1, turn.total), spent))
+
+    @property
+    def mean_x_vendor(self) -> float | None:
+        """The geometric mean of the vendor's time over the winner's, of all problems so far that have both."""
+        won = [
+            one.winner.x_cublas for one in tuple(self.ended.values()) if one.winner is not None
+        ]  # copied: another thread adds
+        logs = [log(x) for x in won if x is not None]
+        return exp(sum(logs) / len(logs)) if logs else None
+
+    def _turn(self, event: ProblemStarted, now: float) -> Turn:
+        kept = len(event.space.kept)
+        most = self.options.max_trials
+        return Turn(
+            problem=event.space.problem,
+            total=max(event.tried_before, kept if most is None else min(kept, most)),
+            tried=event.tried_before,
+            spent_seconds=event.seconds_before,
+            best_us=event.best_before_us,
+            vendor_us=event.vendor_us,
+            last_at=now,
+        )
+
+    def _add_final(self, turn: Turn, event: FinalStored) -> None:
+        """Add the times in the state of the L2 by which finalists are ranked, as only those are interleaved."""
+        turn.is_searched = True
+        cache, final = self.options.cache, event.final
+        ours = [measured.median_us for _, measured in final.measurements if measured.cache is cache]
+        theirs = [one for one in final.vendor if one.measurement.cache is cache and one.verdict.correct]
+        turn.best_us = min(ours, default=turn.best_us)
+        turn.vendor_us = min((one.measurement.median_us for one in theirs), default=turn.vendor_us)
+
+    def _end_turn(self, run: str, turn: Turn, event: ProblemEnded, now: float) -> None:
+        del self.turns[run]
+        self.ended[event.problem] = event
+        self._durations.add(now - self._began.get(run, self._started))
+        self._began[run] = now
+        self._finals.add(now - turn.last_at)
+        self._pace.add(turn.pace_seconds, max(0, turn.trials - 1))
+
+    def _tell(self, now: float) -> None:
+        """Move the shown end towards the new estimate."""
+        left = self._estimate(now)
+        if left is None:
+            return
+        end = now + left
+        if self._end is not None and len(self.ended) < self.problems:
+            lag = max(LEAST_LAG_SECONDS, left / LAG_PARTS)
+            end = self._end + (end - self._end) * (1 - exp(-(now - self._told_at) / lag))
+        self._end, self._told_at = end, now
+
+    def _estimate(self, now: float) -> float | None:
+        finals, left = self._finals.value, 0.0
+        durations = _Mean(self._durations.total, self._durations.count)
+        for run, turn in self.turns.items():
+            search = 0.0 if turn.is_searched else self._search_left(turn)
+            if search is None:
+                return None
+            own = search + (max(0.0, finals - (now - turn.last_at)) if turn.is_searched else finals)
+            durations.add(now - self._began.get(run, self._started) + own)
+            left += own
+        coming = max(0, self.problems - len(self.ended) - len(self.turns))
+        return (left + coming * durations.value) / max(1, len(self.turns))
+
+    def _search_left(self, turn: Turn) -> float | None:
+        """Return the seconds that the search still takes; None while its pace is unknown."""
+        if turn.tried >= turn.total:
+            return 0.0
+        if not self._pace.count and turn.trials < LEAST_TRIALS:
+            return None
+        prior = min(self._pace.count, PRIOR_TRIALS)
+        pace = _Mean(turn.pace_seconds + prior * self._pace.value, max(0, turn.trials - 1) + prior)
+        budget = self.options.budget_seconds
+        in_budget = inf if budget is None else max(0.0, budget - turn.spent_seconds)
+        return min(pace.value * (turn.total - turn.tried), in_budget)
+
+
+def _add(turn: Turn, trial: Trial) -> None:
+    turn.pace_seconds += trial.total_seconds if turn.trials else 0.0
+    turn.spent_seconds += trial.total_seconds
+    turn.trials += 1
+    turn.tried += 1
+    turn.total = max(turn.total, turn.tried)  # `total` excludes variants of the fastest
+    turn.floor_us = trial.floor_us
+    if trial.outcome is Outcome.OK and trial.measurement is not None:
+        turn.best_us = min(trial.measurement.median_us, turn.best_us or inf)
+
+
+def left_text(seconds: float, what: str = "") -> str:
+    """Return the time left in a fitting unit. `what` says of which part, such as " of search"."""
+    for unit, length, most in (("s", 1, 100), ("min", 60, 100), ("h", 3600, 72)):
+        if seconds < most * length:
+            return f"{seconds / length:.0f} {unit}{what} left"
+    return f"{seconds / 86400:.0f} days{what} left"

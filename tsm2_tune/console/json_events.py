@@ -1,0 +1,288 @@
+"""A run's events for other programs, one line of JSON each on standard output. docs/json.md describes them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+import click
+
+from tsm2_tune import __version__
+from tsm2_tune.api.tune import TuningResult
+from tsm2_tune.console.eta import Tally
+from tsm2_tune.console.heartbeat import LONG_SECONDS, Liveness
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.trial import Cache, Measurement, Trial
+from tsm2_tune.tuner.runs.events import (
+    Crossed,
+    Event,
+    FinalFailure,
+    FinalStored,
+    FleetStarted,
+    Noted,
+    OfRun,
+    PairsStarted,
+    ProblemEnded,
+    ProblemStarted,
+    RunEnded,
+    RunStarted,
+    TrialInterrupted,
+    TrialStored,
+    VendorLeftOut,
+    WinnerVerified,
+)
+from tsm2_tune.tuner.runs.signals import Stopped
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.stopwatch import Phases
+
+SCHEMA = 1  # of the lines: raised if a field is removed or changes its meaning, not if one is added
+
+Facts = dict[str, Any]
+
+
+class EventLines:
+    """Prints the events of a run, or of several named runs that share its problems. Use as a context manager."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self._printing = threading.Lock()  # the heartbeat's thread prints too
+        self._phases: Phases | None = None
+        self._tally = Tally(Options(), 0)  # replaced when the run starts
+        self._liveness = Liveness(self._goes_on, LONG_SECONDS)
+
+    def __enter__(self) -> EventLines:
+        self._print("stream", {"schema": SCHEMA, "version": __version__, "database": self._database})
+        self._liveness.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._liveness.__exit__(kind, error, trace)
+        if isinstance(error, Stopped):
+            with suppress(OSError):  # the reader may be gone
+                self._print("stopped", {"signal": str(error)})
+
+    def show(self, event: Event, run: str = "") -> None:
+        """Print the event of the run."""
+        self._liveness.event()
+        if isinstance(event, OfRun):
+            self.show(event.event, event.run)
+            return
+        if isinstance(event, RunEnded):
+            run = event.run
+        if isinstance(event, RunStarted) and self._phases is None:
+            self._phases = event.phases
+            self._tally = Tally(event.options, len(event.problems))
+        is_searching = run in self._tally.turns or isinstance(event, ProblemStarted)
+        self._tally.hear(event, run)
+        name, facts_of = LINES[type(event)]
+        facts: Facts = {"run": run} if run else {}
+        facts |= facts_of(event)
+        if isinstance(event, ProblemEnded):
+            facts["why"] = str(event.why)
+        if name in WITH_PROGRESS:
+            facts["progress"] = _progress(self._tally, run) if is_searching else None
+        self._print(name, facts)
+
+    def end(self, result: TuningResult) -> None:
+        """Print the result of the run."""
+        facts = {
+            "complete": result.is_complete,
+            "winners": [_winner(row) for row in result.winners],
+            "changed": [problem.text for problem in result.changed],
+            "unsolved": [problem.text for problem in result.unsolved],
+            "interrupted": result.interrupted,
+            "left": [problem.text for problem in result.left],
+        }
+        self._print("run_ended", facts)
+
+    def _goes_on(self, seconds: float) -> None:
+        if self._phases is not None:
+            self._print("alive", {"silent_seconds": round(seconds, 1), "phase": self._phases.now})
+
+    def _print(self, name: str, facts: Facts) -> None:
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        with self._printing:
+            click.echo(json.dumps({"event": name, "time": at, **facts}))  # echo flushes
+
+
+def _run_started(event: RunStarted) -> Facts:
+    identity, options = event.target.identity, event.options
+    return {
+        "device": identity.name,
+        "uuid": identity.uuid,
+        "compute_capability": identity.compute_capability,
+        "driver": identity.driver,
+        "toolkit": identity.toolkit,
+        "flags": identity.flags,
+        "cache": event.target.cache(options.cache),
+        "strategy": options.strategy,
+        "gain_percent": None if options.gain is None else 100 * options.gain,
+        "seed": options.seed,
+        "budget_seconds": options.budget_seconds,
+        "max_trials": options.max_trials,
+        "compile_limit_seconds": options.compile_limit_seconds,
+        "run_limit_seconds": options.run_limit_seconds,
+        "problems": [problem.text for problem in event.problems],
+    }
+
+
+def _problem_started(event: ProblemStarted) -> Facts:
+    return {
+        "problem": event.space.problem.text,
+        "configurations": len(event.space.kept),
+        "tried_before": event.tried_before,
+        "seconds_before": event.seconds_before,
+        "best_before_us": event.best_before_us,
+        "vendor_us": event.vendor_us,
+    }
+
+
+def _trial(trial: Trial) -> Facts:
+    used = trial.resources
+    return {
+        "problem": trial.problem.text,
+        "config": trial.config.text,
+        "outcome": trial.outcome,
+        "detail": trial.detail,
+        "is_between": trial.is_between,
+        **_times(trial.measurement, trial.cache),
+        "floor_us": trial.floor_us,
+        "registers": used.registers if used else None,
+        "spill_bytes": trial.spill_bytes,
+        "smem_bytes": used.smem_bytes if used else None,
+        "blocks_per_sm": used.blocks_per_sm if used else None,
+        "compile_seconds": trial.compile_seconds,
+        "total_seconds": trial.total_seconds,
+    }
+
+
+def _times(measured: Measurement | None, cache: Cache) -> Facts:
+    """Return the measured times; null if nothing was measured. `cache` is the state of the L2 that was asked for."""
+    return {
+        "cache": cache,
+        "median_us": measured.median_us if measured else None,
+        "low_us": measured.low_us if measured else None,
+        "high_us": measured.high_us if measured else None,
+        "sm_clock_mhz": measured.sm_clock_mhz if measured else None,
+    }
+
+
+def _final(event: FinalStored) -> Facts:
+    final = event.final
+    return {
+        "problem": final.problem.text,
+        "finalists": [{"config": config.text, **_times(one, one.cache)} for config, one in final.measurements],
+        "vendor": [
+            {
+                "library": one.library,
+                "version": one.version,
+                "routine": one.routine,
+                "correct": one.verdict.correct,
+                **_times(one.measurement, one.measurement.cache),
+            }
+            for one in final.vendor
+        ],
+    }
+
+
+def _winner_verified(event: WinnerVerified) -> Facts:
+    return {
+        "problem": event.problem.text,
+        "trial_id": event.trial_id,
+        "config": event.config,
+        "outcome": event.outcome,
+        "detail": event.detail,
+    }
+
+
+def _vendor_left_out(event: VendorLeftOut) -> Facts:
+    return {"problem": None if event.problem is None else event.problem.text, "detail": event.detail}
+
+
+def _problem_ended(event: ProblemEnded) -> Facts:
+    return {
+        "problem": event.problem.text,
+        "new_trials": event.new_trials,
+        "tried": event.tried,
+        "timed_out": event.timed_out,
+        "untried": event.untried,
+        "interrupted": event.interrupted,
+        "elsewhere": event.elsewhere,
+        "given_up": event.given_up,
+        "quarantined": event.quarantined,
+        "winner": None if event.winner is None else _winner(event.winner),
+    }
+
+
+def _winner(row: BestRow) -> Facts:
+    return {
+        "problem": row.problem.text,
+        "trial_id": row.trial_id,
+        "config": row.config,
+        "cache": row.cache,
+        "median_us": row.median_us,
+        "low_us": row.low_us,
+        "high_us": row.high_us,
+        "gbytes_per_s": row.gbytes_per_s,
+        "percent_of_floor": row.percent_of_floor,
+        "vendor_us": row.vendor_us,
+        "vendor_routine": row.vendor_routine,
+        "x_cublas": row.x_cublas,
+        "ties": row.ties,
+        "verified_in_full": bool(row.verified_in_full),
+        "stale": bool(row.stale),
+    }
+
+
+def _progress(tally: Tally, run: str) -> Facts:
+    """Return the progress that the terminal shows with the event."""
+    turn, seconds = tally.turns.get(run), tally.seconds_left
+    return {
+        "problems": tally.problems,
+        "problems_ended": len(tally.ended),
+        "seconds_left": None if seconds is None else round(seconds, 1),
+        "mean_x_cublas": tally.mean_x_vendor,
+        "tried": turn.tried if turn else None,
+        "total": turn.total if turn else None,
+        "best_us": turn.best_us if turn else None,
+        "vendor_us": turn.vendor_us if turn else None,
+        "x_cublas": turn.x_vendor if turn else None,
+        "percent_of_floor": turn.percent_of_floor if turn else None,
+    }
+
+
+# Event -> the name of its line, and the function that returns its fields.
+LINES: Mapping[type, tuple[str, Callable[[Any], Facts]]] = {
+    Noted: ("note", lambda event: {"text": event.text}),
+    RunStarted: ("run_started", _run_started),
+    ProblemStarted: ("problem_started", _problem_started),
+    TrialStored: ("trial", lambda event: {"trial_id": event.trial_id, **_trial(event.trial)}),
+    TrialInterrupted: ("trial_interrupted", lambda event: _trial(event.trial)),
+    FinalStored: ("final", _final),
+    FinalFailure: (
+        "final_failed",
+        lambda event: {
+            "problem": event.problem.text,
+            "detail": event.detail,
+            "interrupted": event.interrupted,
+        },
+    ),
+    WinnerVerified: ("winner_verified", _winner_verified),
+    VendorLeftOut: ("vendor_left_out", _vendor_left_out),
+    ProblemEnded: ("problem_ended", _problem_ended),
+    PairsStarted: ("pairs_started", lambda event: {}),
+    FleetStarted: (
+        "fleet_started",
+        lambda event: {"runs": list(event.runs), "problems": [problem.text for problem in event.problems]},
+    ),
+    RunEnded: ("run_left", lambda event: {"trouble": event.trouble or None}),
+    Crossed: ("pairs", lambda event: {"done": event.done, "total": event.total}),
+}
+WITH_PROGRESS = ("problem_started", "trial", "trial_interrupted", "final", "problem_ended")

@@ -1,0 +1,278 @@
+"""Progress of a running search: live on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID
+from rich.table import Column
+from rich.text import Text
+
+from tsm2_tune.console.eta import Tally, Turn, left_text
+from tsm2_tune.console.heartbeat import FINALS, LONG_SECONDS, Liveness, phase_text
+from tsm2_tune.console.printable import one_line
+from tsm2_tune.console.tables import print_line
+from tsm2_tune.generator.device.roofline import rate_text
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.trial import Outcome, Trial
+from tsm2_tune.tuner.runs.events import (
+    Event,
+    FinalFailure,
+    ProblemEnded,
+    ProblemStarted,
+    RunEnded,
+    RunStarted,
+    TrialInterrupted,
+    TrialStored,
+    VendorLeftOut,
+    WinnerVerified,
+)
+from tsm2_tune.tuner.search.candidates import Why
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.stopwatch import Phases
+
+SILENCE_SECONDS = 15.0  # between two lines with the number of trials, if there is no bar
+BAR_WIDTH = 20
+LEAST_WIDTH = 100  # of a terminal with room for a bar beside its lines of progress
+GAP = "  "  # between the parts of a line of progress
+WHY = {  # the search ended
+    Why.ALL_TRIED: "all tried",
+    Why.MAX_TRIALS: "--max-trials reached",
+    Why.BUDGET: "--budget spent",
+    Why.GAIN: "no more --gain expected",
+}
+
+
+@dataclass(slots=True)
+class _Shown:
+    """The display of a run's current problem."""
+
+    number: int  # the problem's, from 1, in the order in which problems began
+    task: TaskID  # the line of progress
+    failed: dict[str, int] = field(default_factory=dict)  # trials that are not ok, by outcome
+
+
+class _Line(ProgressColumn):
+    """A column that asks its task for the text at each refresh, since time passes between events.
+
+    It folds long text.
+    """
+
+    def render(self, task: Task) -> Text:
+        text: Callable[[], str] = task.fields["text"]
+        return Text(text())
+
+
+class Display:
+    """Shows the events of a search, and its phase if no event comes for long. Use as a context manager.
+
+    If several runs share the problems, each has a name and a line. `next_phase` follows the search; the time left
+    does not include it.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        options: Options,
+        problems: int,
+        phases: Phases,
+        clock: Callable[[], float] = time.monotonic,
+        next_phase: str = "",
+    ) -> None:
+        self._options, self._next_phase = options, next_phase
+        self._tally = Tally(options, problems, clock)
+        self._phases = {"": phases}  # by the run's name
+        self._liveness = Liveness(self._goes_on, LONG_SECONDS)
+        self._live = console.is_terminal
+        self._progress = Progress(
+            _Line(table_column=Column(ratio=1)),
+            *([progress_bar()] if console.width >= LEAST_WIDTH else []),
+            expand=True,
+            console=console,
+            disable=not self._live,
+        )
+        self._all: TaskID | None = None  # the line of all problems, if there are several
+        self._shown: dict[str, _Shown] = {}  # by the run's name
+        self._numbers: dict[Problem, int] = {}  # of problems that have begun; several runs may tune one
+        self._told = time.monotonic()
+        self._vendor_told = False  # whether a line said that the vendor is not measured
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        self._liveness.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._liveness.__exit__(kind, error, trace)
+        self._progress.stop()
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            with suppress(OSError):  # the terminal may be closed
+                self._tell_interrupted()
+
+    def __rich__(self) -> RenderableType:
+        """Return the current lines of progress."""
+        return self._progress.get_renderable()
+
+    def show(self, event: Event, run: str = "") -> None:
+        """Update the screen for an event of the run."""
+        self._liveness.event()
+        turn = self._tally.turns.get(run)
+        self._tally.hear(event, run)
+        if isinstance(event, RunStarted):
+            self._phases[run] = event.phases
+        elif isinstance(event, RunEnded):
+            self._run_ended(run)
+        elif isinstance(event, ProblemStarted):
+            self._problem_started(event.space.problem, run)
+        elif isinstance(event, TrialStored | TrialInterrupted):
+            self._trial_ended(event.trial, run)
+        elif isinstance(event, FinalFailure):
+            self._line(f"{event.problem.text}: finalists not measured again: {one_line(event.detail)}")
+        elif isinstance(event, WinnerVerified):
+            self._winner_verified(event, run)
+        elif isinstance(event, VendorLeftOut):
+            self._vendor_left_out(event)
+        elif isinstance(event, ProblemEnded) and turn is not None:
+            self._problem_ended(event, run)
+        self._update()
+
+    def _goes_on(self, seconds: float) -> None:
+        """Print the phase that takes so long."""
+        for run, turn in tuple(self._tally.turns.items()):
+            self._line(f"{self._of_problems(run)}{turn.problem.text}: {phase_text(self._phases[run].now, seconds)}")
+
+    def _problem_started(self, problem: Problem, run: str) -> None:
+        number = self._numbers.setdefault(problem, len(self._numbers) + 1)
+        if self._all is None and self._tally.problems > 1:
+            self._all = self._progress.add_task("", total=1.0, text=self._all_text)
+        task = self._progress.add_task("", total=1.0, text=lambda: self._run_text(run))
+        self._shown[run] = _Shown(number, task)
+
+    def _run_ended(self, run: str) -> None:
+        """Remove the run's line."""
+        if (shown := self._shown.pop(run, None)) is not None:
+            self._progress.remove_task(shown.task)
+
+    def _winner_verified(self, event: WinnerVerified, run: str) -> None:
+        if event.outcome is not Outcome.OK:
+            self._count_failed(run, event.outcome)
+            self._line(f"{event.config}: {event.outcome}: {one_line(event.detail)}")
+
+    def _vendor_left_out(self, event: VendorLeftOut) -> None:
+        if event.problem is not None:
+            self._line(f"{event.problem.text}: cuBLAS not measured: {one_line(event.detail)}")
+        elif not self._vendor_told:
+            self._vendor_told = True
+            self._line(f"cuBLAS not measured: {event.detail}, or leave it out with --no-vendor")
+
+    def _trial_ended(self, trial: Trial, run: str) -> None:
+        if trial.outcome is not Outcome.OK:
+            self._count_failed(run, trial.outcome)
+        if trial.outcome not in (Outcome.OK, Outcome.BEHIND):
+            self._line(f"{trial.problem.text} {trial.config.text}: {trial.outcome}: {one_line(trial.detail)}")
+        turn = self._tally.turns.get(run)
+        if turn is not None and not self._live and time.monotonic() - self._told >= SILENCE_SECONDS:
+            so_far = ", ".join(filter(None, (f"{turn.tried} of {turn.total} trials", self.left)))
+            best = best_text(turn)
+            self._line(f"{self._of_problems(run)}{trial.problem.text}: {so_far}{best and f'; best {best}'}")
+
+    def _problem_ended(self, event: ProblemEnded, run: str) -> None:
+        if event.winner is not None:
+            text = event.winner.summary
+        elif event.tried:
+            all_timed_out = event.timed_out == event.tried
+            text = f"no configuration {'was done in time' if all_timed_out else 'gave a right result'}"
+        else:
+            text = "nothing tried"
+        failed = "".join(f", {count} {outcome}" for outcome, count in sorted(self._shown[run].failed.items()))
+        trials = f"{event.new_trials} new trial{'s' if event.new_trials != 1 else ''}{failed}"
+        self._line(f"{self._of_problems(run)}{event.problem.text}: {text} ({trials}; {self._why(event)})")
+        self._progress.remove_task(self._shown.pop(run).task)
+
+    def _why(self, event: ProblemEnded) -> str:
+        """Return why the search stopped, and how many configurations it left out."""
+        text = WHY[event.why]
+        text += f", {event.untried} more possible" if event.untried else ""
+        text += f"; {event.quarantined} quarantined" if event.quarantined else ""
+        text += f"; {event.elsewhere} with another run" if event.elsewhere else ""
+        return text + (f"; {event.given_up} given up, as runs died of them" if event.given_up else "")
+
+    def _tell_interrupted(self) -> None:
+        for run, turn in self._tally.turns.items():
+            best = best_text(turn)
+            text = f"interrupted, {turn.tried} of {turn.total} tried{best and f'; best {best}'}"
+            self._line(f"{self._of_problems(run)}{turn.problem.text}: {text}")
+
+    def _count_failed(self, run: str, outcome: Outcome) -> None:
+        if (shown := self._shown.get(run)) is not None:
+            shown.failed[outcome] = shown.failed.get(outcome, 0) + 1
+
+    def _update(self) -> None:
+        """Move the bars."""
+        if self._all is not None:
+            self._progress.update(self._all, completed=self._tally.share)
+        for run, turn in self._tally.turns.items():
+            self._progress.update(self._shown[run].task, completed=self._tally.share_of(turn))
+
+    def _all_text(self) -> str:
+        tally = self._tally
+        x_vendor = tally.mean_x_vendor
+        beside_vendor = "" if x_vendor is None else f"{x_vendor:.2f} x cuBLAS"
+        done = f"{len(tally.ended)}/{tally.problems} problems"
+        return GAP.join(filter(None, (done, self.left, beside_vendor)))
+
+    def _run_text(self, run: str) -> str:
+        turn, shown = self._tally.turns.get(run), self._shown.get(run)
+        if turn is None or shown is None:  # it has just ended
+            return ""
+        left = self.left if self._all is None else ""
+        phase = self._phases[run].now if run in self._phases else ""
+        doing = phase_text(phase) if phase.startswith(FINALS) or turn.best_us is None else ""
+        said = (run, turn.problem.text, f"{turn.tried}/{turn.total}", left, doing or best_text(turn))
+        return GAP.join(filter(None, said))
+
+    @property
+    def left(self) -> str:
+        """The time left and the phases that it does not include. Empty at the end."""
+        tally = self._tally
+        if tally.seconds_left is None or len(tally.ended) >= tally.problems:
+            return ""
+        later = list(filter(None, ("" if tally.has_finals else "finals", self._next_phase)))
+        if round(tally.seconds_left) == 0:  # a phase of unknown length
+            return f"{' and '.join(later)} left" if later else ""
+        return ", then ".join([left_text(tally.seconds_left, "" if tally.has_finals else " of search"), *later])
+
+    def _of_problems(self, run: str) -> str:
+        """Return the run's name. If there is no bar and several problems, add which of how many the run is tuning."""
+        name = f"{run}: " if run else ""
+        if (shown := self._shown.get(run)) is None or self._live or self._tally.problems == 1:
+            return name
+        return f"{name}{shown.number}/{self._tally.problems} "
+
+    def _line(self, text: str) -> None:
+        """Print a line above the progress bar. Brackets in it are no markup."""
+        self._told = time.monotonic()
+        print_line(self._progress.console, text)
+
+
+def progress_bar() -> BarColumn:
+    return BarColumn(bar_width=BAR_WIDTH, style="bright_black", complete_style="cyan", finished_style="green")
+
+
+def best_text(turn: Turn) -> str:
+    """Return the best time so far beside the vendor's or, if that is unknown, beside the floor."""
+    if turn.best_us is None:
+        return ""
+    beside = ""
+    if turn.x_vendor is not None:
+        beside = f", {turn.x_vendor:.2f} x cuBLAS"
+    elif turn.percent_of_floor is not None:
+        beside = f", {turn.percent_of_floor:.0f} % of the floor"
+    return f"{turn.best_us:.1f} us, {rate_text(turn.problem.least_bytes / turn.best_us * 1e-3)}{beside}"

@@ -1,0 +1,214 @@
+"""Tables of search spaces, models, devices and the ladder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tsm2_tune.console.tables import print_line, print_table
+from tsm2_tune.generator.device.architecture import HOST
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.roofline import Modelled, rate_text
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.tunables import declared
+from tsm2_tune.tuner.results.trial import TuningRun
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tsm2_tune.generator.space.space import SearchSpace
+    from tsm2_tune.tuner.search.ladder import Rung
+
+GIB = 1 << 30
+TSM2_LINES = (
+    "",
+    "What the model of the TSM2 paper chooses (Algorithm 5): t1 threads a block, t2 columns and t3 prefetched",
+    "elements a thread. Below the t2 limit it expects memory to bound the kernel; the second limit counts an FMA",
+    "as two operations. Then the share of the memory's and the arithmetic's peak that it expects, and the time.",
+)
+
+
+def space_counts(space: SearchSpace) -> dict[str, Any]:
+    """Return the numbers of kept and dropped configurations, for JSON."""
+    return {
+        "problem": space.problem.text,
+        "device": space.limits.name,
+        "families": list(space.families),
+        "guidelines": {
+            name: asdict(in_force) for name, in_force in zip(space.families, space.guidelines, strict=True)
+        },
+        "total": space.total,
+        "kept": len(space.kept),
+        "dropped": {rule.name: count for rule, count in space.dropped},
+    }
+
+
+def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
+    """Print how many configurations were kept, and how many each rule dropped. With `explain`, describe all rules."""
+    kept = f"{len(space.kept)} of {space.total} configurations kept"
+    print_line(console, f"{space.problem.text} on {space.limits.name}: {kept}")
+    heads = ("dropped", "rule", "kind", "because")[: 4 if explain else 3]
+    dropped = [(rule, count) for rule, count in space.dropped if count or explain]
+    cells = [(str(count), rule.name, rule.kind, rule.because)[: len(heads)] for rule, count in dropped]
+    if cells:
+        print_table(console, heads, cells, right=(0,))
+    idle = len(space.dropped) - len(dropped)
+    if idle:
+        print_line(console, f"{idle} more rules drop nothing here: --explain lists them")
+    for in_force in dict.fromkeys(space.guidelines):
+        names = [name for name, own in zip(space.families, space.guidelines, strict=True) if own == in_force]
+        print_line(console, f"guidelines of {', '.join(names)}: {in_force.text}")
+    if explain:
+        from tsm2_tune.generator.families import family_named
+
+        kept_of = Counter(candidate.config.family for candidate in space.kept)
+        for name in space.families:
+            family = family_named(name)
+            print_line(console, f"{name}, {kept_of[name] or 'none'} kept: {family.summary}")
+            for one in declared(family.config_type) if kept_of[name] else ():
+                symbol = f" [{one.tunable.symbol}]" if one.tunable.symbol else ""
+                name = one.word if one.word == one.name else f"{one.word} ({one.name})"
+                print_line(console, f"  {name}{symbol}: {one.tunable.about}")
+
+
+def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Console) -> None:
+    """Print devices: name, whether it is here or a bundled card, and main limits."""
+    cells = [
+        (
+            spec,
+            kind,
+            limits.name,
+            "-" if limits.compute_capability == HOST else ".".join(map(str, limits.compute_capability)),
+            str(limits.sms),
+            f"{limits.memory_bytes / GIB:.1f}",
+            f"{limits.dram_gbytes_per_s:.0f}",
+        )
+        for spec, kind, limits in found
+    ]
+    print_table(console, ("device", "kind", "name", "capability", "SMs", "GiB", "GB/s"), cells, right=(4, 5, 6))
+
+
+def data_sheet_text(limits: DeviceLimits) -> str:
+    """Return a sentence that the device's rates are those of its data sheet, as it was not measured."""
+    clock_and_memory = f"at {limits.sm_clock_mhz:g} MHz, {rate_text(limits.dram_gbytes_per_s)}"
+    if limits.compute_capability == HOST:
+        return f"round numbers, as nothing was measured: {limits.sms} cores {clock_and_memory}"
+    source = "data sheet" if limits.name in PROFILES else "its driver"
+    return f"{source}: {limits.sms} multiprocessors {clock_and_memory}"
+
+
+def measured_text(run: TuningRun, database: str) -> str:
+    """Return a sentence that the device's rates were measured by this run."""
+    read, copy = run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s
+    return f"measured {run.started_at}, {database}: read {rate_text(read)}, copy {rate_text(copy)}"
+
+
+def model_facts(one: Modelled, limits: DeviceLimits, source: str) -> dict[str, Any]:
+    """Return the models' numbers for a problem, for JSON."""
+    return {
+        "problem": one.problem.text,
+        "device": limits.name,
+        "rates": source,
+        **asdict(one.roofline),
+        "fits_memory": one.roofline.least_bytes <= limits.memory_bytes,
+        "tsm2": asdict(one.tsm2) if one.tsm2 is not None else None,
+        "unmodelled": one.unmodelled,
+    }
+
+
+def print_model(found: Sequence[Modelled], limits: DeviceLimits, source: str, console: Console) -> None:
+    """Print a line of the roofline for each problem, then the parameters that TSM2's model chooses."""
+    print_line(console, f"{limits.name}, {source}")
+    heads = (
+        "problem", "least bytes", "flops", "flops/byte", "balance", "unit", "TFLOP/s", "bound", "least us",
+    )  # fmt: skip
+    cells = [
+        (
+            one.problem.text,
+            f"{roofline.least_bytes:.4g}",
+            f"{roofline.flops:.4g}",
+            f"{roofline.intensity:.4g}",
+            f"{roofline.balance:.4g}",
+            roofline.unit,
+            f"{roofline.gflops / 1e3:.4g}",
+            roofline.bound,
+            f"{roofline.least_us:.4g}",
+        )
+        for one in found
+        for roofline in (one.roofline,)
+    ]
+    print_table(console, heads, cells, right=(1, 2, 3, 4, 6, 8))
+    for one in found:
+        if one.roofline.least_bytes > limits.memory_bytes:
+            gib = f"{one.roofline.least_bytes / GIB:.1f} GiB, {limits.name} has {limits.memory_bytes / GIB:.1f} GiB"
+            print_line(console, f"{one.problem.text} does not fit the memory: {gib}")
+    _print_tsm2(found, console)
+
+
+def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
+    """Print the parameters that TSM2's model chooses, and the problems that it does not cover."""
+    cells = [
+        (
+            one.problem.text,
+            str(choice.t1),
+            str(choice.t2),
+            str(choice.t3),
+            str(choice.threads_per_sm),
+            f"{choice.t2_threshold:.4g}",
+            f"{choice.t2_threshold_fma:.4g}",
+            choice.bound,
+            f"{100 * choice.memory_utilisation:.0f}",
+            f"{100 * choice.arithmetic_utilisation:.0f}",
+            f"{choice.time_us:.4g}",
+        )
+        for one in found
+        if (choice := one.tsm2) is not None
+    ]
+    heads = (
+        "problem", "t1", "t2", "t3", "threads/SM", "t2 limit", "with FMA", "bound", "% memory", "% arithmetic", "us",
+    )  # fmt: skip
+    if cells:
+        for line in TSM2_LINES:
+            print_line(console, line)
+        print_table(console, heads, cells, right=(1, 2, 3, 4, 5, 6, 8, 9, 10))
+    below = [one.problem.text for one in found if one.tsm2 and one.tsm2.time_us < one.roofline.least_us]
+    if below:
+        print_line(console, f"less than the least for {', '.join(below)}: TSM2's model counts reading A, not B and C")
+    for one in found:
+        if one.unmodelled is not None:
+            print_line(console, f"TSM2's model says nothing of {one.problem.text}: {one.unmodelled}")
+
+
+def print_ladder(problem: Problem, device: str, rungs: Sequence[Rung], console: Console) -> None:
+    """Print what each step of the ladder gains, beside the article's numbers."""
+    from tsm2_tune.generator.families.ladder import PUBLISHED_ON, PUBLISHED_SHAPE
+
+    print_line(console, f"{problem.text} on {device}; published: {PUBLISHED_SHAPE} in f32 on {PUBLISHED_ON}")
+    heads = ("step", "configuration", "us", "GFLOP/s", "x before", "x first", "% of floor")
+    published = ("published GFLOP/s", "published x before", "published x first")
+    rates = [rung.step.published_gflops for rung in rungs]
+    cells = [
+        (
+            rung.step.name,
+            rung.best.trial.config.text if rung.best else _not_right(rung.tried),
+            *map(_number, (rung.median_us, rung.gflops, rung.speedup_over_previous, rung.speedup_over_first)),
+            _number(rung.percent_of_floor),
+            *map(_number, (rate, rate / before if before else None, rate / rates[0])),
+        )
+        for rung, rate, before in zip(rungs, rates, [None, *rates], strict=False)
+    ]
+    print_table(console, (*heads, *published), cells, right=range(2, 10))
+
+
+def _not_right(tried: int) -> str:
+    return f"none of {tried} right" if tried else "not tried"
+
+
+def _number(value: float | None) -> str:
+    """Return the number with at least three digits and no exponent."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"

@@ -1,0 +1,38 @@
+"""Make texts from anywhere safe to show in a terminal."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from tsm2_tune.tuner.results.trial import in_a_line
+
+# What a terminal would obey instead of showing it: controls but for newline; and what it does not show: line ends of
+# Unicode, marks and changes of direction, characters without a width, tags.
+_CONTROLS = re.compile(
+    "[\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f"
+    "\\ufeff\\ufff9-\\ufffb\\U000e0000-\\U000e007f]"
+)
+_HALVES = re.compile("[\\ud800-\\udfff]")  # surrogates: how Python decodes bytes of a path that are not UTF-8
+
+
+def printable(text: str) -> str:
+    """Return the text without characters that a terminal would obey, since a database may be hostile.
+
+    Tabs become spaces.
+    """
+    return _CONTROLS.sub("", _HALVES.sub(lambda half: ascii(half[0])[1:-1], text.replace("\t", "    ")))
+
+
+def one_line(text: str, characters: int = 160) -> str:
+    """Return the text's first line, cut between words."""
+    line = text.strip().splitlines()[0] if text.strip() else ""
+    if len(line) <= characters:
+        return line
+    return f"{line[:characters].rpartition(' ')[0] or line[: characters - 1]}…"
+
+
+def tell(sentence: str) -> None:
+    """Print a sentence on standard error, in one line."""
+    click.echo(in_a_line(sentence), err=True)

@@ -1,0 +1,169 @@
+"""Terminal output of a tuning run, from its first event to its last."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+
+from rich.console import Console
+
+from tsm2_tune.api.tune import TuningResult
+from tsm2_tune.console.cross_timing import Pairs
+from tsm2_tune.console.live import Display
+from tsm2_tune.console.merge_events import Together
+from tsm2_tune.console.printable import tell
+from tsm2_tune.console.tables import print_line, winners_table
+from tsm2_tune.console.winner_columns import spread_percent
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.compile.pool import cores
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.storage.addresses import command_on
+from tsm2_tune.tuner.runs.events import Event, Noted, OfRun, PairsStarted, RunEnded, RunStarted
+from tsm2_tune.tuner.search.loop import Options
+
+MOST_CHANGED = 5  # problems named whose winner changed
+MOST_SPREAD_PERCENT = 5.0  # half the width of a 95 % interval over the median; a judgement
+NAME = "tsm2-tune"  # of the command
+
+
+class Progress:
+    """Shows the events of a run: first those of the search, then those of pairs. Use as a context manager.
+
+    Several runs are shown together. `said` are the lines to print when a run begins, given its name too; the name is
+    empty if there is only one run. `pairs` says whether pairs follow the search.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        database: str,
+        said: Callable[[RunStarted, str], Iterable[str]],
+        *,
+        pairs: bool = False,
+    ) -> None:
+        self._console, self._database, self._said, self._has_pairs = console, database, said, pairs
+        self._stack = ExitStack()
+        self._together = Together()
+        self._started: RunStarted | None = None
+        self._shown: Display | Pairs | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def show(self, event: Event) -> None:
+        """Update the screen for the event."""
+        if isinstance(event, OfRun | RunEnded):
+            for run, happened in self._together.shown(event):
+                self._show(happened, run)
+        else:
+            self._show(event, "")
+
+    def _show(self, event: Event, run: str) -> None:
+        if isinstance(event, Noted):
+            tell(f"{run}: {event.text}" if run else event.text)
+        elif isinstance(event, RunEnded) and event.trouble:
+            tell(f"{run} ended early: {event.trouble}")
+        elif isinstance(event, RunStarted):
+            for line in self._said(event, run):
+                print_line(self._console, line)
+            if self._started is None:
+                self._started = event
+                if load := load_text():
+                    print_line(self._console, load)
+                has_pairs = self._has_pairs and len(event.problems) > 1
+                shown = Display(
+                    self._console,
+                    event.options,
+                    len(event.problems),
+                    event.phases,
+                    next_phase="pairs" if has_pairs else "",
+                )
+                self._shown = self._stack.enter_context(shown)
+        elif isinstance(event, PairsStarted):
+            self._stack.close()
+            assert self._started is not None
+            self._shown = self._stack.enter_context(Pairs(self._console, self._started.phases))
+        if isinstance(self._shown, Display):
+            self._shown.show(event, run)
+        elif self._shown is not None:
+            self._shown.show(event)
+
+    def end(self, result: TuningResult) -> None:
+        """Show the winners and the next step."""
+        if result.changed:
+            print_line(self._console, changed_text(result.changed))
+        winners_table(result.winners, self._console)
+        if noise := noise_text(result.winners, self._database):
+            print_line(self._console, noise)
+        if result.winners:
+            if result.target.is_host:
+                print_line(self._console, "times are of emulated kernels, not of a GPU's")
+            for line in next_steps(self._database):
+                print_line(self._console, line)
+
+
+def of_state(target: Target, options: Options, *, is_asked: bool) -> str:
+    """Return the state of the L2 in which trials are timed. For a host, say so only if a state it lacks `is_asked`
+    for."""
+    cache = target.cache(options.cache)
+    if not target.is_host:
+        return f", timed with the L2 {cache}"
+    if is_asked and options.cache is not cache:
+        return f"; --cache {options.cache} has no effect here: it is of a GPU's L2, which the host does not emulate"
+    return ""
+
+
+def tell_interrupted(count: int) -> None:
+    """Print how many trials the machine interrupted, if any: the fastest kernel may be among them."""
+    if count:
+        tell(
+            f"{count} interrupted by the machine, not by their kernels, and not judged: the same command tries them"
+            " again"
+        )
+
+
+def changed_text(changed: Sequence[Problem]) -> str:
+    """Return the problems whose winner changed after their searches, as another problem's kernel was faster."""
+    shown = ", ".join(problem.text for problem in changed[:MOST_CHANGED])
+    number = f"{len(changed)} problem{'s' if len(changed) != 1 else ''}"
+    return f"{number} got a faster kernel from another shape: {shown}{', ...' if len(changed) > MOST_CHANGED else ''}"
+
+
+def load_text() -> str:
+    """Return a warning if other programs keep all of this process's processors busy, else ""."""
+    load, here = os.getloadavg()[0], cores()
+    return f"note: the load is {load:.1f} on {here} cores: times will be noisy" if load > here else ""
+
+
+def noise_text(winners: Sequence[BestRow], database: str) -> str:
+    """Return a warning if medians have wide 95 % intervals, else ""."""
+    noisy = sum(spread_percent(row) > MOST_SPREAD_PERCENT for row in winners)
+    if not noisy:
+        return ""
+    return (
+        f"note: {noisy} of {len(winners)} times are noisy (+- over {MOST_SPREAD_PERCENT:g} %):"
+        f" `{command_on('confirm', database)}` repeats them on an idle machine"
+    )
+
+
+def next_steps(database: str) -> Iterator[str]:
+    """Yield the commands that show and write the winners, a line each."""
+    for says, command in (("next:", "best"), ("     ", "export -o best_kernels.py")):
+        yield f"{says} {command_on(command, database, program())}"
+
+
+def program() -> str:
+    """Return the command's name as it is typed here: with its folder where PATH does not have it."""
+    typed = sys.argv[0]
+    is_off_path = os.path.basename(typed) == NAME and shutil.which(NAME) is None
+    return typed if is_off_path else NAME

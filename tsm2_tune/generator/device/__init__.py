@@ -1,0 +1,1 @@
+"""Facts of devices, without a driver: limits of cards, occupancy, rooflines."""

@@ -1,0 +1,178 @@
+"""Facts of each compute capability that no driver tells, with the source of each row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.problem import dtype_named
+
+ComputeCapability = tuple[int, int]
+HOST: ComputeCapability = (0, 0)
+
+FLOPS_PER_FMA = 2
+ISSUED_SINCE_7_0 = 128  # instructions of a thread a clock a multiprocessor: four of a warp
+
+# The keys of Architecture.sources.
+SOURCES = {
+    "guide": "CUDA C++ Programming Guide, Features and Technical Specifications per Compute Capability",
+    "throughput": "CUDA C++ Best Practices Guide, Throughput of Native Arithmetic Instructions:"
+    " FMA results per clock per multiprocessor",
+    "calculator": "CUDA Occupancy Calculator and cuda_occupancy.h of CUDA 7.0",
+    "occupancy.h": "cuda_occupancy.h of CUDA 13.0",
+    "latency-guide": "CUDA C Programming Guide 4.2, Multiprocessor Level: 22 clocks for arithmetic,"
+    " 400 to 800 for memory (the middle is taken)",
+    "arafa": "Arafa et al., Instructions' Latencies Characterization for NVIDIA GPGPUs, arXiv:1905.08778",
+    "luo": "Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture, arXiv:2402.13499",
+    "dewing": "github.com/markdewing/AI_kernels, latency: main memory, pointer chase",
+    "neighbour": "latency taken from the architecture before it",
+    "assumed": "no table says it: a plain value, which a comment names",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One compute capability. Latencies are unloaded and in clocks of the multiprocessor."""
+
+    compute_capability: ComputeCapability
+    name: str
+    registers_per_thread: int  # the most that one thread can have
+    register_unit: int  # registers are allocated to a warp in multiples of this
+    register_partitions: int  # equal parts of the register file; a warp lives in one
+    smem_unit_bytes: int  # shared memory is allocated to a block in multiples of this
+    f32_cores: int  # single-precision FMAs per clock per multiprocessor
+    f64_cores: int  # double-precision FMAs per clock per multiprocessor
+    memory_latency_clocks: float
+    f32_latency_clocks: float  # of a dependent FMA
+    f64_latency_clocks: float
+    sources: tuple[str, ...]
+    # Fermi rounds a warp's registers up to twice the unit where a thread has one of these counts.
+    double_unit_at: tuple[int, ...] = ()
+    # The register check of a second chip of the family that a block must pass too, as its partitions.
+    checked_partitions: int | None = None
+
+    def cores(self, dtype_name: str) -> float:
+        """Products that are added up per clock per multiprocessor, of real numbers; tensor cores are not counted.
+
+        Without an FMA a product takes two instructions; in f32 since compute capability 9.0, which has the least of
+        three numbers in one, three for two products. In f64 all are of its cores. In f32 minima have units of their
+        own: what is issued bounds them, since compute capability 7.0 that of 128 threads a clock.
+        """
+        dtype = dtype_named(dtype_name)
+        is_f64, instructions = dtype.sum.component.name == "f64", dtype.semiring.instructions
+        cores = self.f64_cores if is_f64 else self.f32_cores
+        if is_f64 or instructions == 1:
+            return cores / instructions
+        issued = max(cores, ISSUED_SINCE_7_0) if self.compute_capability >= (7, 0) else cores
+        return min(cores, issued / (1.5 if self.compute_capability >= (9, 0) else instructions))
+
+    def fma_latency_clocks(self, dtype_name: str) -> float:
+        """Return the clocks from one FMA to another that needs its result."""
+        latencies = {"f32": self.f32_latency_clocks, "f64": self.f64_latency_clocks}
+        return latencies[dtype_named(dtype_name).sum.component.name]
+
+
+FERMI_DOUBLE_UNIT = (21, 22, 29, 30, 37, 38, 45, 46)
+OLD = ("guide", "throughput", "calculator")
+NEW = ("guide", "throughput", "occupancy.h")
+
+# Columns: capability, name, registers a thread, register unit, partitions, shared-memory unit, f32 and f64 cores,
+# latencies of memory, f32 FMA and f64 FMA, sources.
+_ROWS = (
+    # The host runs one block at a time a core; two 256-bit FMA units are assumed, latencies are those of DRAM.
+    Architecture(HOST, "host", 255, 1, 1, 1, 16, 8, 300, 4, 4, ("assumed",)),
+    Architecture(
+        (2, 0), "Fermi GF100", 63, 64, 2, 128, 32, 16, 600, 22, 22,
+        (*OLD, "latency-guide"), FERMI_DOUBLE_UNIT,
+    ),
+    Architecture(
+        (2, 1), "Fermi GF10x", 63, 64, 2, 128, 48, 4, 600, 22, 22,
+        (*OLD, "latency-guide"), FERMI_DOUBLE_UNIT,
+    ),
+    # cuda_occupancy.h of CUDA 13.0 says 255 registers for all of 3.x; the guide says 63 for 3.0.
+    Architecture((3, 0), "Kepler GK10x", 63, 256, 4, 256, 192, 8, 331, 9, 10, (*NEW, "calculator", "arafa")),
+    Architecture((3, 2), "Kepler GK20A", 255, 256, 4, 256, 192, 8, 331, 9, 10, (*NEW, "arafa")),
+    Architecture((3, 5), "Kepler GK110", 255, 256, 4, 256, 192, 64, 331, 9, 10, (*NEW, "arafa")),
+    Architecture((3, 7), "Kepler GK210", 255, 256, 4, 256, 192, 64, 331, 9, 10, (*NEW, "arafa")),
+    Architecture((5, 0), "Maxwell GM10x", 255, 256, 4, 256, 128, 4, 379, 6, 48, (*NEW, "arafa")),
+    Architecture((5, 2), "Maxwell GM20x", 255, 256, 4, 256, 128, 4, 379, 6, 48, (*NEW, "arafa")),
+    Architecture((5, 3), "Maxwell GM20B", 255, 256, 4, 256, 128, 4, 379, 6, 48, (*NEW, "arafa")),
+    # A block that cannot run on GP10x, with 4 partitions, may not run on GP100 either.
+    Architecture(
+        (6, 0), "Pascal GP100", 255, 256, 2, 256, 64, 32, 482, 6, 8, (*NEW, "arafa"), checked_partitions=4
+    ),
+    # The double-precision latency of the chips with 4 f64 cores is taken from Maxwell's.
+    Architecture((6, 1), "Pascal GP10x", 255, 256, 4, 256, 128, 4, 482, 6, 48, (*NEW, "arafa", "neighbour")),
+    Architecture((6, 2), "Pascal GP10B", 255, 256, 4, 256, 128, 4, 482, 6, 48, (*NEW, "arafa", "neighbour")),
+    Architecture((7, 0), "Volta GV100", 255, 256, 4, 256, 64, 32, 362, 4, 8, (*NEW, "arafa")),
+    Architecture((7, 2), "Volta GV11B", 255, 256, 4, 256, 64, 32, 362, 4, 8, (*NEW, "arafa")),
+    Architecture((7, 5), "Turing TU10x", 255, 256, 4, 256, 64, 2, 424, 4, 40, (*NEW, "arafa")),
+    Architecture((8, 0), "Ampere GA100", 255, 256, 4, 128, 64, 32, 466, 4, 8, (*NEW, "luo", "neighbour")),
+    Architecture((8, 6), "Ampere GA10x", 255, 256, 4, 128, 128, 2, 466, 4, 40, (*NEW, "neighbour")),
+    Architecture((8, 7), "Ampere GA10B", 255, 256, 4, 128, 128, 2, 466, 4, 40, (*NEW, "neighbour")),
+    Architecture((8, 9), "Ada AD10x", 255, 256, 4, 128, 128, 2, 636, 4, 40, (*NEW, "dewing", "neighbour")),
+    Architecture((9, 0), "Hopper GH100", 255, 256, 4, 128, 128, 64, 690, 4, 8, (*NEW, "dewing", "neighbour")),
+    Architecture((10, 0), "Blackwell B200", 255, 256, 4, 128, 128, 64, 860, 4, 8,
+                 (*NEW, "dewing", "neighbour")),
+    # f64 cores of these two: 2, as of every chip that is not made for double precision (B300: 1.2 TFLOPS).
+    Architecture((10, 3), "Blackwell B300", 255, 256, 4, 128, 128, 2, 860, 4, 40, (*NEW, "neighbour", "assumed")),
+    Architecture((11, 0), "Blackwell Thor", 255, 256, 4, 128, 128, 2, 860, 4, 40, (*NEW, "neighbour", "assumed")),
+    Architecture((12, 0), "Blackwell GB20x", 255, 256, 4, 128, 128, 2, 936, 4, 40,
+                 (*NEW, "dewing", "neighbour")),
+    Architecture((12, 1), "Blackwell GB10", 255, 256, 4, 128, 128, 2, 936, 4, 40, (*NEW, "neighbour")),
+)  # fmt: skip
+
+ARCHITECTURES = {row.compute_capability: row for row in _ROWS}
+OLDEST_GPU = (2, 0)
+
+# Dense FMAs per clock per multiprocessor of the tensor cores, by element type; 16-bit products are added up in f32.
+# From NVIDIA's white papers of Volta, Turing, A100, GA102, Ada and H100, and the data sheets' rates over
+# multiprocessors x clock x 2 of the others. It is the chip's rate: some products of a chip are held to half of it in
+# 16 bits. Left out is f64 where it is no faster than FMAs.
+_HALF_OF_7 = {"f16": 512}
+_OF_8_6 = {"f16": 512, "bf16": 512, "tf32": 256}
+_OF_10 = {"f16": 4096, "bf16": 4096, "tf32": 2048}
+TENSOR_FMAS: dict[ComputeCapability, dict[str, int]] = {
+    (7, 0): _HALF_OF_7,
+    (7, 2): _HALF_OF_7,
+    (7, 5): _HALF_OF_7,
+    (8, 0): {"f16": 1024, "bf16": 1024, "tf32": 512, "f64": 64},
+    (8, 6): _OF_8_6,
+    (8, 7): {"f16": 1024, "bf16": 1024, "tf32": 512},
+    (8, 9): _OF_8_6,
+    (9, 0): {"f16": 2048, "bf16": 2048, "tf32": 1024, "f64": 128},
+    (10, 0): _OF_10,
+    (10, 3): _OF_10,
+    (11, 0): _OF_10,
+    (12, 0): _OF_8_6,
+    (12, 1): _OF_8_6,
+}
+
+
+def architecture_of(compute_capability: ComputeCapability) -> Architecture:
+    """Return the row of this compute capability, or the newest known row that is not newer.
+
+    A chip newer than the table therefore gets the table's last row; its `compute_capability` then differs from the
+    one asked for, which is how a caller can tell. Raise InputError for a GPU older than Fermi.
+    """
+    if compute_capability in ARCHITECTURES:
+        return ARCHITECTURES[compute_capability]
+    if compute_capability < OLDEST_GPU:
+        major, minor = compute_capability
+        raise InputError(f"compute capability {major}.{minor}: expected 2.0 or newer")
+    return ARCHITECTURES[max(known for known in ARCHITECTURES if known < compute_capability)]
+
+
+def tensor_fmas(compute_capability: ComputeCapability) -> dict[str, int]:
+    """Dense FMAs per clock per multiprocessor of the tensor cores, by element type; none where there are no cores."""
+    return TENSOR_FMAS.get(architecture_of(compute_capability).compute_capability, {})
+
+
+def peak_gflops(limits: DeviceLimits, dtype_name: str) -> float:
+    """Peak arithmetic rate in GFLOPS, two for each FMA: multiprocessors x cores x clock x 2.
+
+    The clock is the driver's highest, so the result can exceed the data sheet's, which uses the boost clock.
+    """
+    cores = architecture_of(limits.compute_capability).cores(dtype_name)
+    return limits.sms * cores * limits.sm_clock_mhz * FLOPS_PER_FMA / 1e3

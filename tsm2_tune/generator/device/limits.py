@@ -1,0 +1,51 @@
+"""The limits of a device, under the driver's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tsm2_tune.generator.scalars import plain
+
+POSITIVE = (
+    "warp_threads", "threads_per_block", "threads_per_sm", "blocks_per_sm", "registers_per_block",
+    "registers_per_sm", "sms", "sm_clock_mhz", "dram_gbytes_per_s",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class DeviceLimits:
+    """The limits that configurations are pruned by. Driver attribute names are in brackets.
+
+    Facts that no driver tells stand in `architecture`, by compute capability; (0, 0) is the host.
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    warp_threads: int  # WARP_SIZE
+    threads_per_block: int  # MAX_THREADS_PER_BLOCK
+    threads_per_sm: int  # MAX_THREADS_PER_MULTIPROCESSOR
+    blocks_per_sm: int  # MAX_BLOCKS_PER_MULTIPROCESSOR
+    registers_per_block: int  # MAX_REGISTERS_PER_BLOCK
+    registers_per_sm: int  # MAX_REGISTERS_PER_MULTIPROCESSOR
+    smem_bytes_per_block: int  # MAX_SHARED_MEMORY_PER_BLOCK
+    smem_bytes_per_block_optin: int  # MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    smem_bytes_per_sm: int  # MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+    smem_bytes_reserved_per_block: int  # RESERVED_SHARED_MEMORY_PER_BLOCK
+    sms: int  # MULTIPROCESSOR_COUNT
+    l2_bytes: int  # L2_CACHE_SIZE
+    sm_clock_mhz: float  # CLOCK_RATE
+    dram_gbytes_per_s: float  # from MEMORY_CLOCK_RATE and GLOBAL_MEMORY_BUS_WIDTH, or the data sheet
+    memory_bytes: int  # total device memory
+
+    def __post_init__(self) -> None:
+        for name in POSITIVE:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"limits of {self.name}: {name} = {getattr(self, name)} is not positive")
+
+    def __hash__(self) -> int:
+        """Hash only fields that differ between most devices.
+
+        Caches hash a device hundreds of thousands of times a search.
+        """
+        return hash((self.name, self.sms))

@@ -1,0 +1,143 @@
+"""How many blocks of a kernel a multiprocessor holds at once, and what limits them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.generator.device.architecture import Architecture, architecture_of
+from tsm2_tune.generator.device.limits import DeviceLimits
+
+Ints = np.ndarray[Any, np.dtype[Any]]
+UNLIMITED = 2**31 - 1  # blocks, where a kernel uses none of a resource
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Blocks, warps and threads resident on one multiprocessor."""
+
+    blocks_per_sm: int
+    warps_per_sm: int
+    threads_per_sm: int
+    limited_by: tuple[str, ...]  # of "warps", "blocks", "registers", "shared memory": those that bind
+    registers_per_thread_limit: int  # the architecture's
+
+
+@lru_cache(maxsize=8192)  # a space asks for the same few resources again and again
+def occupancy(limits: DeviceLimits, *, threads: int, registers: int, smem_bytes: int) -> Occupancy:
+    """Occupancy of a kernel with `threads` and `smem_bytes` a block and `registers` a thread.
+
+    `smem_bytes` is static and dynamic shared memory together, without the driver's reserve. No block fits
+    where a kernel asks for more than a block or a thread may have. This is what the driver's
+    cuOccupancyMaxActiveBlocksPerMultiprocessor answers for a kernel that has opted in to the shared memory
+    it asks for and left the split between shared memory and L1 to the driver; sources in `architecture`.
+    """
+    if threads < 1 or registers < 0 or smem_bytes < 0:
+        raise ValueError(f"no kernel has {threads} threads, {registers} registers, {smem_bytes} shared bytes")
+    architecture = architecture_of(limits.compute_capability)
+    warps = rounded_up(threads, limits.warp_threads) // limits.warp_threads
+    blocks_by = {
+        "warps": _blocks_by_warps(limits, threads, warps),
+        "blocks": limits.blocks_per_sm,
+        "registers": _blocks_by_registers(limits, architecture, registers, warps),
+        "shared memory": _blocks_by_smem(limits, architecture, smem_bytes),
+    }
+    blocks = min(blocks_by.values())
+    return Occupancy(
+        blocks_per_sm=blocks,
+        warps_per_sm=blocks * warps,
+        threads_per_sm=blocks * threads,
+        limited_by=tuple(resource for resource, most in blocks_by.items() if most == blocks),
+        registers_per_thread_limit=architecture.registers_per_thread,
+    )
+
+
+def occupancies(limits: DeviceLimits, *, threads: Ints, registers: Ints, smem_bytes: Ints) -> Occupancy:
+    """`occupancy` of many kernels: every number is an array. What limits each is not said."""
+    architecture = architecture_of(limits.compute_capability)
+    warps = -(-threads // limits.warp_threads)
+    by_registers = _table_by_registers(limits, int(warps.max(initial=1)))
+    blocks = np.minimum.reduce(
+        [
+            np.where(threads > limits.threads_per_block, 0, limits.threads_per_sm // limits.warp_threads // warps),
+            np.full_like(threads, limits.blocks_per_sm),
+            by_registers[np.minimum(registers, len(by_registers) - 1), warps - 1],
+            _many_by_smem(limits, architecture, smem_bytes),
+        ]
+    )
+    return Occupancy(
+        blocks_per_sm=blocks,
+        warps_per_sm=blocks * warps,
+        threads_per_sm=blocks * threads,
+        limited_by=(),
+        registers_per_thread_limit=architecture.registers_per_thread,
+    )
+
+
+@cache
+def _table_by_registers(limits: DeviceLimits, most_warps: int) -> Ints:
+    """`_blocks_by_registers` of (registers, warps - 1); the last row is of more registers than a thread may have."""
+    architecture = architecture_of(limits.compute_capability)
+    rows = range(architecture.registers_per_thread + 2)
+    warps = range(1, most_warps + 1)
+    return np.array(
+        [[_blocks_by_registers(limits, architecture, row, one) for one in warps] for row in rows], np.int64
+    )
+
+
+def _many_by_smem(limits: DeviceLimits, architecture: Architecture, smem_bytes: Ints) -> Ints:
+    """`_blocks_by_smem` of each."""
+    reserved, unit = limits.smem_bytes_reserved_per_block, architecture.smem_unit_bytes
+    units = -(-(smem_bytes + reserved) // unit)
+    allocated = unit * np.arange(int(units.max(initial=0)) + 1)
+    blocks = np.where(allocated > 0, limits.smem_bytes_per_sm // np.maximum(allocated, 1), UNLIMITED)
+    blocks[allocated > max(limits.smem_bytes_per_block, limits.smem_bytes_per_block_optin) + reserved] = 0
+    return np.asarray(blocks[units])
+
+
+def rounded_up(count: int, unit: int) -> int:
+    """Return the least multiple of `unit` that is not below `count`."""
+    return -(-count // unit) * unit
+
+
+def _blocks_by_warps(limits: DeviceLimits, threads: int, warps: int) -> int:
+    if threads > limits.threads_per_block:
+        return 0
+    return limits.threads_per_sm // limits.warp_threads // warps
+
+
+def _blocks_by_registers(limits: DeviceLimits, architecture: Architecture, registers: int, warps: int) -> int:
+    if registers > architecture.registers_per_thread:
+        return 0
+    if registers == 0:
+        return UNLIMITED
+    unit = architecture.register_unit * (2 if registers in architecture.double_unit_at else 1)
+    registers_per_warp = rounded_up(registers * limits.warp_threads, unit)
+    checked = architecture.checked_partitions
+    if checked is not None and _blocks_in_partitions(limits, checked, registers_per_warp, warps) == 0:
+        return 0
+    return _blocks_in_partitions(limits, architecture.register_partitions, registers_per_warp, warps)
+
+
+def _blocks_in_partitions(limits: DeviceLimits, partitions: int, registers_per_warp: int, warps: int) -> int:
+    """Return the number of blocks that fit a register file split into `partitions`, where a warp lies wholly in one
+    of them.
+
+    The launch check counts a block as if it used every partition alike, so its warps are rounded up.
+    """
+    if registers_per_warp * rounded_up(warps, partitions) > limits.registers_per_block:
+        return 0
+    warps_per_partition = limits.registers_per_sm // partitions // registers_per_warp
+    return warps_per_partition * partitions // warps
+
+
+def _blocks_by_smem(limits: DeviceLimits, architecture: Architecture, smem_bytes: int) -> int:
+    reserved = limits.smem_bytes_reserved_per_block
+    allocated = rounded_up(smem_bytes + reserved, architecture.smem_unit_bytes)
+    # Cards older than Volta know no opt-in; their drivers report the plain limit for it, or 0.
+    if allocated > max(limits.smem_bytes_per_block, limits.smem_bytes_per_block_optin) + reserved:
+        return 0
+    return limits.smem_bytes_per_sm // allocated if allocated else UNLIMITED

@@ -1,0 +1,172 @@
+"""The roofline of any problem on any device: bytes, operations, intensity, machine balance, bound and least time.
+
+Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore architectures",
+Communications of the ACM 52 (2009).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.architecture import FLOPS_PER_FMA, HOST, peak_gflops, tensor_fmas
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.predict.paper_model import Bound, ModelChoice, choose, unmodelled
+from tsm2_tune.generator.problem import DTYPES, TF32_DTYPES, Dtype, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """The rates that bound every kernel on a device, in 1e9 a second: measured in a run, or of the data sheet."""
+
+    read_gbytes_per_s: float  # streaming read
+    copy_gbytes_per_s: float  # bytes read plus bytes written
+    gflops: tuple[tuple[str, float], ...]  # dtype name -> rate of the fastest unit, two operations an FMA
+
+    def memory_us(self, problem: Problem) -> float:
+        """Return the least time for the problem's bytes, in microseconds, where nothing of it is in a cache."""
+        us: float = self.bytes_us(problem.read_bytes, problem.written_bytes)
+        return us
+
+    def bytes_us(self, read_bytes: Any, written_bytes: Any) -> Any:
+        """Return the least time for so many bytes, in microseconds; of arrays an array.
+
+        Bytes read at the read ceiling plus bytes written at the rate w for which a copy, one byte written for each
+        byte read, takes what was measured: 2/copy = 1/read + 1/w.
+        """
+        read, copy = self.read_gbytes_per_s, self.copy_gbytes_per_s
+        us_per_written_kb = max(2 / copy - 1 / read, 1 / read)
+        return (read_bytes / read + written_bytes * us_per_written_kb) * 1e-3
+
+    def arithmetic_us(self, problem: Problem) -> float:
+        """Return the least time for the problem's operations, in microseconds."""
+        return problem.flops / dict(self.gflops)[problem.dtype_name] * 1e-3
+
+    def floor_us(self, problem: Problem) -> float:
+        """Return the least time for the problem in microseconds: the larger of its memory and arithmetic times."""
+        return max(self.memory_us(problem), self.arithmetic_us(problem))
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The bytes and operations of a problem, and the least time that a device needs for them."""
+
+    read_bytes: int  # at beta = 0: each of A and B once
+    written_bytes: int  # C once
+    least_bytes: int  # both together
+    flops: int  # an FMA counts as two
+    intensity: float  # flops for each byte
+    unit: str  # the device's fastest unit for products of this type
+    gflops: float  # of that unit
+    gbytes_per_s: float  # of the memory, at this problem's bytes read for each byte written
+    balance: float  # flops for each byte at which arithmetic takes as long as memory
+    bound: Bound
+    memory_us: float
+    arithmetic_us: float
+    least_us: float  # the longer of the two
+
+
+def roofline(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Roofline:
+    """Return the problem on the device whose ceilings these are.
+
+    Raise InputError if the device has no unit for the problem's products, or where the ceilings do not know their
+    type.
+    """
+    _check_unit(problem.dtype, limits)
+    unit, _ = _fastest(problem.dtype, *_rates(limits))
+    gflops = dict(ceilings.gflops).get(problem.dtype_name)
+    if gflops is None:
+        raise InputError(
+            f"no rate of {problem.dtype_name} was measured on {limits.name}: tune there again with this version,"
+            " or leave --db out"
+        )
+    memory_us, arithmetic_us = ceilings.memory_us(problem), ceilings.arithmetic_us(problem)
+    gbytes_per_s = problem.least_bytes / memory_us * 1e-3
+    return Roofline(
+        read_bytes=problem.read_bytes,
+        written_bytes=problem.written_bytes,
+        least_bytes=problem.least_bytes,
+        flops=problem.flops,
+        intensity=problem.flops / problem.least_bytes,
+        unit=unit,
+        gflops=gflops,
+        gbytes_per_s=gbytes_per_s,
+        balance=gflops / gbytes_per_s,
+        bound="memory" if memory_us >= arithmetic_us else "compute",
+        memory_us=memory_us,
+        arithmetic_us=arithmetic_us,
+        least_us=max(memory_us, arithmetic_us),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """The models' numbers for a problem on a device."""
+
+    problem: Problem
+    roofline: Roofline
+    tsm2: ModelChoice | None  # the choice of the paper's model; None if it does not cover the problem
+    unmodelled: str | None  # why it says nothing
+
+
+def modelled(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Modelled:
+    """Roofline and TSM2's model of the problem. Raise InputError as `roofline`."""
+    why_not = unmodelled(problem)
+    choice = choose(problem, limits) if why_not is None else None
+    return Modelled(problem, roofline(problem, limits, ceilings), choice, why_not)
+
+
+def data_sheet(limits: DeviceLimits) -> Ceilings:
+    """Return the ceilings by limits alone: multiprocessors x operations a clock x clock, and the memory's bandwidth.
+
+    The clock is the highest. The data sheets of H100 and H200 state 16 bits and TF32 at 1830 MHz, 8 % less.
+    """
+    bandwidth = limits.dram_gbytes_per_s
+    return Ceilings(bandwidth, bandwidth, gflops_by_dtype(*_rates(limits)))
+
+
+def gflops_by_dtype(
+    fma: Mapping[str, float], mma: Mapping[str, float] | None = None
+) -> tuple[tuple[str, float], ...]:
+    """Return each element type's rate, from those of arithmetic in registers (`Dtype.rate_name`) and of the tensor
+    cores.
+
+    It is that of the faster way. Complex products are computed with real FMAs, or with the f64 tensor cores: c128's
+    by four real products, c64's, whose digits f64 holds twice, by three. Four are counted either way.
+    """
+    return tuple((dtype.name, _fastest(dtype, fma, mma or {})[1]) for dtype in DTYPES.values())
+
+
+def _fastest(dtype: Dtype, fma: Mapping[str, float], mma: Mapping[str, float]) -> tuple[str, float]:
+    """Return the unit that computes products of the type fastest, and its rate."""
+    real_products = {"c64": 3, "c128": 4}  # of the tensor cores, for the four that count
+    of_mma = {"c64": "f64", "c128": "f64", "3xtf32": "tf32"}.get(dtype.name, dtype.name)
+    gflops = fma[dtype.rate_name]
+    tensor_gflops = mma.get(of_mma, 0.0) * dtype.parts**2 / real_products.get(dtype.name, 1)
+    if tensor_gflops > gflops:
+        return f"{of_mma} tensor cores", tensor_gflops / dtype.tensor_products
+    return f"{dtype.sum.component.name} {dtype.semiring.unit}", gflops / dtype.tensor_products
+
+
+def _rates(limits: DeviceLimits) -> tuple[dict[str, float], dict[str, float]]:
+    """GFLOPS of arithmetic in registers, and of tensor cores, by type."""
+    fma = {name: peak_gflops(limits, name) for name, dtype in DTYPES.items() if name == dtype.rate_name}
+    a_clock = limits.sms * limits.sm_clock_mhz * FLOPS_PER_FMA / 1e3
+    return fma, {name: fmas * a_clock for name, fmas in tensor_fmas(limits.compute_capability).items()}
+
+
+def _check_unit(dtype: Dtype, limits: DeviceLimits) -> None:
+    """Raise InputError if the type is one of the tensor cores' alone and a GPU has none for it."""
+    capability = limits.compute_capability
+    if dtype.name in TF32_DTYPES and capability != HOST and "tf32" not in tensor_fmas(capability):
+        raise InputError(
+            f"{limits.name} has no tensor cores for --math {dtype.name}, which came with compute capability 8.0:"
+            " leave --math out or name another --device"
+        )
+
+
+def rate_text(gbytes_per_s: float) -> str:
+    """Return the rate in TB/s, or in GB/s where that is the handier unit."""
+    return f"{gbytes_per_s / 1e3:.3g} TB/s" if gbytes_per_s >= 100 else f"{gbytes_per_s:.3g} GB/s"

@@ -1,0 +1,304 @@
+"""The performance model of the TSM2 paper (sections 3.6.2 and 3.6.3).
+
+The paper's symbols: t1 threads a block, t2 columns of C a thread accumulates, t3 elements of A it prefetches.
+
+Units. The paper gives none for its concurrencies. They count elements (a thread that prefetches has t3 in
+flight), so the throughputs that Little's law multiplies by a latency are taken here in elements of A, and in
+FMAs, per clock per multiprocessor. A utilisation is at most 1.
+
+Constants. The paper profiles its latencies and its register overhead offline and prints none of them; here
+they come from published microbenchmarks (`architecture`) and from a compiler's report (C0, below).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.architecture import FLOPS_PER_FMA, architecture_of, peak_gflops
+from tsm2_tune.generator.device.cards import PUBLISHED_PEAKS, PublishedPeak
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem, dtype_named
+
+# C0. At t2 = t3 = 1 nvcc 13.0 gives Algorithm 4 with leading dimensions, alpha, beta and bounds checks 16 to 20
+# registers beyond the formula's (sm_75 and sm_90, f32 and f64).
+OVERHEAD_REGISTERS = 20
+LARGEST_PREFETCH = 32  # bound on t3, which the paper leaves open
+STEP = 0.1  # of the descent, section 3.6.3
+STOP = 1e-4  # of the descent, section 3.6.3
+PREFERRED_T1 = 128  # chosen by profiling on K40c and P100, sections 4.2 and 4.4
+
+Point = tuple[float, float]  # (t2, t3)
+Bound = Literal["memory", "compute"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """The model's numbers for a problem on a device, and the parameters that Algorithm 5 chooses."""
+
+    t2_threshold: float  # as published
+    t2_threshold_fma: float  # with an FMA counted as two operations on both sides
+    bound: Bound  # by the published threshold
+    t1: int  # threads per block; not profiled
+    t2: int  # columns
+    t3: int  # prefetch
+    threads_per_sm: int  # MaxOccup, in whole warps for every register partition
+    memory_utilisation: float
+    arithmetic_utilisation: float
+    time_us: float  # the longer of the model's memory and arithmetic times
+
+
+@lru_cache  # a descent asks a thousand times
+def peaks(limits: DeviceLimits, dtype_name: str) -> PublishedPeak:
+    """Return the paper's own peaks for the cards it measured; for the rest multiprocessors x cores x clock x 2."""
+    published = PUBLISHED_PEAKS.get((limits.name, dtype_named(dtype_name).name))
+    if published is not None:
+        return published
+    return PublishedPeak(peak_gflops(limits, dtype_name), limits.dram_gbytes_per_s, "cores x clock x 2")
+
+
+def registers_per_thread(dtype_name: str, *, t2: float, t3: float) -> float:
+    """R_thread = (3 t2 + 2 t3) bytes per element / bytes per register + C0. Section 3.6.2."""
+    return (3 * t2 + 2 * t3) * dtype_named(dtype_name).registers + OVERHEAD_REGISTERS
+
+
+def smem_bytes_per_thread(dtype_name: str, *, t2: float) -> float:
+    """S_thread = t2 bytes per element: a block's t1 x t2 tile of B over its t1 threads. Section 3.6.2."""
+    return t2 * dtype_named(dtype_name).element_bytes
+
+
+def max_threads_per_sm(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: float) -> float:
+    """MaxOccup_SM = min(HW_MAX, R_SM / R_thread, S_SM / S_thread), not rounded. Section 3.6.2."""
+    return min(
+        limits.threads_per_sm,
+        limits.registers_per_sm / registers_per_thread(dtype_name, t2=t2, t3=t3),
+        limits.smem_bytes_per_sm / smem_bytes_per_thread(dtype_name, t2=t2),
+    )
+
+
+def whole_threads_per_sm(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: float) -> int:
+    """MaxOccup in whole warps, as many in every register partition; at least one in each.
+
+    The paper does not say how MaxOccup becomes a number that block sizes divide. Registers are allocated to
+    warps within partitions (four on most chips), so that full occupancy comes in steps of 128 threads.
+    """
+    unit = limits.warp_threads * architecture_of(limits.compute_capability).register_partitions
+    return max(1, math.floor(max_threads_per_sm(limits, dtype_name, t2=t2, t3=t3)) // unit) * unit
+
+
+def memory_utilisation(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: float) -> float:
+    """Util_mem: elements of A in flight over latency x throughput (Little's law), at most 1. Section 3.6.2."""
+    bytes_per_clock = peaks(limits, dtype_name).gbytes_per_s * 1e3 / (limits.sms * limits.sm_clock_mhz)
+    elements_per_clock = bytes_per_clock / dtype_named(dtype_name).element_bytes
+    latency = architecture_of(limits.compute_capability).memory_latency_clocks
+    in_flight = max_threads_per_sm(limits, dtype_name, t2=t2, t3=t3) * t3
+    return min(1.0, in_flight / (latency * elements_per_clock))
+
+
+def arithmetic_utilisation(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: float) -> float:
+    """Util_comp: independent FMAs over latency x throughput (Little's law), at most 1. Section 3.6.2."""
+    flops_per_clock = peaks(limits, dtype_name).gflops * 1e3 / (limits.sms * limits.sm_clock_mhz)
+    latency = architecture_of(limits.compute_capability).fma_latency_clocks(dtype_name)
+    concurrent = max_threads_per_sm(limits, dtype_name, t2=t2, t3=t3) * t3 * t2 * dtype_named(dtype_name).parts
+    return min(1.0, concurrent / (latency * flops_per_clock / FLOPS_PER_FMA))
+
+
+def t2_threshold(limits: DeviceLimits, dtype_name: str) -> float:
+    """t2_threshold = Peak Perf. / Peak Band. x bytes per element, as published: time_comp = time_mem. Section 3.6.2.
+
+    It counts t2 operations for an element of A against a peak in which an FMA is two: above it, the inner loop is
+    compute-bound. A complex product, which the paper does not have, is four real ones.
+    """
+    peak = peaks(limits, dtype_name)
+    dtype = dtype_named(dtype_name)
+    return peak.gflops / peak.gbytes_per_s * dtype.element_bytes / dtype.parts**2
+
+
+def t2_threshold_fma(limits: DeviceLimits, dtype_name: str) -> float:
+    """Return the threshold with an FMA counted as two operations on both sides: half the published one."""
+    return t2_threshold(limits, dtype_name) / FLOPS_PER_FMA
+
+
+def memory_time_us(problem: Problem, limits: DeviceLimits, *, t2: float, t3: float) -> float:
+    """m k (n / t2) bytes per element / (Peak Band. x Util_mem). Algorithm 5, lines 2 to 4.
+
+    Line 12 prints n n k / t2 for the same quantity, a slip for m k n / t2.
+    """
+    read_bytes = problem.m * problem.k * (problem.n / t2) * problem.dtype.element_bytes
+    utilisation = memory_utilisation(limits, problem.dtype_name, t2=t2, t3=t3)
+    return read_bytes / (peaks(limits, problem.dtype_name).gbytes_per_s * 1e3 * utilisation)
+
+
+def arithmetic_time_us(problem: Problem, limits: DeviceLimits, *, t2: float, t3: float) -> float:
+    """2 m k n / (Peak Perf. x Util_comp), 8 m k n of complex numbers. Algorithm 5, lines 7 to 9."""
+    utilisation = arithmetic_utilisation(limits, problem.dtype_name, t2=t2, t3=t3)
+    return problem.flops / (peaks(limits, problem.dtype_name).gflops * 1e3 * utilisation)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where a descent may go: a range of t2, t3 up to its bound, and t2_weight t2 + t3_weight t3 <= most."""
+
+    least_t2: float
+    most_t2: float
+    t2_weight: float
+    t3_weight: float
+    most: float
+
+    @classmethod
+    def of(cls, limits: DeviceLimits, dtype_name: str, *, least_t2: float, most_t2: float) -> Region | None:
+        """t2 in this range, as far as a thread has registers; none where it has not.
+
+        The paper's formula for R_thread knows no limit of a thread, only that of the multiprocessor; beyond
+        the former a kernel spills.
+        """
+        registers = dtype_named(dtype_name).registers
+        most = architecture_of(limits.compute_capability).registers_per_thread - OVERHEAD_REGISTERS
+        region = cls(least_t2, most_t2, 3 * registers, 2 * registers, most)
+        region = cls(least_t2, min(most_t2, region.t2_within(1)), 3 * registers, 2 * registers, most)
+        return region if region.least_t2 <= region.most_t2 else None
+
+    def t2_within(self, t3: float) -> float:
+        """Return the largest t2 that leaves registers for t3."""
+        return (self.most - self.t3_weight * t3) / self.t2_weight
+
+    def projected(self, point: Point) -> Point:
+        """The point moved into the region: the registers over the limit are taken from t2 and t3 alike."""
+        t2, t3 = point
+        over = self.t2_weight * t2 + self.t3_weight * t3 - self.most
+        if over > 0:
+            scale = over / (self.t2_weight**2 + self.t3_weight**2)
+            t2, t3 = t2 - scale * self.t2_weight, t3 - scale * self.t3_weight
+        t2 = min(max(t2, self.least_t2), self.most_t2)
+        most_t3 = (self.most - self.t2_weight * t2) / self.t3_weight
+        return t2, min(max(t3, 1.0), LARGEST_PREFETCH, most_t3)
+
+    def rounded(self, point: Point) -> tuple[int, int]:
+        """Return the nearest integers, lowered to fit: t2 to the upper end of its range, then t3 to the registers."""
+        t2 = max(1, min(math.floor(point[0] + 0.5), math.floor(self.most_t2)))
+        most_t3 = math.floor((self.most - self.t2_weight * t2) / self.t3_weight)
+        return t2, max(1, min(math.floor(point[1] + 0.5), most_t3))
+
+
+def descended(time: Callable[[Point], float], region: Region) -> Point:
+    """Where gradient descent on (t2, t3) from (1, 1) ends. Algorithm 5, section 3.6.3.
+
+    The paper gives the start, the step 0.1 and the stop 1e-4, but not the scale of the time that they refer
+    to. Here the descent is on log(time), whose minima are the same and which has no unit; a step goes 0.1 along
+    the negative gradient and is projected into the region; it is halved until it gains at least 1e-4, and the
+    descent stops where no step down to 1e-4 does. Every step gains and the time is bounded, so it ends.
+    """
+    point = region.projected((1.0, 1.0))
+    value = math.log(time(point))
+    while True:
+        slopes = _slopes(time, region, point)
+        norm = math.hypot(*slopes)
+        if norm == 0:
+            return point
+        step = STEP
+        while step >= STOP:
+            moved = region.projected((point[0] - step * slopes[0] / norm, point[1] - step * slopes[1] / norm))
+            gain = value - math.log(time(moved))
+            if gain >= STOP:
+                break
+            step /= 2
+        else:
+            return point
+        point, value = moved, value - gain
+
+
+def _slopes(time: Callable[[Point], float], region: Region, point: Point) -> tuple[float, float]:
+    """Slopes of log(time) along t2 and t3, by differences within the region; 0 if it lets nothing move.
+
+    The differences span a step, so that beside a kink both of its sides count.
+    """
+    slopes = []
+    for axis in ((1.0, 0.0), (0.0, 1.0)):
+        ends = [
+            region.projected((point[0] + side * STEP / 2 * axis[0], point[1] + side * STEP / 2 * axis[1]))
+            for side in (-1, 1)
+        ]
+        span = (ends[1][0] - ends[0][0]) * axis[0] + (ends[1][1] - ends[0][1]) * axis[1]
+        rise = math.log(time(ends[1])) - math.log(time(ends[0]))
+        slopes.append(rise / span if span > 0 else 0.0)
+    return slopes[0], slopes[1]
+
+
+def unmodelled(problem: Problem) -> str | None:
+    """Return why the paper's model says nothing of the problem; None if it does."""
+    if problem.dtype_name not in FMA_DTYPES:
+        return f"it is of fused multiply-adds, in {', '.join(FMA_DTYPES)}"
+    return None if problem.op == "nn" else "it is of A B with all three matrices column-major, op nn"
+
+
+@lru_cache(maxsize=1024)  # a plan asks for what it tries first, and for what it says of the problem
+def choose(problem: Problem, limits: DeviceLimits) -> ModelChoice:
+    """Algorithm 5, with the bound of line 9 read as t2 <= n (it prints k) and line 12 as m k n / t2.
+
+    What follows from the formulas, for whatever latencies: t2 x MaxOccup never falls as t2 grows, so the memory
+    branch always ends with the largest t2 it may have. At t2_threshold the memory branch predicts half the arithmetic
+    branch's time, the factor 2 of an FMA, so of a compute-bound problem the memory branch wins wherever Util_mem
+    there is above one half.
+
+    Beside the paper's own parameters (sections 4.2 and 4.4, m = k = 20480, f64): on K40c its bound, t2 = n and t1 =
+    128 for n = 2, 4, 8 and 16 come out; its t3 = 4 takes a memory latency of 410 to 520 clocks at n = 16 (here 331,
+    and t3 = 3) and 1550 to 1820 at n = 2, so no one latency gives it for every n. On M40 the bound comes out, but t2
+    = 6 where the paper has 8; on P100 the bound and t1, but t2 = 16 where the paper has 4, which the first remark
+    rules out for any latency.
+
+    Raise InputError for a problem that the model is not of.
+    """
+    why_not = unmodelled(problem)
+    if why_not is not None:
+        raise InputError(f"TSM2's model says nothing of {problem.text}: {why_not}")
+    threshold = t2_threshold(limits, problem.dtype_name)
+    bound: Bound = "memory" if problem.n <= threshold else "compute"
+
+    def memory_time(point: Point) -> float:
+        return memory_time_us(problem, limits, t2=point[0], t3=point[1])
+
+    def arithmetic_time(point: Point) -> float:
+        return arithmetic_time_us(problem, limits, t2=point[0], t3=point[1])
+
+    branches = [(memory_time, 1.0, min(problem.n, max(1.0, threshold)))]
+    if bound == "compute":
+        branches.append((arithmetic_time, max(1.0, threshold), float(problem.n)))
+    ends = []
+    for time, least_t2, most_t2 in branches:
+        region = Region.of(limits, problem.dtype_name, least_t2=least_t2, most_t2=most_t2)
+        if region is not None:
+            point = descended(time, region)
+            # The threshold is no bound of the rounded t2: the nearest integer may lie just beyond it.
+            wide = Region.of(limits, problem.dtype_name, least_t2=1.0, most_t2=problem.n) or region
+            ends.append((time(point), wide.rounded(point)))
+    _, (t2, t3) = min(ends)
+    return _choice(problem, limits, bound, t2, t3)
+
+
+def _choice(problem: Problem, limits: DeviceLimits, bound: Bound, t2: int, t3: int) -> ModelChoice:
+    dtype_name = problem.dtype_name
+    threads = whole_threads_per_sm(limits, dtype_name, t2=t2, t3=t3)
+    return ModelChoice(
+        t2_threshold=t2_threshold(limits, dtype_name),
+        t2_threshold_fma=t2_threshold_fma(limits, dtype_name),
+        bound=bound,
+        t1=min(t1_candidates(limits, threads), key=lambda t1: (abs(t1 - PREFERRED_T1), -t1)),
+        t2=t2,
+        t3=t3,
+        threads_per_sm=threads,
+        memory_utilisation=memory_utilisation(limits, dtype_name, t2=t2, t3=t3),
+        arithmetic_utilisation=arithmetic_utilisation(limits, dtype_name, t2=t2, t3=t3),
+        time_us=max(memory_time_us(problem, limits, t2=t2, t3=t3), arithmetic_time_us(problem, limits, t2=t2, t3=t3)),
+    )
+
+
+def t1_candidates(limits: DeviceLimits, threads_per_sm: int) -> tuple[int, ...]:
+    """Return the block sizes that the paper profiles: whole warps that divide MaxOccup. Section 3.6.3."""
+    largest = min(threads_per_sm, limits.threads_per_block)
+    return tuple(
+        t1 for t1 in range(limits.warp_threads, largest + 1, limits.warp_threads) if threads_per_sm % t1 == 0
+    )

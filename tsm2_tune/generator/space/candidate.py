@@ -1,0 +1,61 @@
+"""A configuration with everything that rules and models may ask about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.occupancy import Occupancy, occupancy
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.guidelines import Guidelines
+
+
+class Design(Protocol):
+    """A kernel family as rules and models see it."""
+
+    @property
+    def on_tensor_cores(self) -> bool: ...
+    def resources(self, config: Any, problem: Problem) -> Resources: ...
+    def launch(self, config: Any, problem: Problem) -> Launch: ...
+    def periods(self, config: Any, problem: Problem) -> Periods: ...
+    def traffic(self, config: Any, problem: Problem) -> Traffic: ...
+    def occupancy(self, resources: Resources, limits: DeviceLimits) -> Occupancy: ...
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration with everything that a rule may ask about it, computed on demand."""
+
+    family: Design
+    config: KernelConfig
+    problem: Problem
+    limits: DeviceLimits
+    guidelines: Guidelines
+    compiled: Resources | None = None  # after compiling, if that is known
+
+    @cached_property
+    def resources(self) -> Resources:
+        return self.compiled or self.family.resources(self.config, self.problem)
+
+    @cached_property
+    def launch(self) -> Launch:
+        return self.family.launch(self.config, self.problem)
+
+    @cached_property
+    def occupancy(self) -> Occupancy:
+        if self.compiled is None:
+            return self.family.occupancy(self.resources, self.limits)
+        return occupancy(
+            self.limits,
+            threads=self.resources.threads,
+            registers=self.resources.registers,
+            smem_bytes=self.resources.smem_bytes,
+        )
+
+
+def tunable(candidate: Candidate, name: str) -> int:
+    """Return the value of a numeric tunable."""
+    return int(getattr(candidate.config, name))

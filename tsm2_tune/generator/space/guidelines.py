@@ -1,0 +1,86 @@
+"""Thresholds of the guideline rules, and how a user spells them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.scalars import plain
+
+NO_GUIDELINES = "none"  # the word for thresholds of 0
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class Guidelines:
+    """Thresholds of the guideline rules; the user's to set. A lower one keeps more configurations, 0 all of them.
+
+    BACUGen's guidelines (section 5.3) for Fermi are 512 threads and 2 blocks a multiprocessor; those for a
+    memory-bound kernel are weaker, since Little's law asks for bytes in flight and not for threads.
+    """
+
+    min_threads_per_sm: int = 256  # resident threads that hide latency
+    min_blocks_per_sm: int = 1  # of more, one computes while another waits at a barrier; some winners are alone
+    min_reuse: float = 4.0  # FMAs for each element of A loaded into a register, as far as n allows
+    min_line_bytes: int = 0  # neighbours in memory that neighbouring threads read
+
+    @property
+    def text(self) -> str:
+        """As a user spells them, such as min-threads-per-sm=256,min-blocks-per-sm=1."""
+        values = ((spelt(field.name), getattr(self, field.name)) for field in fields(self))
+        return ",".join(
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values
+        )
+
+    def moved(self, thresholds: Thresholds) -> Guidelines:
+        """Return the same but for these thresholds."""
+        return replace(self, **dict[str, Any](thresholds))
+
+
+# What a user moves: of Guidelines, by name. The others stay each family's own.
+Thresholds = Mapping[str, float]
+
+
+def spelt(name: str) -> str:
+    """Return a field's name as a user spells it."""
+    return name.replace("_", "-")
+
+
+def parse_thresholds(text: str) -> dict[str, float]:
+    """Return the thresholds that `name=value,...` sets (dashes or underscores), or `none`, which sets all of them to
+    0.
+
+    What stands after `none` is set again. Raise InputError for an unknown or a repeated name, and for no such value.
+    """
+    known = {field.name: field.type for field in fields(Guidelines)}
+    items = [item for item in map(str.strip, text.split(",")) if item]
+    if NO_GUIDELINES in items[1:]:
+        raise InputError(f"guidelines {text!r}: {NO_GUIDELINES} takes all thresholds away, so it stands first")
+    start = dict.fromkeys(known, 0) if NO_GUIDELINES in items else {}
+    values: dict[str, float] = {}
+    for item in items[1:] if start else items:
+        name, _, value = item.partition("=")
+        key = name.strip().replace("-", "_")
+        if key not in known:
+            names = ", ".join(map(spelt, known))
+            raise InputError(f"unknown guideline {name.strip()!r}: expected one of {names}, or {NO_GUIDELINES}")
+        if key in values:
+            raise InputError(f"guideline {name.strip()} is set twice: say it once")
+        values[key] = _threshold(name.strip(), value, whole=known[key] == "int")
+    return start | values
+
+
+def _threshold(name: str, value: str, *, whole: bool) -> float:
+    """Return the number that `value` spells. Raise InputError if it is none that the guideline can have."""
+    try:
+        if not value.isascii() or "_" in value:  # int() and float() accept these
+            raise ValueError
+        number = int(value) if whole else float(value)
+    except ValueError:
+        expected = "whole number" if whole else "number"
+        raise InputError(f"guideline {name}={value!r}: expected a {expected}") from None
+    if not 0 <= number < float("inf"):
+        raise InputError(f"guideline {name}={value}: expected a number of at least 0")
+    return number

@@ -1,0 +1,56 @@
+"""The order in which a search tries candidates: first choices, then by expected time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.predict.expected import expected_us
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.columnar import Chosen, Joined, Rows, parts_of, places
+from tsm2_tune.generator.space.seed_table import Measured
+from tsm2_tune.generator.space.seeds import first_choices
+from tsm2_tune.generator.space.space import SearchSpace
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+FAR_BEHIND = 2.0  # times as long as the fastest candidate of all: no first choice; winners on an H200 are below 1.6
+
+
+def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
+    """Return the kept candidates: first choices, then the others by expected time; ties by the seed."""
+    return Joined(first_and_rest(space, seed))
+
+
+def first_and_rest(
+    space: SearchSpace, seed: int, near: Iterable[Measured] | None = None
+) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
+    """First choices, by the measured problems that are `near` as `first_choices` has it; the others by expected time.
+
+    A first choice that is far behind what any candidate is expected to take stands among the others.
+    """
+    preferred = first_choices(map(family_named, space.families), space.problem, space.limits, near)
+    at = places(space.kept, frozenset(preferred))
+    times_us = expected_times_us(space.kept)
+    alone = len(space.families) == 1  # whatever it prefers is all that is asked for
+    far_us = np.inf if alone else FAR_BEHIND * float(times_us.min(initial=np.inf))
+    first = [at[config] for config in preferred if config in at and times_us[at[config]] <= far_us]
+    rest = np.delete(np.arange(len(space.kept)), first).tolist()
+    random.Random(seed).shuffle(rest)
+    by_time = np.array(rest, int)[np.argsort(times_us[rest], kind="stable")]
+    return [space.kept[place] for place in first], Chosen(space.kept, by_time)
+
+
+def expected_times_us(candidates: Sequence[Candidate]) -> Floats:
+    """Return the expected time of each, in microseconds."""
+    return np.concatenate([np.empty(0), *(_times_us(part) for _, part in parts_of(candidates))])
+
+
+def _times_us(part: Sequence[Candidate]) -> Floats:
+    if isinstance(part, Rows):
+        times_us: Floats = expected_us(part.wide)
+        return times_us
+    return np.array([expected_us(candidate) for candidate in part], float)

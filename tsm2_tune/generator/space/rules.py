@@ -1,0 +1,178 @@
+"""Rules: the named reasons to drop a configuration before any compiler sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.scalars import plain
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+
+RuleKind = Literal["limit", "shape", "guideline"]
+RESOURCES = "resources"  # stands for the tunables that decide a block's resources
+REGISTERS_SPARED = 1.15  # estimated registers over those with which the inner loop does not spill yet
+
+
+@dataclass(frozen=True, slots=True)
+class Covering:
+    """The options of a tunable of which the smallest that covers an extent is the largest useful one."""
+
+    tunable: str
+    options: tuple[int, ...]
+    extent: Callable[[Problem], int]
+
+    def largest_useful(self, problem: Problem) -> int:
+        return _covering(self.options, self.extent(problem))
+
+
+@lru_cache  # hundreds of thousands of candidates share a problem
+def _covering(options: tuple[int, ...], wanted: int) -> int:
+    return min((option for option in options if option >= wanted), default=max(options))
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class Rule:
+    """A reason to drop: `keeps` is false for a configuration that the rule drops."""
+
+    name: str
+    kind: RuleKind
+    because: str
+    keeps: Callable[[Candidate], bool]
+    of: tuple[str, ...] | None = None  # the tunables that it reads, or RESOURCES; None: perhaps all
+    covering: Covering | None = None  # set for a covering rule
+
+
+def covering_rule(
+    name: str, because: str, *, tunable: str, options: tuple[int, ...], extent: Callable[[Problem], int]
+) -> Rule:
+    """Return a shape rule that drops a value of the tunable if a smaller option already covers the extent."""
+
+    covering = Covering(tunable, options, extent)
+
+    def keeps(candidate: Candidate) -> bool:
+        return int(getattr(candidate.config, tunable)) <= covering.largest_useful(candidate.problem)
+
+    return Rule(name, "shape", because, keeps, (tunable,), covering)
+
+
+def columns_within_n(options: tuple[int, ...], least: Callable[[Problem], int] = lambda problem: 1) -> Rule:
+    """Return the rule for a tunable `columns`: columns of C that one thread or warp accumulates, at least `least`."""
+    return covering_rule(
+        "columns-within-n",
+        "a column group wider than needed for n computes columns that nobody asked for",
+        tunable="columns",
+        options=options,
+        extent=lambda problem: max(problem.n, least(problem)),
+    )
+
+
+def prefetch_within_k(options: tuple[int, ...]) -> Rule:
+    """Return the rule for a tunable `prefetch`: columns of A that one thread or warp loads ahead."""
+    return covering_rule(
+        "prefetch-within-k",
+        "a row of A has only k elements to load ahead",
+        tunable="prefetch",
+        options=options,
+        extent=lambda problem: problem.k,
+    )
+
+
+VECTOR_HOLDS_AN_ELEMENT = Rule(
+    "vector-holds-an-element",
+    "limit",
+    "a load moves whole elements",
+    lambda c: tunable(c, "vector_bytes") >= c.problem.dtype.element_bytes,
+    of=("vector_bytes",),
+)
+
+
+def strides_fill_device(*of: str) -> Rule:
+    """Return the rule that blocks stride over rows only if the grid still fills the device.
+
+    `of` decide a tile's rows.
+    """
+    return Rule(
+        "grid-fills-device",
+        "shape",
+        "striding over rows pays only where the grid still gives every multiprocessor a block",
+        lambda c: tunable(c, "row_tiles") == 1 or c.problem.m >= c.launch.rows_per_block * c.limits.sms,
+        of=(*of, "row_tiles"),
+    )
+
+
+HARDWARE_RULES = (
+    Rule(
+        "threads-per-block",
+        "limit",
+        "a block may not have more threads than the device allows",
+        lambda c: c.resources.threads <= c.limits.threads_per_block,
+        of=(RESOURCES,),
+    ),
+    Rule(
+        "registers-per-thread",
+        "limit",
+        "a thread that needs more registers than the architecture has would spill to memory",
+        lambda c: c.resources.registers <= c.occupancy.registers_per_thread_limit,
+        of=(RESOURCES,),
+    ),
+    Rule(
+        "shared-memory",
+        "limit",
+        "a block may not have more shared memory than the device grants, opt-in included",
+        lambda c: c.resources.smem_bytes <= c.limits.smem_bytes_per_block_optin,
+        of=(RESOURCES,),
+    ),
+    Rule(
+        "block-fits",
+        "limit",
+        "a multiprocessor must hold at least one block: registers, threads and shared memory together",
+        lambda c: c.occupancy.blocks_per_sm >= 1,
+        of=(RESOURCES,),
+    ),
+)
+
+GUIDELINE_RULES = (
+    Rule(
+        "min-threads-per-sm",
+        "guideline",
+        "enough resident threads on a multiprocessor hide the latency of loads",
+        lambda c: c.occupancy.threads_per_sm >= c.guidelines.min_threads_per_sm,
+        of=(RESOURCES,),
+    ),
+    Rule(
+        "min-blocks-per-sm",
+        "guideline",
+        "with several blocks resident, one computes while another waits at a barrier",
+        lambda c: c.occupancy.blocks_per_sm >= c.guidelines.min_blocks_per_sm,
+        of=(RESOURCES,),
+    ),
+    Rule(
+        "min-reuse",
+        "guideline",
+        "an element of A in a register should feed several columns of C, as far as n has them",
+        lambda c: c.resources.reuse >= min(c.guidelines.min_reuse, c.problem.n),
+        of=(RESOURCES,),
+    ),
+)
+
+
+def _registers_reachable(candidate: Candidate) -> bool:
+    """Return whether the bound on registers causes no spills and differs from what the compiler would use anyway."""
+    min_blocks, resources = tunable(candidate, "min_blocks"), candidate.resources
+    if min_blocks <= 1:
+        return True
+    bound = candidate.limits.registers_per_sm // (resources.threads * min_blocks)
+    return resources.registers <= REGISTERS_SPARED * bound and bound <= 2 * resources.registers
+
+
+REGISTERS_REACHABLE = Rule(
+    "registers-reachable",
+    "shape",
+    "a bound on registers that makes the compiler spill, or that it would meet anyway, is of no use",
+    _registers_reachable,
+    of=(RESOURCES, "min_blocks"),
+)

@@ -1,0 +1,136 @@
+"""Which configurations a search tries first: what was fastest for the nearest problems that were measured.
+
+Of each such configuration the time is expected that it takes here: what the model says, times what it took there over
+what the model says of there, and the more the farther away that is. Families that make their first choices by a
+formula propose these, and the nearest problems say only how their times are to the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from heapq import nsmallest
+from math import exp
+from typing import Any
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.tensor_cores import has_f64_tensor_cores
+from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.predict.expected import expected_us
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.rescale import adapted
+from tsm2_tune.generator.space.rules import HARDWARE_RULES
+from tsm2_tune.generator.space.seed_table import Choice, Measured, distance, measured, times_the_model
+from tsm2_tune.generator.split_k import ONE_WAVE, in_one_wave
+
+NEIGHBOURS = 24  # measured problems that are asked
+MOST_CHOICES = 32
+MOST_DIVISIONS = 3  # of a kernel
+UNCERTAIN = 0.2  # per distance
+LATER = 0.2  # of the time, that each further division or proposal counts more: the first choices are to be unlike
+UNKNOWN = 2.0  # distance of what was measured nowhere near
+# What was fastest in a type needs tensor cores for f64. A card that has none asks what was fastest in another type.
+WITHOUT_TENSOR_CORES = {"f64": "f32", "c128": "c64"}
+
+
+def first_choices(
+    families: Iterable[Family[Any]],
+    problem: Problem,
+    limits: DeviceLimits,
+    near: Iterable[Measured] | None = None,
+) -> tuple[KernelConfig, ...]:
+    """Return the configurations of these families, best first, that their rules and the hardware's keep.
+
+    Those come first that were measured for the problem itself. `near` are the measured problems that are asked;
+    without it, those that the package brings.
+    """
+    supporting = {family.name: family for family in families if family.supports(problem)}
+    own = {name: _proposed(family, problem, limits) for name, family in supporting.items() if family.proposes}
+    times: dict[KernelConfig, float] = {}
+    made: dict[KernelConfig, list[tuple[KernelConfig, float]]] = {}
+    nearest = _neighbours(supporting, problem, packaged(problem, limits) if near is None else near)
+    for away, one, choice in nearest:
+        factor = 1.0
+        if limits.compute_capability == one.limits.compute_capability:
+            factor = times_the_model(one, choice) * exp(UNCERTAIN * away)
+        config = choice.config
+        if config.family not in own and config not in made:
+            family = supporting[config.family]
+            every = adapted(family, config, problem, limits)
+            made[config] = _kept(family, every, problem, limits)[:MOST_DIVISIONS]
+        _count(times, own.get(config.family) or made.get(config, []), factor)
+    for proposed in own.values():
+        _count(times, proposed, exp(UNCERTAIN * UNKNOWN))
+    here = [choice.config for _, one, choice in nearest if one.problem == problem and choice.config in times]
+    return tuple(dict.fromkeys((*here, *sorted(times, key=times.__getitem__))))[:MOST_CHOICES]
+
+
+def packaged(problem: Problem, limits: DeviceLimits, *, without: Problem | None = None) -> tuple[Measured, ...]:
+    """Return the package's measurements for the problem's element type, without those of one problem."""
+    dtype_name = problem.dtype_name
+    if not has_f64_tensor_cores(limits, problem):
+        dtype_name = WITHOUT_TENSOR_CORES.get(dtype_name, dtype_name)
+    every = measured(dtype_name)
+    return every if without is None else tuple(one for one in every if not _is_same(one.problem, without))
+
+
+def _proposed(family: Family[Any], problem: Problem, limits: DeviceLimits) -> list[tuple[KernelConfig, float]]:
+    return _kept(family, family.proposals(problem, limits), problem, limits)
+
+
+def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, float]], factor: float) -> None:
+    """Keep the least times: all of a kernel's divisions count from the first one's."""
+    for place, (config, _) in enumerate(kept):
+        us = kept[0][1] * factor * (1 + LATER * place)
+        times[config] = min(us, times.get(config, us))
+
+
+def _neighbours(
+    families: dict[str, Family[Any]], problem: Problem, those: Iterable[Measured]
+) -> list[tuple[float, Measured, Choice]]:
+    """Return the choices of these families for the nearest of those problems, by distance."""
+    is_gram = problem.is_gram
+    near = (
+        (distance(problem, one.problem), place, one)
+        for place, one in enumerate(those)
+        if not one.families.isdisjoint(families) and one.problem.is_gram == is_gram
+    )
+    nearest = nsmallest(NEIGHBOURS, near)
+    return [
+        (away, one, choice) for away, _, one in nearest for choice in one.choices if choice.config.family in families
+    ]
+
+
+def _is_same(one: Problem, other: Problem) -> bool:
+    """Return whether they are one product, of whatever type of the same kind."""
+    return (one.m, one.n, one.k, one.op) == (other.m, other.n, other.k, other.op)
+
+
+def _kept(
+    family: Family[Any], configs: Sequence[KernelConfig], problem: Problem, limits: DeviceLimits
+) -> list[tuple[KernelConfig, float]]:
+    """Return those that the rules keep, with the model's times.
+
+    Where that is none of them, since the device holds fewer blocks, the same with as many as it holds.
+    """
+
+    def kept(configs: Iterable[KernelConfig]) -> list[tuple[KernelConfig, float]]:
+        times = ((config, _time_us(family, config, problem, limits)) for config in configs)
+        return [(config, us) for config, us in times if us is not None]
+
+    found = kept(configs)
+    if found or ONE_WAVE not in family.rules:
+        return found
+    return kept(dict.fromkeys(in_one_wave(family, config, problem, limits) for config in configs))
+
+
+@lru_cache(maxsize=1024)  # of several neighbours the same is made
+def _time_us(family: Family[Any], config: KernelConfig, problem: Problem, limits: DeviceLimits) -> float | None:
+    """Return the model's time; None if the family's rules or the hardware's drop the configuration."""
+    candidate = Candidate(family, config, problem, limits, Guidelines())
+    if all(rule.keeps(candidate) for rule in (*family.rules, *HARDWARE_RULES)):
+        return float(expected_us(candidate))
+    return None

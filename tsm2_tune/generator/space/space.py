@@ -1,0 +1,219 @@
+"""The search space: every configuration of the families, each kept or dropped by exactly one rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from itertools import takewhile
+from types import MappingProxyType
+from typing import Any
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.scalars import plain
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.columnar import Joined, Lazy
+from tsm2_tune.generator.space.guidelines import Guidelines, Thresholds
+from tsm2_tune.generator.space.rules import GUIDELINE_RULES, HARDWARE_RULES, RESOURCES, Rule
+from tsm2_tune.generator.space.tunables import declared
+
+OWN: Thresholds = MappingProxyType({})  # no threshold is moved
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class SearchSpace:
+    """The candidates that every rule kept, and how many each rule dropped."""
+
+    problem: Problem  # the problem
+    limits: DeviceLimits  # the device's limits
+    families: tuple[str, ...]  # the families that were enumerated
+    kept: Sequence[Candidate]  # the candidates of a search, by family
+    dropped: tuple[tuple[Rule, int], ...]  # every rule, in order, with the number that it dropped
+    guidelines: tuple[Guidelines, ...]  # the thresholds in force, one for each family
+
+    @property
+    def total(self) -> int:
+        """The number of configurations, dropped ones included."""
+        return len(self.kept) + sum(count for _, count in self.dropped)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        dropped = tuple((rule.name, count) for rule, count in self.dropped)
+        kept = Counted(self.problem, self.limits, self.families, self.guidelines, len(self.kept))
+        return made_again, (kept, dropped)
+
+
+@dataclass(frozen=True)
+class Counted(Lazy):
+    """The candidates of a space that another process enumerated. This one enumerates them only if one is used."""
+
+    problem: Problem
+    limits: DeviceLimits
+    families: tuple[str, ...]
+    guidelines: tuple[Guidelines, ...]  # in force, of each family
+    number: int
+
+    def __len__(self) -> int:
+        return self.number
+
+    def at(self, place: int) -> Candidate:
+        return self._enumerated[place]
+
+    @cached_property
+    def _enumerated(self) -> Sequence[Candidate]:
+        families = (FAMILIES[name] for name in self.families)
+        return Joined(
+            [
+                pruned(family, self.problem, self.limits, wanted, rules_of(family))[0]
+                for family, wanted in zip(families, self.guidelines, strict=True)
+            ]
+        )
+
+
+def made_again(kept: Counted, dropped: tuple[tuple[str, int], ...]) -> SearchSpace:
+    """Return the space of these candidates. Raise KeyError for an unknown family or rule."""
+    rules = {rule.name: rule for name in kept.families for rule in rules_of(FAMILIES[name])}
+    by_rule = tuple((rules[name], count) for name, count in dropped)
+    return SearchSpace(kept.problem, kept.limits, kept.families, kept, by_rule, kept.guidelines)
+
+
+def rules_of(family: Family[Any]) -> tuple[Rule, ...]:
+    """Return the rules for configurations of this family, in the order of application: guidelines last."""
+    own = [rule for rule in family.rules if rule.kind == "guideline"]
+    return (*(rule for rule in family.rules if rule not in own), *HARDWARE_RULES, *GUIDELINE_RULES, *own)
+
+
+def unfit(family: Family[Any], config: KernelConfig, problem: Problem) -> str | None:
+    """Return why the template cannot compute the problem's type and op on any device; None if it can."""
+    candidate = Candidate(family, config, problem, PROFILES["h200"], Guidelines())  # the H200 has every instruction
+    return next((rule.because for rule in family.rules if rule.kind == "limit" and not rule.keeps(candidate)), None)
+
+
+def guidelines_in_force(
+    family: Family[Any], problem: Problem, limits: DeviceLimits, asked: Guidelines | Thresholds
+) -> Guidelines:
+    """Return the family's own thresholds with those asked for; a whole Guidelines replaces them."""
+    return asked if isinstance(asked, Guidelines) else family.guidelines(problem, limits).moved(asked)
+
+
+def search_space(
+    problem: Problem,
+    limits: DeviceLimits,
+    *,
+    guidelines: Guidelines | Thresholds = OWN,
+    families: Sequence[str] = (),
+) -> SearchSpace:
+    """Enumerate the families and prune them, by each family's own guidelines with the given thresholds.
+
+    The default is all families that support the problem, without those that are `only_by_name`. A configuration that
+    several rules would drop counts for the first of them.
+    """
+    chosen = _families_for(problem, families)
+    kept: list[Sequence[Candidate]] = []
+    dropped: Counter[str] = Counter()
+    rules: dict[str, Rule] = {}
+    in_force = tuple(guidelines_in_force(family, problem, limits, guidelines) for family in chosen)
+    for family, wanted in zip(chosen, in_force, strict=True):
+        applicable = rules_of(family)
+        rules |= {rule.name: rule for rule in applicable}
+        of_family, dropped_of_family = pruned(family, problem, limits, wanted, applicable)
+        kept.append(of_family)
+        dropped += dropped_of_family
+    return SearchSpace(
+        problem=problem,
+        limits=limits,
+        families=tuple(family.name for family in chosen),
+        kept=Joined(kept),
+        dropped=tuple((rule, dropped[name]) for name, rule in rules.items()),
+        guidelines=in_force,
+    )
+
+
+def has_configurations(
+    problem: Problem, limits: DeviceLimits, *, guidelines: Guidelines | Thresholds = OWN, families: Sequence[str] = ()
+) -> bool:
+    """Return whether `search_space` would keep any configuration. It stops at the first."""
+    for family in _families_for(problem, families):
+        wanted, rules = guidelines_in_force(family, problem, limits, guidelines), rules_of(family)
+        in_tables = family.kept_in_tables(problem, limits, wanted, rules)
+        if in_tables is None:
+            found = next(_kept(family, problem, limits, wanted, rules, Counter()), None) is not None
+        else:
+            found = len(in_tables[0]) > 0
+        if found:
+            return True
+    return False
+
+
+def _families_for(problem: Problem, named: Sequence[str]) -> list[Family[Any]]:
+    """Return the named families, or all without those that are `only_by_name`, that support the problem."""
+    return [
+        family
+        for name, family in FAMILIES.items()
+        if (name in named if named else not family.only_by_name) and family.supports(problem)
+    ]
+
+
+def pruned(
+    family: Family[Any], problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
+) -> tuple[Sequence[Candidate], Counter[str]]:
+    """Return the family's configurations that every rule keeps, and how many each rule is the first to drop."""
+    in_tables = family.kept_in_tables(problem, limits, guidelines, rules)
+    if in_tables is not None:
+        return in_tables
+    dropped = Counter[str]()
+    return list(_kept(family, problem, limits, guidelines, rules, dropped)), dropped
+
+
+def _kept(
+    family: Family[Any],
+    problem: Problem,
+    limits: DeviceLimits,
+    guidelines: Guidelines,
+    rules: Sequence[Rule],
+    dropped: Counter[str],
+) -> Iterator[Candidate]:
+    """Yield the configurations that `pruned` keeps, and count the others in `dropped`.
+
+    In most families the rules about a few tunables come first and drop most. Each is evaluated once for each
+    combination of their values, before Candidates are made of whole configurations.
+    """
+
+    @cache  # rules that look at the same tunables are asked of the same configurations
+    def candidate(config: KernelConfig) -> Candidate:
+        return Candidate(family, config, problem, limits, guidelines)
+
+    of_some = list(takewhile(lambda one: one[1] is not None, ((rule, looked_at(rule, family)) for rule in rules)))
+    others = rules[len(of_some) :]
+    for grid in family.every_grid:
+        left = grid.every
+        for rule, tunables in of_some:
+            keeps = grid.answers(tunables or (), partial(_keeps, rule, candidate), left)
+            dropped[rule.name] += int((left & ~keeps).sum())
+            left = left & keeps
+        for one in map(candidate, grid.chosen(left)):
+            broken = next((rule for rule in others if not rule.keeps(one)), None)
+            if broken is None:
+                yield one
+            else:
+                dropped[broken.name] += 1
+
+
+def looked_at(rule: Rule, family: Family[Any]) -> tuple[str, ...] | None:
+    """Return the family's tunables that the rule reads; None if it may read all."""
+    if rule.of is None or RESOURCES not in rule.of:
+        return rule.of
+    if not family.beside_resources:
+        return None
+    own = (one.name for one in declared(family.config_type))
+    return (*rule.of, *(name for name in own if name not in family.beside_resources))
+
+
+def _keeps(rule: Rule, candidate: Callable[[KernelConfig], Candidate], config: KernelConfig) -> bool:
+    return rule.keeps(candidate(config))

@@ -1,0 +1,99 @@
+"""The stand-in as a file that a program can load."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+from tsm2_tune import __version__
+from tsm2_tune.errors import InputError
+from tsm2_tune.interpose.running import LOADED, SHELL
+from tsm2_tune.runtime.driver import device_of
+from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile.environment import OF_LINKERS, OF_TEXTS, deciding
+from tsm2_tune.tuner.compile.processes import workplace
+from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
+from tsm2_tune.tuner.device.host.toolchain import compiler_command
+from tsm2_tune.tuner.results.trial import in_a_line
+
+SOURCES = resources.files("tsm2_tune.interpose") / "c"
+HEADER = resources.files("tsm2_tune.tuner") / "export" / "c" / "tsm2.h"
+FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra")
+LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack")
+LIBRARIES = ("-ldl", "-lpthread", "-lm", "-lc", "-lgcc")
+LEFT = "the program's products are left to cuBLAS"
+
+
+def standin_path() -> Path:
+    """Return the stand-in's file, built where it is not in the cache.
+
+    Raise ToolMissing if the C++ compiler is missing. Raise InputError if the loader does not put it before a program.
+    """
+    texts = c_texts(SOURCES)
+    texts["tsm2.h"] = HEADER.read_bytes()
+    compiler = compiler_command()
+    path = kept(
+        digest(
+            __version__,
+            " ".join(compiler),
+            *map(str, deciding((*OF_TEXTS, *OF_LINKERS))),
+            *(f"{name}\0{text.decode()}" for name, text in sorted(texts.items())),
+        ),
+        lambda: shared_object(texts, lambda folder, output: command(compiler, folder, output), "stand-in"),
+    )
+    _refuse_unloadable(path)
+    return path
+
+
+def _refuse_unloadable(path: Path) -> None:
+    """Raise InputError if the loader does not put the file before a program.
+
+    LD_PRELOAD ends a name at a space or a colon, and expands $LIB and its like.
+    """
+    with workplace(cache.working_parent()) as work:
+        environment = os.environ | {"LD_PRELOAD": str(path), "TSM2_JOURNAL": str(work.folder)}
+        told = subprocess.run([SHELL, "-c", ":"], env=environment, capture_output=True, text=True, errors="replace")
+        if (work.folder / LOADED).exists():
+            return
+    raise InputError(
+        f"the loader does not put {path} before a program: set XDG_CACHE_HOME to a folder with no space, colon or $"
+        f" in its name; it says: {in_a_line(told.stderr) or 'nothing'}"
+    )
+
+
+def command(compiler: list[str], folder: Path, output: Path) -> list[str]:
+    """Return the compiler's command for the stand-in's sources in the folder."""
+    line = [*compiler, *FLAGS, "-I", str(folder), *LINKING, "-o", str(output)]
+    return [*line, *as_c(sorted(folder.glob("*.c"))), *LIBRARIES]
+
+
+def gpu_here(tell: Callable[[str], None]) -> tuple[str, str] | None:
+    """Return the name and the compute capability of GPU 0; None, which is told, where there is none."""
+    try:
+        device_name, architecture = device_of(0)
+    except (RuntimeError, AttributeError) as error:  # the latter of a driver that lacks a function
+        tell(f"no GPU to use ({error}): {LEFT}")
+        return None
+    major, minor = divmod(int("".join(filter(str.isdecimal, architecture))), 10)
+    return device_name, f"{major}.{minor}"
+
+
+def digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def kept(key: str, make: Callable[[], bytes]) -> Path:
+    """Return the cache's file of this key, made where it is not there."""
+    cache.refuse_noexec()
+    found = cache.find(key, ".so")
+    if found is not None:
+        return found[0]
+    made = make()
+    with workplace(cache.working_parent()) as work:
+        output = work.folder / "made.so"
+        output.write_bytes(made)
+        return cache.keep(output, key, ".so", 0)

@@ -1,0 +1,291 @@
+"""The stand-in's journal of a program's products.
+
+Each process writes a file, which survives however the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, Problem
+from tsm2_tune.generator.transposed import transposed
+from tsm2_tune.interpose.running import LOADED
+
+MAGIC = b"TSM2JRN1"
+ROUTINES = (  # of standin.h's enum routine
+    "gemm",
+    "GemmEx",
+    "gemmStridedBatched",
+    "GemmStridedBatchedEx",
+    "gemv",
+    "syrk",
+    "herk",
+    "cublasLtMatmul",
+)
+REASONS = (  # of standin.h's enum reason
+    "",
+    "no pack is there",
+    "no kernel is in the pack for it",
+    "cuBLAS is expected to be as fast",
+    "a batch of products",
+    "the program lets cuBLAS round more",
+    "alpha and beta are in device memory",
+    "the program wants multiprocessors left free",
+    "alpha or an extent is 0, or C overlaps",
+    "the vector has gaps",
+    "captured, and the kernel is not loaded, or has no workspace",
+    "no memory for a workspace",
+    "the kernel could not be started",
+    "the kernel's result was off",
+    "more contexts than are kept apart",
+    "timed, to be compared",
+    "its result was compared",
+    "an epilogue is asked for",
+    "cuBLASLt is asked for more than a product in place",
+    "the kernel was slower in this program",
+)
+UNCOUNTED = (  # of standin.h's enum uncounted, behind a number of products
+    "more, of more shapes than are told apart, are not counted",
+    "more were not understood, as no kernel has their types or their way of summing up: cuBLAS computed them",
+    "more were left to cuBLAS unseen, as the CUDA driver is missing, or older than tuned kernels need",
+)
+CALLED_NONE = "the program called no cuBLAS, or has it linked into itself"
+NOT_LOADED = (
+    "the library that stands in for cuBLAS was not loaded into the program, which may be linked statically, be for"
+    " another architecture, or change its user (set-user-ID)"
+)
+SLOWER = "the kernel was slower in this program"
+TO_COMPARE = ("timed, to be compared", "its result was compared")  # cuBLAS computed it now, the kernel later
+TYPES = tuple(ELEMENT_TYPES)  # of tsm2_type
+OPERATIONS = "NTC"
+WRITTEN = 2  # of a line's state
+SAMPLES = 5  # of standin.h's
+BY_CUBLAS, BY_KERNEL = range(2)  # likewise
+HEAD = np.dtype(
+    [
+        ("magic", "S8"),
+        ("line_bytes", "u4"),
+        ("lines", "u4"),
+        ("process", "i8"),
+        ("program", "S216"),
+        ("uncounted", "u8", (len(UNCOUNTED),)),
+    ]
+)
+LINE = np.dtype(
+    [(name, "i4") for name in ("state", "routine", "type", "transa", "transb", "device", "is_gram", "decision")]
+    + [(name, "i8") for name in ("m", "n", "k", "lda", "ldb", "ldc", "batches")]
+    + [(name, "f8") for name in ("expected_us", "cublas_expected_us")]
+    + [(name, "u8") for name in ("calls", "taken")]
+    + [("left", "u8", (len(REASONS),))]
+    + [(name, "u8") for name in ("captured", "first_ns", "timed", "gpu_ns")]
+    + [("sampled", "u4", (2,)), ("sample_ns", "u4", (2, SAMPLES))]  # by cuBLAS, and by the kernel
+    + [("compared", "u8"), ("worst", "f8")]
+)
+MOST_LINES = 16384  # of one process
+VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Products of a program that are alike."""
+
+    routine: str
+    dtype: str
+    op: str  # cuBLAS's, such as NT
+    shape: tuple[int, int, int]  # m, n and k as cuBLAS has them
+    leading: tuple[int, int, int]
+    batches: int
+    is_gram: bool
+    calls: int
+    taken: int
+    left: tuple[int, ...]  # by REASONS
+    captured: int  # calls that went into a CUDA graph: how often it ran is not known
+    first_us: float  # GPU time of the first of them; 0: not taken
+    gpu_us: tuple[int, float]  # how many of the others were timed, and their total
+    cublas_us: tuple[float, ...]  # samples of both ways, each from where a stream comes to it to where it is computed
+    taken_us: tuple[float, ...]
+    compared: int = 0
+    worst: float = 0.0  # difference from cuBLAS's result, as a share of the bound
+
+    @property
+    def us(self) -> float:
+        """GPU time of one, on average, the first call apart where there are others; 0: not known."""
+        count, total = self.gpu_us
+        return total / count if count else self.first_us
+
+    @property
+    def total_us(self) -> float:
+        """The total time of all calls."""
+        return self.calls * self.us
+
+    @property
+    def problem(self) -> Problem | None:
+        """The problem to tune for it, with a tall C, as kernels are for those; None if it cannot be tuned."""
+        ops = self.op.lower() if self.dtype.startswith("c") else self.op.lower().replace("c", "t")
+        is_gram = self.is_gram and ops != "nc"  # with only the first factor conjugated, which no op has
+        try:
+            plain = Problem(*self.shape, self.dtype, ops[0] + "x" if is_gram else ops)
+        except InputError:  # an extent of more than is tuned
+            return None
+        m, n, _ = self.shape
+        return transposed(plain) if m < n and not is_gram else plain
+
+    @property
+    def has_odd_lines(self) -> bool:
+        """Whether lines of a matrix are no whole vectors of 16 bytes."""
+        size = DTYPES[self.dtype].element_bytes
+        return any(ld * size % VECTOR_BYTES for ld in self.leading)
+
+    @property
+    def lost(self) -> int:
+        """How many were left to cuBLAS, but for those by which both are compared."""
+        return sum(count for why, count in zip(REASONS, self.left, strict=True) if why not in TO_COMPARE)
+
+    @property
+    def went_back(self) -> bool:
+        """Whether products went back to cuBLAS, whose kernel was slower."""
+        return self.left[REASONS.index(SLOWER)] > 0
+
+    @property
+    def reason(self) -> str:
+        """Why most of those that were left to cuBLAS for good were."""
+        counts = {why: count for why, count in zip(REASONS, self.left, strict=True) if why not in TO_COMPARE}
+        most = max(counts, key=counts.__getitem__)
+        return most if counts[most] else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The journal of all processes of a program."""
+
+    seen: tuple[Seen, ...] = ()  # most time first
+    uncounted: tuple[int, ...] = (0,) * len(UNCOUNTED)  # products that are none of those
+    missing: tuple[str, ...] = ()  # sentences on files that could not be read
+    was_loaded: bool = True  # whether a process of the program had the stand-in, as far as is known
+
+    @property
+    def none_seen(self) -> str:
+        """Why there is no product."""
+        return "no product was seen: " + (CALLED_NONE if self.was_loaded else NOT_LOADED)
+
+    @property
+    def besides(self) -> tuple[str, ...]:
+        """Return sentences on products that are not listed, and on files that could not be read."""
+        counts = zip(self.uncounted, UNCOUNTED, strict=True)
+        return (*self.missing, *(f"{count_of(count, 'product')} {told}" for count, told in counts if count))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was no product, nor anything to be said."""
+        return not any(one.calls for one in self.seen) and not self.besides
+
+
+def count_of(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def written_in(folder: Path) -> Written:
+    """Read the journal's folder, which the program may have emptied or filled."""
+    found: dict[tuple[object, ...], Seen] = {}
+    uncounted, foreign = [0] * len(UNCOUNTED), 0
+    try:
+        files = sorted(folder.iterdir())
+    except OSError:
+        return Written(missing=(f"what was written down is gone: something removed {folder}",))
+    was_loaded = any(file.name == LOADED for file in files)
+    for file in (one for one in files if one.name != LOADED):
+        content = _content(file)
+        if content is None:
+            foreign += 1
+            continue
+        head, lines = content
+        uncounted = [int(one) + before for one, before in zip(head["uncounted"], uncounted, strict=True)]
+        for one in _seen(lines):
+            key = (one.routine, one.dtype, one.op, one.shape, one.leading, one.batches, one.is_gram)
+            found[key] = _together(found[key], one) if key in found else one
+    seen = tuple(sorted(found.values(), key=lambda one: (-one.total_us, -one.calls, one.shape)))
+    told = f"{count_of(foreign, 'file')} in {folder} could not be read as products: left out"
+    return Written(seen, tuple(uncounted), (told,) if foreign else (), was_loaded)
+
+
+def _content(file: Path) -> tuple[Any, Any] | None:
+    """Return the head and the lines of what one process wrote; None of a file that is none of the stand-in's."""
+    try:
+        with open(file, "rb", opener=_opened) as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                return None
+            begun = opened.read(HEAD.itemsize)
+            head = np.frombuffer(begun.ljust(HEAD.itemsize, b"\0"), HEAD)[0]
+            is_own = head["magic"] == MAGIC and head["line_bytes"] == LINE.itemsize and len(begun) == HEAD.itemsize
+            if (begun.strip(b"\0") and not is_own) or head["lines"] > MOST_LINES:
+                return None
+            data = opened.read(int(head["lines"]) * LINE.itemsize)  # of a process ended before its head: nothing
+    except OSError:
+        return None
+    return head, np.frombuffer(data, LINE, len(data) // LINE.itemsize)
+
+
+def _opened(path: str, flags: int) -> int:
+    """Return the file's descriptor, without waiting for a pipe's other end."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+
+
+def _seen(lines: Any) -> Iterator[Seen]:
+    """Yield its products, by its lines."""
+    for line in lines[lines["state"] == WRITTEN]:
+        if not (0 <= line["routine"] < len(ROUTINES) and 0 <= line["type"] < len(TYPES)):
+            continue
+        if not (0 <= line["transa"] < len(OPERATIONS) and 0 <= line["transb"] < len(OPERATIONS)):
+            continue  # no operation: cuBLAS refused it
+        yield Seen(
+            ROUTINES[line["routine"]],
+            TYPES[line["type"]],
+            OPERATIONS[line["transa"]] + OPERATIONS[line["transb"]],
+            (int(line["m"]), int(line["n"]), int(line["k"])),
+            (int(line["lda"]), int(line["ldb"]), int(line["ldc"])),
+            int(line["batches"]),
+            bool(line["is_gram"]),
+            int(line["calls"]),
+            int(line["taken"]),
+            tuple(map(int, line["left"])),
+            int(line["captured"]),
+            float(line["first_ns"]) / 1e3,
+            (int(line["timed"]), float(line["gpu_ns"]) / 1e3),
+            _samples(line, BY_CUBLAS),
+            _samples(line, BY_KERNEL),
+            int(line["compared"]),
+            float(line["worst"]),
+        )
+
+
+def _samples(line: Any, way: int) -> tuple[float, ...]:
+    return tuple(ns / 1e3 for ns in line["sample_ns"][way][: line["sampled"][way]].tolist())
+
+
+def _together(one: Seen, other: Seen) -> Seen:
+    """Return the same products of two processes or devices."""
+    return replace(
+        one,
+        calls=one.calls + other.calls,
+        taken=one.taken + other.taken,
+        left=tuple(x + y for x, y in zip(one.left, other.left, strict=True)),
+        captured=one.captured + other.captured,
+        first_us=one.first_us or other.first_us,
+        gpu_us=(one.gpu_us[0] + other.gpu_us[0], one.gpu_us[1] + other.gpu_us[1]),
+        cublas_us=one.cublas_us + other.cublas_us,
+        taken_us=one.taken_us + other.taken_us,
+        compared=one.compared + other.compared,
+        worst=max(one.worst, other.worst),
+    )
+
+
+def total_us(seen: Sequence[Seen]) -> float:
+    return sum(one.total_us for one in seen)

@@ -1,0 +1,115 @@
+"""The pack that the stand-in takes kernels from, as a file that a program can load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tsm2_tune import __version__
+from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.interpose.build import LEFT, digest, gpu_here, kept
+from tsm2_tune.pretuned import PREFIX, Pretuned, for_card
+from tsm2_tune.tuner import export as exports
+from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile.processes import workplace
+from tsm2_tune.tuner.device.host.toolchain import compiler_command
+from tsm2_tune.tuner.results.merge.files import opened
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.storage.addresses import is_address, tune_first
+from tsm2_tune.tuner.results.store import Store
+
+Among = Callable[[Sequence[BestRow]], Sequence[BestRow]]
+
+
+def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
+    """Return the C library of the database's winners and of kernels between them, built where it is not in the cache;
+    None, which is told, where no GPU is here.
+
+    Of those that were verified in full: that others are left out is told, as imported ones are. Raise InputError if
+    none is of a GPU, ToolMissing without compiler.
+    """
+    if database and not is_address(database) and not os.path.exists(database):
+        raise InputError(f"no database {database}: {tune_first(database)}, or take these with --pretuned")
+    if gpu_here(tell) is None:
+        return None
+    with Store.open(database, create=False) as store:
+        return kept(digest(__version__, store.database.digest()), lambda: _pack(store, tell))
+
+
+def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
+    """Return the library of the store's winners on GPUs that were verified in full.
+
+    Raise InputError if there are none.
+    """
+    if not any(row.compute_capability and row.verified_in_full for row in store.best()):
+        raise InputError(
+            f"{store.path} has no winner of a GPU that was verified in full: tune there, or name --pretuned or"
+            " --library"
+        )
+    tell(f"making a library of the kernels in {store.path}, the first time only")
+
+    def verified(rows: Sequence[BestRow]) -> list[BestRow]:
+        return exports.with_between(store, tell, exports.verified_in_full(rows, tell))
+
+    return _library(store, verified, tell)
+
+
+def pretuned_path(tell: Callable[[str], None]) -> Path | None:
+    """Return the C library of the kernels that the package brings for GPU 0, of those that were verified in full,
+    built where it is not in the cache; None, which is told, where there are none, or what builds it is missing.
+
+    A GPU that was not measured borrows those of one of the same compute capability, which is told.
+    """
+    gpu = gpu_here(tell)
+    if gpu is None:
+        return None
+    device_name, compute_capability = gpu
+    found = for_card(device_name, compute_capability)
+    if found is None:
+        tell(f"no kernels are pretuned for {device_name}, nor for another GPU of compute capability"
+             f" {compute_capability}: {LEFT}")  # fmt: skip
+        return None
+    if found.device_name != device_name:
+        tell(f"{device_name} borrows kernels that were measured on {found.device_name}: tune here for its own")
+    key = digest(__version__, PREFIX, found.file.read_text(encoding="utf-8"))
+    try:
+        return kept(key, lambda: _pretuned(found, tell))
+    except (InputError, ToolMissing) as error:
+        tell(f"{error}: {LEFT}")
+        return None
+
+
+def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
+    """Return the library of the text's kernels.
+
+    Raise InputError if none is verified in full, ToolMissing without compiler.
+    """
+    if not text.is_verified():
+        raise InputError(f"no kernel that was measured on {text.device_name} is verified in full yet")
+    compiler_command()
+    with text.path() as path, opened(path) as (database, left_out):
+        store = Store(database)
+        if left_out:
+            tell(f"left out: {len(left_out)} pretuned configurations, of which this tsm2-tune makes other kernels")
+
+        def verified(rows: Sequence[BestRow]) -> list[BestRow]:
+            found = [row for row in rows if row.verified_in_full]
+            if count := len(rows) - len(found):
+                tell(f"left out: {count} pretuned kernel{'s' if count > 1 else ''}, not verified in full")
+            if found:
+                tell(f"compiling what was measured on {text.device_name}, the first time only")
+            return exports.with_between(store, tell, found)
+
+        return _library(store, verified, tell)
+
+
+def _library(store: Store, among: Among, tell: Callable[[str], None]) -> bytes:
+    """Return the C library of the store's winners that are chosen, and of what is added to them.
+
+    It lacks kernels whose binaries are not verified and cannot be: their products are left to cuBLAS.
+    """
+    with workplace(cache.working_parent()) as work:
+        output = work.folder / "libtsm2.so"
+        exports.export_library(store, str(output), among=among, unverified=exports.Unverified.LEFT_OUT, tell=tell)
+        return output.read_bytes()

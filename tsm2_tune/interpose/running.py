@@ -1,0 +1,162 @@
+"""A program with the stand-in before its cuBLAS."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.compile.environment import program_path
+
+OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
+OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH)  # they send these to all processes in the foreground
+PASSED_ON = (
+    *OF_TERMINALS,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+    signal.SIGALRM,
+)
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # in itself, when it starts
+SHELL = "/bin/sh"
+LOADED = "loaded"  # the file in the journal's folder that says that a process had the stand-in
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The settings of the stand-in for a program."""
+
+    standin: Path
+    pack: Path | None = None  # none: all products are left to cuBLAS
+    has_times: bool = False  # whether GPU times are taken
+    compared: int = 0  # products of each shape whose results are compared with cuBLAS's
+
+    def environment(self, journal: Path | None) -> dict[str, str]:
+        """Return the program's environment: this process's, with the stand-in's variables."""
+        told: Mapping[str, str | None] = {
+            "LD_PRELOAD": ":".join(filter(None, (str(self.standin), os.environ.get("LD_PRELOAD")))),
+            "TSM2_LIBRARY": None if self.pack is None else str(self.pack.absolute()),
+            "TSM2_JOURNAL": None if journal is None else str(journal),
+            "TSM2_TIMES": "1" if self.has_times else None,
+            "TSM2_COMPARED": str(self.compared) if self.compared else None,
+        }
+        plain = {name: value for name, value in os.environ.items() if name not in told}
+        return plain | {name: value for name, value in told.items() if value is not None}
+
+
+def become(program: Sequence[str], standing: Standing | None) -> NoReturn:
+    """Let this process become the program, as it is where nothing is to stand in. Raise InputError if it cannot."""
+    environment = dict(os.environ) if standing is None else standing.environment(None)
+    for number in IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+
+    def start(path: str, words: Sequence[str]) -> NoReturn:
+        os.execve(path, list(words), environment)
+
+    _started(program, start)
+
+
+@contextmanager
+def journal_folder() -> Iterator[Path]:
+    """A folder for what the stand-in writes down, which goes in the end."""
+    with tempfile.TemporaryDirectory(prefix="tsm2-tune-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
+    """Return the program's exit status, as a shell has it: 128 and the signal's number where one ended it.
+
+    A signal that is sent to this process alone goes on to the program, which is awaited. What a terminal sends, such
+    as Ctrl-C, does not: the program is in the terminal's foreground, too, and gets it as well. Neither does there an
+    interrupt that another process sends, which looks the same; it does where this is not in a terminal's foreground.
+
+    Raise InputError if it cannot be started.
+    """
+    environment, early = standing.environment(journal), list[int]()
+    started: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, _: object) -> None:
+        if started is None:
+            early.append(number)
+        elif number not in OF_TERMINALS or not _is_in_foreground():
+            started.send_signal(number)
+
+    def start(path: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(words, executable=path, env=environment, close_fds=False)
+
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # where nobody learns a child's exit status
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = _handled(pass_on, is_ignored=False)
+    try:
+        started = _started(program, start)
+        before |= _handled(pass_on, is_ignored=True)  # not before: the program is to ignore them, too
+        for number in early:
+            started.send_signal(number)
+        status = started.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if started is None:
+            for number in early:
+                signal.raise_signal(number)
+    return status if status >= 0 else OF_A_SIGNAL - status
+
+
+def _handled(handler: Callable[[int, object], None], *, is_ignored: bool) -> dict[int, Any]:
+    """Sets the handler of those signals that are ignored, or of those that are not. What they had before."""
+    which = [number for number in PASSED_ON if (signal.getsignal(number) is signal.SIG_IGN) == is_ignored]
+    return {number: signal.signal(number, handler) for number in which}
+
+
+def _is_in_foreground() -> bool:
+    """Return whether this process has a terminal, and gets what that sends."""
+    try:
+        with open("/dev/tty", "rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _started(program: Sequence[str], start: Callable[[str, Sequence[str]], T]) -> T:
+    """Start the program. The shell runs a script without an interpreter line, as with execvp.
+
+    Raise InputError if it cannot be started.
+    """
+    path = path_of_program(program[0])
+    try:
+        try:
+            return start(path, program)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+        return start(SHELL, [SHELL, path, *program[1:]])
+    except OSError as error:
+        raise InputError(f"cannot run {program[0]}: {error.strerror}") from None
+
+
+def path_of_program(name: str) -> str:
+    """Return the program's file. Raise InputError if there is none that can be run."""
+    if name.startswith("-"):
+        raise InputError(f"no option {name}: see --help; the program and its arguments come after --")
+    path = program_path(name)
+    if path is not None:
+        return path
+    is_file = os.path.isfile(name)
+    if not os.path.dirname(name):
+        why = "no such program is in PATH" + (f"; for the file here say ./{name}" if is_file else "")
+    elif is_file:
+        why = "it is no executable file; name before it what runs it, such as python or sh, or make it executable"
+    else:
+        why = "it is a folder" if os.path.isdir(name) else "no such file"
+    raise InputError(f"cannot run {name or 'a program of no name'}: {why}")

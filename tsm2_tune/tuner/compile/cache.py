@@ -1,0 +1,325 @@
+"""The folder of binaries between runs: only what this user wrote is ever loaded from it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import pwd
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.compile.supervisor import LOCK
+
+LIMIT_VARIABLE = "TSM2_TUNE_CACHE_LIMIT"
+LIMIT_BYTES = 2 * 2**30
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+KEPT_OF_LIMIT = 0.9  # share of the limit left by eviction, so that the next run need not evict again
+SPARED_SECONDS = 3600.0  # since its last use, in which no run evicts another's binary
+UNLOCKED_SECONDS = 60.0  # within which who has made a working folder locks it
+MOST_REPORT_BYTES = 2**16
+TRIES = 20  # to make a folder that somebody removes again and again
+WORKING = "working"
+STARTED = time.time()
+
+_NO_FOLLOWING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A binary that is kept, with its report."""
+
+    binary: Path
+    size_bytes: int  # of both
+    used: float  # last, in seconds since 1970
+
+
+def cache_folder() -> Path:
+    """Where binaries are kept between runs, made where it is missing.
+
+    Raise InputError if it cannot be written, or where others than this user and root can change what is in it.
+    """
+    folder = Path(os.path.realpath(named_folder()))
+    for left in reversed(range(TRIES)):
+        try:
+            _make_trusted(folder)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and left:  # another process removed it just now
+                continue
+            raise InputError(
+                f"cache folder {folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to one that can"
+            ) from None
+        break
+    return folder
+
+
+def refuse_noexec() -> None:
+    """Raise InputError where no library can be loaded from the cache folder."""
+    folder = cache_folder()
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        raise InputError(
+            f"cache folder {folder} is on a file system that is mounted noexec, from which no compiled kernel can be"
+            " loaded: set XDG_CACHE_HOME to a folder elsewhere"
+        )
+
+
+def _make_trusted(folder: Path) -> None:
+    """Make the folder where it is missing.
+
+    Raise InputError if others can change what is in it, or this user cannot.
+    """
+    for place in (*reversed(folder.parents), folder):
+        try:
+            found = os.lstat(place)
+        except FileNotFoundError:
+            with suppress(FileExistsError):  # another process was quicker
+                os.mkdir(place, 0o700)
+            found = os.lstat(place)
+        _refuse_strangers(folder, place, found)
+    if not os.access(folder, os.W_OK):
+        os.lstat(folder)
+        raise InputError(f"cache folder {folder} is not writable: set XDG_CACHE_HOME to one that is")
+
+
+def named_folder() -> Path:
+    """Return the folder by the XDG standard, which ignores relative paths.
+
+    Raise InputError if no user has one here.
+    """
+    home = os.environ.get("HOME", "")
+    if not os.path.isabs(home):
+        with suppress(KeyError):  # a user without an entry, as containers have
+            home = pwd.getpwuid(os.geteuid()).pw_dir
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(base if os.path.isabs(base) else os.path.join(home, ".cache"), "tsm2-tune", "binaries")
+    if not folder.is_absolute():
+        raise InputError("no folder for the cache: set XDG_CACHE_HOME or HOME to an absolute path")
+    return folder
+
+
+def _refuse_strangers(folder: Path, place: Path, found: os.stat_result) -> None:
+    """InputError where others can change the cache folder by way of this place, itself or one of those above it."""
+    trouble = ""
+    is_sticky = found.st_mode & stat.S_ISVTX  # then who owns what is in it is who may move it
+    if not stat.S_ISDIR(found.st_mode):
+        trouble = f"{place} is no folder: remove it"
+    elif found.st_uid != os.geteuid() and (place == folder or found.st_uid != 0):
+        trouble = f"{place} belongs to user {found.st_uid}: remove it"
+    elif found.st_mode & 0o022 and (place == folder or not is_sticky):
+        trouble = f"others can write to {place} (mode {stat.S_IMODE(found.st_mode):o}): chmod go-w it"
+    if trouble:
+        raise InputError(f"cache folder {folder} cannot be trusted: {trouble}, or set XDG_CACHE_HOME to another")
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    """Return whether this user owns it, and nobody else can write to it."""
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+# --- Entries ---
+
+
+def find(key: str, suffix: str) -> tuple[Path, int] | None:
+    """The kept binary and its bytes of spills; None where it or its report is missing, broken or somebody else's."""
+    binary = _place(key, suffix)
+    try:
+        shard = os.lstat(binary.parent)
+        if not (stat.S_ISDIR(shard.st_mode) and _is_ours(shard)):
+            return None
+        with _OwnFile(binary.with_suffix(".json")) as file:
+            told = json.loads(os.read(file.number, MOST_REPORT_BYTES))
+        spill_bytes = told["spill_bytes"]
+        with _OwnFile(binary) as file:
+            if told["sha256"] != file.digest():  # a disk that was full, a machine that went down
+                return None
+            os.utime(file.number, ns=(time.time_ns(), os.fstat(file.number).st_mtime_ns))  # used now, made before
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return (binary, spill_bytes) if type(spill_bytes) is int and spill_bytes >= 0 else None
+
+
+def keep(output: Path, key: str, suffix: str, spill_bytes: int) -> Path:
+    """Move what a compiler wrote into the cache, but where another process has kept it meanwhile.
+
+    Whoever tries that file would find it changed.
+    """
+    if (found := find(key, suffix)) is not None:
+        return found[0]
+    binary = _place(key, suffix)
+    report = output.with_name("report.json")
+    with _OwnFile(output) as file:
+        digest = file.digest()
+        os.fchmod(file.number, 0o600)
+    report.touch(0o600)
+    report.write_text(json.dumps({"spill_bytes": spill_bytes, "sha256": digest}))
+    _make_shard(binary.parent)
+    # The report first: a binary is only found beside its report, and each appears whole.
+    _move(report, binary.with_suffix(".json"))
+    _move(output, binary)
+    return binary
+
+
+def _place(key: str, suffix: str) -> Path:
+    return cache_folder() / key[:2] / f"{key}{suffix}"
+
+
+class _OwnFile:
+    """A file of this user's for reading: never another's, a link, a folder, or what one waits for. OSError else."""
+
+    def __init__(self, path: Path) -> None:
+        self.number = os.open(path, os.O_RDONLY | _NO_FOLLOWING)
+        found = os.fstat(self.number)
+        if not (stat.S_ISREG(found.st_mode) and _is_ours(found)):
+            os.close(self.number)
+            raise PermissionError(f"{path} is not ours")
+
+    def __enter__(self) -> _OwnFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.number)
+
+    def digest(self) -> str:
+        with open(self.number, "rb", closefd=False, buffering=0) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _make_shard(shard: Path) -> None:
+    with suppress(FileExistsError):
+        shard.mkdir(0o700)
+    found = os.lstat(shard)
+    if not (stat.S_ISDIR(found.st_mode) and _is_ours(found)):
+        _remove(shard)
+        shard.mkdir(0o700)
+
+
+def _move(source: Path, target: Path) -> None:
+    try:
+        source.replace(target)
+    except (IsADirectoryError, FileExistsError):  # a folder where a file should be
+        _remove(target)
+        source.replace(target)
+
+
+def _remove(path: Path) -> None:
+    """Remove whatever has this name, without following it. What is in a folder of somebody else's may stay, aside."""
+    aside = path.with_name(f".aside-{secrets.token_hex(8)}")
+    path.rename(aside)
+    if stat.S_ISDIR(os.lstat(aside).st_mode):
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        aside.unlink()
+
+
+# --- Leftovers and limits ---
+
+
+def working_parent() -> Path:
+    """Return the folder of working folders."""
+    parent = cache_folder() / WORKING
+    _make_shard(parent)
+    return parent
+
+
+def remove_leftovers() -> None:
+    """Remove the working folders of dead owners, and of binaries over the limit those that went longest unused."""
+    limit_bytes = cache_limit_bytes()
+    with suppress(OSError):  # the cache was removed just now, or its disk is full: who compiles says so
+        for folder in list(working_parent().iterdir()):
+            _remove_if_dead(folder)
+    evict(limit_bytes)
+
+
+def _remove_if_dead(folder: Path) -> bool:
+    """Return whether it was: its owner holds a lock as long as it lives. Without locks none is taken for dead."""
+    try:
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            folder.unlink()
+            return True
+        if not (folder / LOCK).exists() and time.time() - os.lstat(folder).st_mtime < UNLOCKED_SECONDS:
+            return False
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | _NO_FOLLOWING, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(lock), os.lstat(folder / LOCK)):
+                return False  # another process was quicker, and a new owner may be
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
+    except OSError:  # its owner lives, or another process was quicker
+        return False
+    return True
+
+
+def cache_limit_bytes() -> int:
+    """Return the size that the cache may have between runs."""
+    text = os.environ.get(LIMIT_VARIABLE, "").strip()
+    if not text:
+        return LIMIT_BYTES
+    found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", text, re.IGNORECASE | re.ASCII)
+    if found is None:
+        raise InputError(f"{LIMIT_VARIABLE} is {text!r}: give bytes, or such as 500M or 2G")
+    return int(found[1]) * UNITS[found[2].upper()]
+
+
+def entries() -> Iterator[Entry]:
+    """Yield the cache's entries."""
+    for shard in cache_folder().glob("[0-9a-f][0-9a-f]"):
+        try:
+            if not stat.S_ISDIR(shard.lstat().st_mode):  # a link leads to files that are not the cache's
+                continue
+            with os.scandir(shard) as listing:
+                found = {one.name: one for one in listing if one.is_file(follow_symlinks=False)}
+        except OSError:  # removed just now
+            continue
+        for name, one in found.items():
+            if name.endswith(".json"):
+                continue
+            with suppress(OSError):
+                facts, report = one.stat(follow_symlinks=False), found.get(f"{os.path.splitext(name)[0]}.json")
+                of_report = report.stat(follow_symlinks=False).st_size if report else 0
+                yield Entry(Path(one.path), facts.st_size + of_report, facts.st_atime)
+
+
+def evict(limit_bytes: int) -> None:
+    """Remove the binaries that went longest unused where all together are over the limit.
+
+    None that this run used, and none that another may be about to load: where it is wrong about that, the other
+    compiles again.
+    """
+    kept = sorted(entries(), key=lambda entry: entry.used)
+    over = sum(entry.size_bytes for entry in kept)
+    if over <= limit_bytes:
+        return
+    over -= int(limit_bytes * KEPT_OF_LIMIT)
+    spared = min(STARTED, time.time() - SPARED_SECONDS)
+    for entry in kept:
+        if over <= 0 or entry.used >= spared:
+            return
+        remove_entry(entry)
+        over -= entry.size_bytes
+
+
+def remove_entry(entry: Entry) -> None:
+    for path in (entry.binary, entry.binary.with_suffix(".json")):
+        with suppress(OSError):  # another process was quicker
+            path.unlink()
+
+
+def clear() -> int:
+    """Remove all that is kept; how many working folders are still in use, and stay."""
+    folder = cache_folder()
+    for path in list(folder.iterdir()):
+        if path.name != WORKING:
+            with suppress(FileNotFoundError):
+                _remove(path)
+    return sum(not _remove_if_dead(one) for one in list(working_parent().iterdir()))

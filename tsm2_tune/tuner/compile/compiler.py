@@ -1,0 +1,217 @@
+"""CUDA text -> Binary or CompileFailure, through a content-addressed cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.generator.source import code
+from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile.cache import cache_folder, remove_leftovers
+from tsm2_tune.tuner.compile.environment import Variables, compiler_environment
+from tsm2_tune.tuner.compile.failure_cause import (
+    PASSING,
+    interruption,
+    out_of_memory_kills,
+    refuse_full_disk,
+    signal_name,
+)
+from tsm2_tune.tuner.compile.processes import Ended, Ending, kill_running, kills, run, workplace
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome, in_a_line
+
+__all__ = ["Toolchain", "answer", "cache_folder", "compile_text", "kill_running", "remove_leftovers"]
+
+DETAIL_CHARACTERS = 4000  # of a compiler's message that are kept
+ANSWER_SECONDS = 30.0  # for a compiler to tell its version
+BELIEVED = 2  # times that a failure must come before it stands
+
+
+def _identity(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A compiler with its flags: everything besides the text and its definitions that decides the binary."""
+
+    compiler: str  # absolute path
+    version: str  # the compiler's own statement, in one line
+    flags: tuple[str, ...]
+    source_suffix: str  # ".cu" or ".cpp"
+    suffix: str  # of the binary: ".cubin" or ".so"
+    extra_digest: str  # of whatever else decides the binary, such as included headers and the CPU's features
+    wrap: Callable[[str], str] = _identity  # adds the text that the compiler needs around the CUDA source
+    # Folders of headers that take the place of larger ones: the binary is the same, if they suit the compiler.
+    includes: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()  # those named to the linker, which looks in them for what the text lacks
+    variables: Variables = ()  # of the environment, which change what the compiler makes
+    differs: str = ""  # how it differs from a plain compiler of its version, such as a script's digest; "": it is one
+
+    @property
+    def stated_flags(self) -> str:
+        """The flags that results are stored with, and what else changes what the compiler makes."""
+        named = (f"{name}={value}" for name, value in self.variables)
+        text = " ".join(filter(None, (*self.flags, *named, self.differs)))
+        if in_a_line(text) == text:
+            return text
+        return (
+            f"{in_a_line(' '.join(self.flags))[:200]} and more, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything that decides the binary besides the text and its definitions."""
+        facts: list[object] = [
+            self.compiler,
+            self.version,
+            self.flags,
+            self.suffix,
+            self.extra_digest,
+            *self.libraries,
+        ]
+        facts += [self.variables, self.differs]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def script_digest(path: str) -> str:
+    """Return the name and digest of a compiler that is a script, which may call any other; "" for a program."""
+    with open(path, "rb") as file:
+        if file.read(4) == b"\x7fELF":
+            return ""
+        file.seek(0)
+        return f"[{Path(path).name} is a script, SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()}]"
+
+
+def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
+    """Return a compiler's answer to a query such as --version, with its standard error too if `errors`.
+
+    Raise ToolMissing if there is no answer.
+    """
+    why: str | None = None
+    for _ in range(BELIEVED):
+        killed_before = out_of_memory_kills()
+        try:
+            ended = run([compiler, *arguments], limit_seconds=ANSWER_SECONDS, errors=errors)
+        except OSError as error:
+            why = f"it cannot be started: {error.strerror}"
+            continue
+        if ended.how is Ending.TIMED_OUT:
+            why = f"it took more than {ANSWER_SECONDS:g} s"
+        elif ended.how is Ending.PRINTED_TOO_MUCH:
+            why = "it prints without end"
+        else:
+            why = None if ended.is_well else interruption(ended, killed_before=killed_before)
+        if why is None:
+            return ended
+    question = " ".join(arguments)
+    raise ToolMissing(f"compiler {compiler} does not answer {question}: {why}; mend it or name another")
+
+
+def compile_text(
+    text: str, *, kernel: str, defines: tuple[str, ...], toolchain: Toolchain, limit_seconds: float
+) -> Binary | CompileFailure:
+    """Compile, or take the binary from the cache. Safe beside other processes that do the same.
+
+    `kernel` names the entry point; "" for a text with several. What fails is compiled again at once: a refusal
+    stands when it came twice, as the text's fault comes again and the machine's may not. One by headers in place of
+    the compiler's own counts only where the compiler says the same without them.
+    """
+    key = hashlib.sha256(json.dumps([code(text), defines, toolchain.digest]).encode()).hexdigest()
+    found = cache.find(key, toolchain.suffix)
+    if found is not None:
+        return Binary(str(found[0]), kernel, found[1], compile_seconds=0.0)
+
+    kills_before = kills()
+    seen: Counter[Outcome] = Counter()
+    of_headers: str | None = None  # the messages for the source with the headers
+    includes = toolchain.includes if kernel else ()
+    while True:
+        answer = _compiled(key, text, kernel, defines, toolchain, includes, limit_seconds)
+        if isinstance(answer, Binary) or answer.outcome is Outcome.TIMED_OUT or kills() != kills_before:
+            return answer
+        if of_headers not in (None, answer.detail):  # these were at fault
+            seen.clear()
+        of_headers, includes = answer.detail if includes else None, ()
+        seen[answer.outcome] += 1
+        if seen[answer.outcome] == BELIEVED:
+            return answer
+
+
+def _compiled(
+    key: str,
+    text: str,
+    kernel: str,
+    defines: tuple[str, ...],
+    toolchain: Toolchain,
+    includes: tuple[str, ...],
+    limit_seconds: float,
+) -> Binary | CompileFailure:
+    """Compiled once. Raise InputError if the cache cannot be used, or its disk is full."""
+    folder = cache_folder()
+    try:
+        with workplace(cache.working_parent()) as work:
+            source = work.folder / f"kernel{toolchain.source_suffix}"
+            output = work.folder / f"kernel{toolchain.suffix}"
+            source.write_text(toolchain.wrap(text))
+            definitions = [*(f"-D{define}" for define in defines), *(f"-I{folder}" for folder in includes)]
+            command = [toolchain.compiler, *toolchain.flags, *definitions, "-o", str(output), str(source)]
+            command += toolchain.libraries
+            killed_before = out_of_memory_kills()
+            # No file of the compiler's stays elsewhere.
+            environment = compiler_environment(toolchain.variables) | {"TMPDIR": str(work.folder)}
+            ended = work.run(command, limit_seconds=limit_seconds, environment=environment)
+            why = None if ended.is_well else _failure(ended, toolchain, limit_seconds, killed_before)
+            if why is None and not output.is_file():
+                why = CompileFailure(Outcome.COMPILE_FAILED, f"{toolchain.compiler} ended well, but wrote no output")
+            if why is not None and not source.is_file():
+                why = CompileFailure(Outcome.INTERRUPTED, "its working folder was removed")
+            if why is not None:
+                refuse_full_disk(folder)
+                return CompileFailure(why.outcome, _shortened(why.detail, str(work.folder)))
+            spill_bytes = _spill_bytes(ended.messages)
+            binary = cache.keep(output, key, toolchain.suffix, spill_bytes)
+    except OSError as error:
+        if error.errno in PASSING:
+            return CompileFailure(Outcome.INTERRUPTED, f"compiling in {folder}: {error.strerror}")
+        raise InputError(
+            f"cache folder {folder} cannot be used ({error.strerror}):"
+            " make it writable, with space left, or set XDG_CACHE_HOME to another"
+        ) from error
+    return Binary(str(binary), kernel, spill_bytes, compile_seconds=ended.seconds)
+
+
+def _failure(ended: Ended, toolchain: Toolchain, limit_seconds: float, killed_before: int) -> CompileFailure:
+    """Return the failure of a compiler that did not end well."""
+    why = interruption(ended, killed_before=killed_before)
+    if why is None and not Path(toolchain.compiler).exists():
+        why = "it is no longer there"
+    if why is not None:
+        detail = f"{toolchain.compiler}: {why}" + (f"\n{ended.messages}" if ended.messages.strip() else "")
+        if ended.how is Ending.NOT_STARTED:
+            detail = f"{toolchain.compiler} {why.removeprefix('it ')}"
+        return CompileFailure(Outcome.INTERRUPTED, detail)
+    if ended.how is Ending.TIMED_OUT:
+        return CompileFailure(Outcome.TIMED_OUT, f"compiling took more than {limit_seconds:g} s")
+    if ended.how is Ending.PRINTED_TOO_MUCH:
+        return CompileFailure(Outcome.COMPILE_FAILED, f"the compiler prints without end: {ended.messages}")
+    by = f"killed by {signal_name(ended.status)}" if ended.how is Ending.SIGNALLED else f"exit status {ended.status}"
+    return CompileFailure(Outcome.COMPILE_FAILED, ended.messages.strip() or f"{by}, and no message")
+
+
+def _shortened(messages: str, work: str) -> str:
+    """A compiler's messages as they are kept: without the working folder, and not endless."""
+    return messages.replace(work, "").strip()[:DETAIL_CHARACTERS]
+
+
+def _spill_bytes(messages: str) -> int:
+    """Return the bytes of spill stores and loads that ptxas reports, 0 if it reports none."""
+    return sum(
+        int(stores) + int(loads)
+        for stores, loads in re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", messages)
+    )

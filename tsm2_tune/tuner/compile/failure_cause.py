@@ -1,0 +1,123 @@
+"""Decide whether a compiler failed because of the source or because of the machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import tempfile
+from pathlib import Path
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.compile.processes import Ended, Ending
+from tsm2_tune.tuner.results.storage.mounts import free_bytes_of
+
+LEAST_FREE_BYTES = 16 * 2**20  # enough for a compiler's files
+LEAST_FREE_FILES = 32
+SEARCHED_CHARACTERS = 2**16  # at either end of a compiler's messages
+
+# Signals that a process causes by what it does; all others come from outside.
+OF_ITS_OWN = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP)
+FROM_OUTSIDE = {number: signal.strsignal(number) for number in signal.Signals if number not in OF_ITS_OWN}
+
+# Exit statuses as shells give them: a command that is not there or cannot be run, and 128 + a signal.
+STATUSES = {
+    126: "what it starts cannot be run",
+    127: "what it starts is missing",
+    **{128 + number: f"what it starts was killed by {number.name}" for number in FROM_OUTSIDE},
+}
+
+# A compiler's driver waits for its parts itself and tells only in words how they ended: in these.
+_SIGNAL_NAMES = "|".join(re.escape(name) for name in sorted(set(filter(None, FROM_OUTSIDE.values()))))
+_SIGNAL_NUMBERS = "|".join(str(int(number)) for number in FROM_OUTSIDE)
+WORDS = (
+    rf"(?:fatal|internal compiler) error: (?:{_SIGNAL_NAMES}) signal terminated program",  # g++
+    rf"internal compiler error: (?:{_SIGNAL_NAMES}) \(program",  # g++ before 8
+    rf"terminated with signal (?:{_SIGNAL_NUMBERS})\b",  # collect2 of its linker
+    rf"died due to signal (?:{_SIGNAL_NUMBERS})\b",  # nvcc of cudafe++, cicc, ptxas and fatbinary
+    rf"unable to execute command: (?:{_SIGNAL_NAMES})",  # clang++
+    r"cannot execute .*: ",  # g++ without its parts
+    r"unable to execute command: Executable .* doesn't exist",  # clang++ without its parts
+    r"posix_spawn failed|v?fork: |pipe: ",
+    *map(
+        re.escape,
+        (
+            "No space left on device",
+            "Disk quota exceeded",
+            "Too many open files",
+            "Cannot allocate memory",
+            "Resource temporarily unavailable",
+            "Input/output error",
+            "Stale file handle",
+            "Read-only file system",
+            "Text file busy",
+            "virtual memory exhausted",
+            "memory exhausted",
+            "out of memory",
+            "std::bad_alloc",
+        ),
+    ),
+)
+_WORDS = re.compile("|".join(WORDS), re.IGNORECASE)
+
+# Errors of the system's that may be over the next time.
+PASSING = (
+    *(errno.ENOENT, errno.ESTALE, errno.EIO, errno.EBUSY, errno.ETXTBSY, errno.EINTR, errno.ECONNABORTED),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+)
+
+
+def interruption(ended: Ended, *, killed_before: int) -> str | None:
+    """Return how the machine ended a compiler that failed, or None if the compiler refused the source.
+
+    `killed_before` is the value of `out_of_memory_kills` before it started.
+    """
+    if ended.how is Ending.NOT_STARTED:
+        return f"it cannot be started: {os.strerror(ended.status)}"
+    if ended.how is Ending.SIGNALLED and ended.status not in OF_ITS_OWN:
+        return f"it was killed by {signal_name(ended.status)}"
+    if ended.how is Ending.STOOD_STILL:
+        return "it was stopped, and not continued"
+    if ended.how is Ending.CALLED_OFF:
+        return "the run ended"
+    if ended.how is Ending.LOST:
+        return "it was killed with the process that watches it"
+    if ended.how is Ending.EXITED and ended.status in STATUSES:
+        return STATUSES[ended.status]
+    for part in (ended.messages[:SEARCHED_CHARACTERS], ended.messages[-SEARCHED_CHARACTERS:]):
+        if found := _WORDS.search(part):
+            return found[0].strip()
+    if out_of_memory_kills() > killed_before:
+        return "the machine ran out of memory"
+    return None
+
+
+def signal_name(number: int) -> str:
+    return next((one.name for one in signal.Signals if one == number), f"signal {number}")
+
+
+def out_of_memory_kills() -> int:
+    """Processes that Linux has killed for want of memory since it started; 0 if it does not tell."""
+    try:
+        counters = Path("/proc/vmstat").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"^oom_kill (\d+)$", counters, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def refuse_full_disk(folder: Path) -> None:
+    """Raise InputError if a compiler that failed may have done so for want of space: nothing can go on without it."""
+    for place in (folder, Path(tempfile.gettempdir())):
+        try:
+            found, free_bytes = os.statvfs(place), free_bytes_of(place)
+        except OSError:  # it was removed
+            continue
+        if free_bytes is not None and free_bytes < LEAST_FREE_BYTES:
+            left = f"{free_bytes / 2**20:.1f} MiB left on the disk of {place}: free some space"
+        elif found.f_files > 0 and found.f_favail < LEAST_FREE_FILES:  # 0 if files are not counted
+            left = f"room for {found.f_favail} files left on the disk of {place}: remove some"
+        else:
+            continue
+        raise InputError(f"a compiler failed with {left}, then run this again")

@@ -1,0 +1,132 @@
+"""nvcc as a toolchain: where it is, and how it makes a cubin."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.generator.device.tensor_cores import WITH_WARPGROUP_PRODUCTS
+from tsm2_tune.tuner.compile.compiler import ANSWER_SECONDS, Toolchain, answer, script_digest
+from tsm2_tune.tuner.compile.environment import (
+    OF_NVCC,
+    OF_TEXTS,
+    Variables,
+    compiler_environment,
+    deciding,
+    program_path,
+)
+from tsm2_tune.tuner.compile.processes import run
+from tsm2_tune.tuner.results.trial import in_a_line
+
+SAMPLE = "sample.cu"  # need not exist
+# Lines of nvcc's dry run: one that sets a variable of places, and one of flags that its nvcc.profile adds.
+_PLACE = re.compile(r"#\$ (?!\w+_FLAGS=)\w+=")
+_ADDED = re.compile(r"^#\$ \w+_FLAGS=.*\S", re.MULTILINE)
+_PATH = re.compile(r"/[^\s\"]*/|tmpxft_[0-9a-f]+")
+VARIABLES = ("CUDA_HOME", "CUDA_PATH")  # each may name a toolkit; the first counts
+
+
+@dataclass(frozen=True, slots=True)
+class Nvcc:
+    """Where the compiler is, and how it was found."""
+
+    path: str
+    named_by: str  # the variable that names its toolkit; "" for none
+    passed_over: tuple[str, ...]  # variables that name a folder without an nvcc that can be run
+
+
+def find() -> Nvcc:
+    """Return the compiler. Raise ToolMissing if it is neither under $CUDA_HOME nor on PATH."""
+    passed_over: list[str] = []
+    for name in filter(os.environ.get, VARIABLES):
+        folder = Path(os.environ[name], "bin")
+        if shutil.which("nvcc", path=str(folder)):
+            return Nvcc(str(folder / "nvcc"), name, tuple(passed_over))
+        passed_over.append(name)
+    found = program_path("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if found is None:
+        places = "$CUDA_HOME/bin, $CUDA_PATH/bin, PATH and /usr/local/cuda/bin"
+        raise ToolMissing(f"nvcc not found: looked in {places}; set CUDA_HOME")
+    return Nvcc(found, "", tuple(passed_over))
+
+
+def nvcc_path() -> str:
+    """As `find`."""
+    return find().path
+
+
+def architecture_flag(compute_capability: tuple[int, int]) -> str:
+    """nvcc's name of an architecture, with Hopper's instructions for groups of warps, which no other has."""
+    major, minor = compute_capability
+    return f"sm_{major}{minor}" + ("a" if compute_capability == WITH_WARPGROUP_PRODUCTS else "")
+
+
+def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
+    """nvcc to cubin for one architecture."""
+    compiler = nvcc_path()
+    told = answer(compiler, "--version")
+    release = next((line for line in told.messages.splitlines() if "release" in line), "").strip()
+    if not (told.is_well and release):
+        said = answer(compiler, "--version", errors=True).messages.strip() or "no output"
+        raise ToolMissing(f"{compiler} --version fails ({said}): mend the toolkit")
+    flags = ("-cubin", f"-arch={architecture_flag(compute_capability)}", "-std=c++17", "-Xptxas", "-v")
+    return Toolchain(
+        compiler=compiler,
+        version=in_a_line(release),
+        flags=flags,
+        source_suffix=".cu",
+        suffix=".cubin",
+        extra_digest=_variables_digest(compiler, flags),
+        includes=(str(Path(__file__).with_name("nvcc_include")),),
+        variables=deciding((*OF_NVCC, *OF_TEXTS)),
+        differs=_differences(compiler, flags),
+    )
+
+
+def _differences(compiler: str, flags: tuple[str, ...]) -> str:
+    """Return how the compiler differs from the nvcc of its toolkit; "" for that itself, and for a script that only
+    starts it.
+
+    nvcc tells what it would run, with all options (--dryrun): that is compared with what its toolkit's own nvcc says.
+    """
+    said = _dry_run(compiler, flags)
+    folder = re.search(r"^#\$ _HERE_=(.+)$", said, re.MULTILINE)
+    own = os.path.join(folder[1], "nvcc") if folder else ""
+    if not os.path.isfile(own) or script_digest(own):
+        return script_digest(compiler)
+    found = _commands(said)
+    if _ADDED.search(found) or found != _commands(_dry_run(own, flags)):
+        return f"[nvcc with other options, SHA-256 {hashlib.sha256(found.encode()).hexdigest()}]"
+    return ""
+
+
+def _variables_digest(compiler: str, flags: tuple[str, ...]) -> str:
+    """Return the SHA-256 of the options and headers that the user's variables bring; "" if none is set.
+
+    The values alone do not tell: an option may name a file of options, and a folder's headers may change.
+    """
+    variables = deciding((*OF_NVCC, *OF_TEXTS))
+    if not variables:
+        return ""
+    found = _commands(_dry_run(compiler, flags, variables))
+    if deciding(OF_TEXTS):
+        headers = [compiler, *flags[1:], "-E", "-Xcompiler", "-P", "-x", "cu", os.devnull]
+        found += run(headers, limit_seconds=ANSWER_SECONDS, environment=compiler_environment(variables)).messages
+    return hashlib.sha256(found.encode()).hexdigest()
+
+
+def _dry_run(compiler: str, flags: tuple[str, ...], variables: Variables = ()) -> str:
+    """Return the commands that nvcc would run, by default without the user's variables, whose values are stated."""
+    command = [compiler, *flags, "--dryrun", "-o", "/dev/null", SAMPLE]
+    return run(command, limit_seconds=ANSWER_SECONDS, environment=compiler_environment(variables)).messages
+
+
+def _commands(said: str) -> str:
+    """Return its commands with their options, and its lines of flags, without paths of this machine."""
+    lines = (line for line in said.splitlines() if not _PLACE.match(line))
+    return _PATH.sub("", "\n".join(lines))

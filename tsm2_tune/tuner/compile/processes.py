@@ -1,0 +1,313 @@
+"""Commands that end: bounded in time and output, with all that they start, and with this process however it ends."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import json
+import os
+import secrets
+import selectors
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from tsm2_tune.tuner.compile.environment import compiler_environment
+from tsm2_tune.tuner.worker.child_process import python_executable
+
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+ANSWER_SECONDS = 60.0  # for a supervisor to answer, past the limit of what it runs: a busy machine takes a while
+END_SECONDS = 10.0  # for a supervisor to kill what it runs and to end
+Answer = dict[str, Any]
+MOST_FOLDERS = 20  # tried, where others remove them before they are locked
+STILL_SECONDS = 600.0  # how long a command may be stopped
+TICK_SECONDS = 1.0  # more than two at once pass only where this process stands still: they do not count
+
+
+class Ending(StrEnum):
+    """How a command ended."""
+
+    EXITED = "exited"  # status: what it returned
+    SIGNALLED = "signalled"  # status: the signal's number
+    NOT_STARTED = "not-started"  # status: the error's number
+    TIMED_OUT = "timed-out"
+    PRINTED_TOO_MUCH = "printed-too-much"
+    STOOD_STILL = "stood-still"  # somebody stopped it, and nobody continued it
+    CALLED_OFF = "called-off"  # by `kill_running`
+    LOST = "lost"  # its supervisor was killed, and the command with it
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended, and what it printed."""
+
+    how: Ending
+    status: int = 0
+    messages: str = ""
+    seconds: float = 0.0  # its run time, without the time in which it was stopped or the machine slept
+
+    @property
+    def is_well(self) -> bool:
+        return self.how is Ending.EXITED and self.status == 0
+
+
+class _Lost(Exception):
+    """The supervisor is gone."""
+
+
+class _Supervisor:
+    """Our side of one `supervisor.py`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [python_executable(), "-I", "-S", str(SUPERVISOR)],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._to, self._from = self._process.stdin, self._process.stdout
+        os.set_blocking(self._to.fileno(), False)
+        self._closing = threading.Lock()
+        self._generation = _state.generation
+        self.is_broken = False  # or may be: what it answers next may be the answer to something else
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def is_called_off(self) -> bool:
+        return self._generation != _state.generation
+
+    def ask(self, request: dict[str, Any], *, patience_seconds: float = ANSWER_SECONDS) -> tuple[Answer, bytes]:
+        """Return the answer, with the bytes that belong to it.
+
+        Raise OSError if it says so, _Lost where none comes.
+        """
+        try:
+            answer, content = self._exchanged(json.dumps(request).encode() + b"\n", patience_seconds)
+        except (OSError, ValueError) as error:
+            self.is_broken = True
+            raise _Lost from error
+        if "refused" in answer:
+            raise OSError(answer["refused"], os.strerror(answer["refused"]))
+        return answer, content
+
+    def _exchanged(self, unsent: bytes, patience_seconds: float) -> tuple[Answer, bytes]:
+        received, waited, since = bytearray(), 0.0, time.monotonic()
+        answer: Answer | None = None
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._from, selectors.EVENT_READ)
+            ready.register(self._to, selectors.EVENT_WRITE)
+            while waited < patience_seconds:
+                events = [key.fileobj for key, _ in ready.select(TICK_SECONDS)]
+                if self._to in events:
+                    unsent = unsent[self._to.write(unsent) or 0 :]
+                    if not unsent:
+                        ready.unregister(self._to)
+                        if self.is_called_off:  # just before: then the supervisor was told too early
+                            self.call_off()
+                if self._from in events:
+                    read = self._from.read(2**20)
+                    if not read:
+                        raise ConnectionError("the supervisor ended")
+                    received += read
+                    if answer is None and (end := received.find(b"\n")) >= 0:
+                        answer = json.loads(received[:end])
+                        del received[: end + 1]
+                    if answer is not None and len(received) >= answer["bytes"]:
+                        return answer, bytes(received)
+                now = time.monotonic()
+                waited, since = waited + min(now - since, 2 * TICK_SECONDS), now
+        raise ConnectionError("the supervisor does not answer")
+
+    def call_off(self) -> None:
+        """Have it kill what it runs, at once."""
+        with self._closing, suppress(OSError, ValueError):  # it ended, or was ended, just now
+            os.killpg(self._process.pid, signal.SIGCONT)  # a stopped one would not hear
+            self._to.write(b"\n")
+
+    def end(self) -> None:
+        """Have it kill what it runs and remove its working folder, and wait for its end."""
+        with self._closing:
+            self._to.close()
+            self._from.close()
+        if self._process.returncode is not None:
+            return
+        with suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGCONT)
+        deadline, pause = time.monotonic() + END_SECONDS, 0.0005
+        while not self._has_ended() and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
+        with suppress(OSError):  # before it is waited for: until then its group's number is no other's
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _has_ended(self) -> bool:
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # somebody waited for it
+            return True
+
+
+class _State:
+    """The supervisors of this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.generation = 0  # how often all was killed
+        self.idle: list[_Supervisor] = []
+        self.busy: set[_Supervisor] = set()
+        self.of_parent: list[object] = []  # kept, as they are not this process's to end
+
+
+_state = _State()
+
+
+def _forget_those_of_the_parent() -> None:
+    global _state
+    of_parent, _state = _state, _State()
+    _state.of_parent = [of_parent]
+
+
+os.register_at_fork(after_in_child=_forget_those_of_the_parent)
+
+
+@contextmanager
+def _taken() -> Iterator[_Supervisor]:
+    """A supervisor for as long as it is needed."""
+    with _state.lock:
+        found = _state.idle.pop() if _state.idle else None
+    if found is not None and not found.lives:
+        found.end()
+        found = None
+    supervisor = found or _Supervisor()
+    with _state.lock:
+        _state.busy.add(supervisor)
+    try:
+        yield supervisor
+    except BaseException:
+        supervisor.is_broken = True
+        raise
+    finally:
+        with _state.lock:
+            _state.busy.discard(supervisor)
+            is_kept = not (supervisor.is_broken or supervisor.is_called_off)
+            if is_kept:
+                _state.idle.append(supervisor)
+        if not is_kept:
+            supervisor.end()
+
+
+def kill_running() -> None:
+    """Kill every command of this process, with all that it started: the compilations under way fail at once."""
+    with _state.lock:
+        _state.generation += 1
+        idle, _state.idle = _state.idle, []
+        busy = list(_state.busy)
+    for supervisor in busy:
+        supervisor.call_off()
+    for supervisor in idle:
+        supervisor.end()
+
+
+atexit.register(kill_running)
+
+
+def kills() -> int:
+    """Return how often `kill_running` was called."""
+    return _state.generation
+
+
+class Workplace:
+    """A working folder that lives as long as somebody works in it, and whoever works there."""
+
+    def __init__(self, supervisor: _Supervisor, folder: Path) -> None:
+        self._supervisor, self.folder = supervisor, folder
+
+    def run(
+        self,
+        command: list[str],
+        *,
+        limit_seconds: float,
+        environment: Mapping[str, str] | None = None,
+        errors: bool = True,
+    ) -> Ended:
+        """Return how the command ended. `errors`: whether standard error is among its messages.
+
+        Its environment is that of compilers, if no other is given.
+        """
+        try:
+            folder = os.getcwd()
+        except OSError:  # it was removed
+            folder = None
+        request = {
+            "run": command,
+            "limit": limit_seconds,
+            "still": STILL_SECONDS,
+            "environment": dict(compiler_environment() if environment is None else environment),
+            "cwd": folder,
+            "errors": errors,
+        }
+        patience_seconds = limit_seconds + STILL_SECONDS + ANSWER_SECONDS
+        try:
+            answer, printed = self._supervisor.ask(request, patience_seconds=patience_seconds)
+        except _Lost:
+            return Ended(Ending.CALLED_OFF if self._supervisor.is_called_off else Ending.LOST)
+        except OSError as error:
+            return Ended(Ending.NOT_STARTED, error.errno or 0)
+        messages = printed.decode(errors="replace")
+        return Ended(Ending(answer["how"]), answer["status"], messages, answer["seconds"])
+
+
+def _made(supervisor: _Supervisor, parent: Path) -> Path:
+    """Return a new folder, locked; another one where somebody took it for a leftover before it was."""
+    for is_last in (*[False] * (MOST_FOLDERS - 1), True):
+        folder = parent / secrets.token_hex(8)
+        try:
+            supervisor.ask({"make": str(folder)})
+            break
+        except FileNotFoundError:
+            if is_last:
+                raise
+    return folder
+
+
+@contextmanager
+def workplace(parent: Path) -> Iterator[Workplace]:
+    """A new working folder, which nothing of remains. Raise OSError if it cannot be made."""
+    folder = parent
+    try:
+        with _taken() as supervisor:
+            folder = _made(supervisor, parent)
+            yield Workplace(supervisor, folder)
+            if not supervisor.is_broken:
+                supervisor.ask({"remove": True})
+    except _Lost:
+        raise ConnectionAbortedError(errno.ECONNABORTED, "the process that watches compilers was ended") from None
+    finally:
+        if folder != parent and os.path.lexists(folder):  # left by a killed supervisor
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(
+    command: list[str], *, limit_seconds: float, environment: Mapping[str, str] | None = None, errors: bool = True
+) -> Ended:
+    """Return how a command ended that needs no working folder. Raise OSError if it cannot be started."""
+    with _taken() as supervisor:
+        place = Workplace(supervisor, Path())
+        return place.run(command, limit_seconds=limit_seconds, environment=environment, errors=errors)

@@ -1,0 +1,282 @@
+"""The GPU through PyCUDA, which is imported only when a device is opened."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tsm2_tune.errors import DeviceError, ToolMissing, pip_install
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.roofline import Ceilings, gflops_by_dtype
+from tsm2_tune.generator.problem import DTYPES, Dtype
+from tsm2_tune.generator.source import SUPPORT_THREADS
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.cuda_kernel import CudaKernel, Queue, fault_of
+from tsm2_tune.tuner.device.cuda_memory import CudaBuffer, CudaMemory
+from tsm2_tune.tuner.device.interface import Buffer, LaunchFailed
+from tsm2_tune.tuner.device.nvml import ClockReader, driver_version
+from tsm2_tune.tuner.measure.l2_state import Flush, stream
+from tsm2_tune.tuner.measure.timing import median_interval
+from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, in_a_line
+
+CEILING_STREAM_BYTES = 4 * 2**30  # far past any L2, a millisecond on today's fastest memory
+CEILING_SAMPLES = 11
+UNKNOWN_CLOCK_KHZ, UNKNOWN_BUS_BITS = 1_500_000, 4096  # where a driver says 0, as some of virtual GPUs do
+# Of the kernels mma_rate_*: the oldest compute capability that has the instruction, and the k of its m16n8k...
+MMA_TYPES = {"f64": ((9, 0), 8), "bf16": ((8, 0), 16), "f16": ((8, 0), 16), "tf32": ((8, 0), 8)}
+MMA_CHAINS = 8  # independent ones in a warp
+ASIDE_STREAMS = 6  # with the default one fewer than the 8 queues that a GPU has unless asked for more
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: a stream that the default stream does not wait for
+MOST_FLUSHES = 32  # before a sample: milliseconds, which Python's start of a library's product takes at the most
+
+
+def driver() -> Any:
+    """Return the initialised `pycuda.driver`; ToolMissing without PyCUDA, DeviceError without a CUDA driver."""
+    try:
+        import pycuda.driver as drv
+    except ModuleNotFoundError:
+        raise ToolMissing(
+            f"PyCUDA is not installed: {pip_install('pycuda', 'nvidia-ml-py')}, or use --device cpu"
+        ) from None
+    except ImportError as error:
+        raise DeviceError(f"no CUDA driver ({error}): use --device cpu, or --help to see what needs no GPU") from None
+    try:
+        drv.init()
+    except drv.Error as error:
+        raise DeviceError(f"the CUDA driver does not start ({error}): use --device cpu") from None
+    return drv
+
+
+def cuda_device_count() -> int:
+    """Devices that the CUDA driver offers, 0 without a driver. Needs no PyCUDA."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if library.cuInit(0) != 0 or library.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def check_ordinal(ordinal: int) -> None:
+    """Raise DeviceError if there is no such device."""
+    count = cuda_device_count()
+    if count == 0:
+        raise DeviceError(
+            f"no CUDA device {ordinal} (no CUDA driver answers): use --device cpu, or --help to see what needs no GPU"
+        )
+    if not 0 <= ordinal < count:
+        raise DeviceError(f"no CUDA device {ordinal}: the driver has {count}, numbered from 0")
+
+
+def query_limits(drv: Any, device: Any) -> DeviceLimits:
+    """Return the limits that the driver reports."""
+    attribute = drv.device_attribute
+    asked = device.get_attribute
+    memory_clock_khz = asked(attribute.MEMORY_CLOCK_RATE) or UNKNOWN_CLOCK_KHZ
+    bus_bits = asked(attribute.GLOBAL_MEMORY_BUS_WIDTH) or UNKNOWN_BUS_BITS
+    return DeviceLimits(
+        name=in_a_line(device.name()),
+        compute_capability=tuple(device.compute_capability()),
+        warp_threads=asked(attribute.WARP_SIZE),
+        threads_per_block=asked(attribute.MAX_THREADS_PER_BLOCK),
+        threads_per_sm=asked(attribute.MAX_THREADS_PER_MULTIPROCESSOR),
+        blocks_per_sm=asked(attribute.MAX_BLOCKS_PER_MULTIPROCESSOR),
+        registers_per_block=asked(attribute.MAX_REGISTERS_PER_BLOCK),
+        registers_per_sm=asked(attribute.MAX_REGISTERS_PER_MULTIPROCESSOR),
+        smem_bytes_per_block=asked(attribute.MAX_SHARED_MEMORY_PER_BLOCK),
+        smem_bytes_per_block_optin=asked(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        smem_bytes_per_sm=asked(attribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
+        smem_bytes_reserved_per_block=asked(attribute.RESERVED_SHARED_MEMORY_PER_BLOCK),
+        sms=asked(attribute.MULTIPROCESSOR_COUNT),
+        l2_bytes=asked(attribute.L2_CACHE_SIZE),
+        sm_clock_mhz=(asked(attribute.CLOCK_RATE) or UNKNOWN_CLOCK_KHZ) / 1e3,
+        # Two transfers a clock: HBM and GDDR both report half of their data rate.
+        dram_gbytes_per_s=2 * memory_clock_khz * 1e3 * bus_bits / 8 / 1e9,
+        memory_bytes=device.total_memory(),
+    )
+
+
+def identity_of(drv: Any, device: Any, toolchain: Toolchain) -> DeviceIdentity:
+    major, minor = device.compute_capability()
+    return DeviceIdentity(
+        name=in_a_line(device.name()),
+        uuid=_uuid(device),
+        compute_capability=f"{major}.{minor}",
+        driver=driver_version(drv),
+        toolkit=toolchain.version,
+        flags=toolchain.stated_flags,
+    )
+
+
+def _uuid(device: Any) -> str:
+    """Return the UUID as nvidia-smi prints it, through the driver itself: PyCUDA has no binding for it."""
+    raw = (ctypes.c_ubyte * 16)()
+    library = ctypes.CDLL("libcuda.so.1")
+    handle = ctypes.c_int()
+    bus_id = device.pci_bus_id().encode()
+    if library.cuDeviceGetByPCIBusId(ctypes.byref(handle), bus_id) != 0:
+        return ""
+    if library.cuDeviceGetUuid_v2(raw, handle) != 0:
+        return ""
+    text = bytes(raw).hex()
+    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+class CudaDevice:
+    """One GPU, its context owned by this process."""
+
+    support_threads = SUPPORT_THREADS
+    faults_past_buffers = False
+    calls_ahead = 32
+
+    def __init__(self, ordinal: int, support_path: str) -> None:
+        self.drv = driver()
+        self._queue, self._memory = Queue(), CudaMemory(self.drv)
+        self._aside_streams: list[Any] = []
+        try:
+            device = self.drv.Device(ordinal)
+            self._context = device.retain_primary_context()
+            self._context.push()
+        except self.drv.Error as error:
+            raise DeviceError(
+                f"CUDA device {ordinal} does not open ({error}): is another process using it?"
+            ) from None
+        self.limits = query_limits(self.drv, device)
+        self._bus_id = device.pci_bus_id()
+        self._support_path = support_path
+        self._flush = Flush(self, support_path)
+        self.drv.memset_d8(self._flush.address, 0, self._flush.size_bytes)
+        self._start, self._end, self._started = self.drv.Event(), self.drv.Event(), self.drv.Event()
+        self._clock = ClockReader(self._bus_id)
+
+    def allocate(self, size_bytes: int) -> CudaBuffer:
+        return self._memory.allocate(size_bytes)
+
+    def keeping_memory(self) -> AbstractContextManager[None]:
+        return self._memory.keeping()
+
+    def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None:
+        self.drv.memcpy_htod(buffer.address, values)
+
+    def download(self, buffer: Buffer, values: npt.NDArray[Any]) -> None:
+        self.drv.memcpy_dtoh(values, buffer.address)
+
+    def load(self, path: str, kernel: str) -> CudaKernel:
+        try:
+            cubin = Path(path).read_bytes()
+        except OSError as error:
+            raise LaunchFailed(f"kernel {kernel!r} not loaded from {path}: {error.strerror}") from None
+        return CudaKernel(self.drv, self._queue, cubin, kernel)
+
+    def synchronise(self) -> None:
+        try:
+            self._started.record()
+            self._started.synchronize()
+        except self.drv.Error as error:
+            raise fault_of(error) from None
+
+    def aside(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+        while len(self._aside_streams) < ASIDE_STREAMS:  # before anything runs: the driver waits for that
+            self._aside_streams.append(self.drv.Stream(NON_BLOCKING))
+        self.synchronise()
+        return [self._started_on(stream, launch) for stream, launch in zip(cycle(self._aside_streams), launches)]
+
+    def _started_on(self, stream: Any, launch: Callable[[], None]) -> Callable[[], None]:
+        self._queue.stream = stream
+        try:
+            launch()
+        finally:
+            self._queue.stream = None
+
+        def wait() -> None:
+            try:
+                stream.synchronize()
+            except self.drv.Error as error:
+                raise fault_of(error) from None
+
+        return wait
+
+    def time_us(self, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> float:
+        """CUDA events around the launch; what runs before for the cache's state keeps the GPU busy until then.
+
+        Where the GPU was done with that before the host was with the launch, the host's time is in the sample: it is
+        taken again after more of the same.
+        """
+        flushes = 1
+        while True:
+            for _ in range(flushes):
+                self._flush.bring(cache, launch)
+            self._start.record()
+            launch()
+            try:
+                is_late = self._start.query()
+                self._end.record()
+                self._end.synchronize()
+            except self.drv.Error as error:
+                raise fault_of(error) from None
+            if not is_late or flushes >= MOST_FLUSHES:
+                return float(self._end.time_since(self._start)) * 1e3
+            flushes *= 2
+
+    def ceilings(self) -> Ceilings:
+        """Streaming read and copy of a few GB, and arithmetic in registers; medians, in this context now.
+
+        Arithmetic is that of FMAs, or of what a semiring has for them, or that of the tensor cores where these are
+        faster.
+        """
+        size = min(CEILING_STREAM_BYTES, self.limits.memory_bytes // 8) // 4096 * 4096
+        source, target = self.allocate(size), self.allocate(size)
+        self.drv.memset_d32(source.address, 0x3F9D70A4, size // 4)
+        read, copy = (self.load(self._support_path, name) for name in ("stream_read", "stream_copy"))
+        read_us = self._median_us(lambda: stream(read, source.address, size, self._flush.sink))
+        copy_us = self._median_us(lambda: stream(copy, source.address, size, target.address))
+        source.free()
+        target.free()
+        return Ceilings(
+            read_gbytes_per_s=size / read_us * 1e-3,
+            copy_gbytes_per_s=2 * size / copy_us * 1e-3,
+            gflops=gflops_by_dtype(
+                {name: self._gflops(dtype) for name, dtype in DTYPES.items() if name == dtype.rate_name},
+                {name: self._mma_gflops(name) for name in MMA_TYPES},
+            ),
+        )
+
+    def sm_clock_mhz(self) -> float | None:
+        return self._clock.mhz()
+
+    def close(self) -> None:
+        self._context.pop()
+
+    def _median_us(self, launch: Callable[[], None]) -> float:
+        launch()
+        return median_interval([self.time_us(launch) for _ in range(CEILING_SAMPLES)])[0]
+
+    def _gflops(self, dtype: Dtype) -> float:
+        kernel = self.load(self._support_path, f"rate_{dtype.name}")
+        turns, chains, threads = 4096, 8, 1024  # chains: FMA_CHAINS of the kernel
+        blocks = self.limits.sms * (self.limits.threads_per_sm // threads) * 4
+        sink = np.uint64(self._flush.sink)
+        arguments = (np.int32(turns), dtype.factor(0.999), sink)
+        us = self._median_us(lambda: kernel(arguments, blocks=blocks, threads=threads))
+        return 2 * turns * chains * threads * blocks / us * 1e-3
+
+    def _mma_gflops(self, dtype_name: str) -> float:
+        """Return the rate of the tensor cores, 0 if the device has none that the kernels use."""
+        oldest, k = MMA_TYPES[dtype_name]
+        if self.limits.compute_capability < oldest:
+            return 0.0
+        kernel = self.load(self._support_path, f"mma_rate_{dtype_name}")
+        turns, warps_per_sm = 4096, 16
+        threads, blocks = 128, self.limits.sms * warps_per_sm // 4 * 4
+        sink = np.uint64(self._flush.sink)
+        us = self._median_us(lambda: kernel((np.int32(turns), sink), blocks=blocks, threads=threads))
+        return MMA_CHAINS * 2 * 16 * 8 * k * turns * (threads // 32) * blocks / us * 1e-3

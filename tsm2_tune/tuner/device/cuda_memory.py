@@ -1,0 +1,81 @@
+"""Memory of a GPU, which may be kept for what is allocated next: the driver takes milliseconds for a large buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault
+
+MAPPED_BYTES = 2 * 2**20  # the driver's granularity: smaller buffers are no cheaper
+MOST_TIMES = 1.25  # the largest kept buffer to reuse, over the size asked for
+
+
+class CudaBuffer:
+    """Device memory."""
+
+    def __init__(self, memory: CudaMemory, allocation: Any, size_bytes: int, allocated_bytes: int) -> None:
+        self._memory, self.allocation = memory, allocation
+        self.address = int(allocation)
+        self.size_bytes, self.allocated_bytes = size_bytes, allocated_bytes
+
+    def free(self) -> None:
+        self._memory.take_back(self)
+
+
+class CudaMemory:
+    """GPU memory from the driver or, within `keeping`, from buffers that were freed before."""
+
+    def __init__(self, drv: Any) -> None:
+        self._drv = drv
+        self._is_keeping = False
+        self._kept: list[CudaBuffer] = []
+
+    def allocate(self, size_bytes: int) -> CudaBuffer:
+        """Raise MemoryError if there is not enough, also without what is kept."""
+        if not self._is_keeping:
+            return self._allocated(size_bytes, max(size_bytes, 1))
+        whole_bytes = -(-max(size_bytes, 1) // MAPPED_BYTES) * MAPPED_BYTES
+        fitting = [one for one in self._kept if whole_bytes <= one.allocated_bytes <= MOST_TIMES * whole_bytes]
+        if fitting:
+            one = min(fitting, key=lambda kept: kept.allocated_bytes)
+            self._kept.remove(one)
+            return CudaBuffer(self, one.allocation, size_bytes, one.allocated_bytes)
+        try:
+            return self._allocated(size_bytes, whole_bytes)
+        except MemoryError:
+            self._free_kept()
+            return self._allocated(size_bytes, max(size_bytes, 1))
+
+    def take_back(self, buffer: CudaBuffer) -> None:
+        """The buffer, which nobody uses any more."""
+        if self._is_keeping:
+            self._kept.append(buffer)
+        else:
+            buffer.allocation.free()
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Within it, what is freed is kept; at its end, given back. After a fault the driver takes nothing back."""
+        self._is_keeping, answers = True, True
+        try:
+            yield
+        except (KernelFault, DeviceLost):
+            answers = False
+            raise
+        finally:
+            self._is_keeping = False
+            if answers:
+                self._free_kept()
+
+    def _allocated(self, size_bytes: int, allocated_bytes: int) -> CudaBuffer:
+        try:
+            allocation = self._drv.mem_alloc(allocated_bytes)
+        except self._drv.MemoryError:
+            raise MemoryError(f"{size_bytes} bytes of device memory") from None
+        return CudaBuffer(self, allocation, size_bytes, allocated_bytes)
+
+    def _free_kept(self) -> None:
+        while self._kept:
+            self._kept.pop().allocation.free()

@@ -1,0 +1,220 @@
+"""HostDevice: the host as a Device, with the faults of a kernel caught and told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.roofline import Ceilings, gflops_by_dtype
+from tsm2_tune.generator.problem import DTYPES, Dtype
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.host.entry import IN_ORDER, EntryPoint
+from tsm2_tune.tuner.device.host.faults import Stretch
+from tsm2_tune.tuner.device.host.limits import WARP_THREADS, host_limits
+from tsm2_tune.tuner.device.host.memory import HostBuffer, as_bytes, whole_pages
+from tsm2_tune.tuner.device.host.toolchain import cpu_name
+from tsm2_tune.tuner.device.interface import Buffer, KernelFault
+from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, LoadedResources
+
+__all__ = ["HostBuffer", "HostDevice", "HostKernel", "host_identity", "host_limits"]
+
+# Read before each timed launch, to evict its operands. A last-level cache larger than this is a server's, shared
+# by more than this process; reading through it would take longer than most launches.
+MOST_FLUSH_BYTES = 64 << 20
+CEILING_BYTES = 64 << 20  # streamed to measure bandwidth
+CEILING_SAMPLES = 5
+RATE_TURNS = 256  # of 64 products in each of 256 threads: 2 ms at 5 Gflop/s
+
+
+def host_identity(toolchain: Toolchain) -> DeviceIdentity:
+    """Return the CPU with this compiler."""
+    return DeviceIdentity(
+        name=f"cpu {cpu_name()}",
+        uuid="",
+        compute_capability="",
+        driver="host",
+        toolkit=toolchain.version,
+        flags=toolchain.stated_flags,
+    )
+
+
+class HostKernel:
+    """An entry point on the device."""
+
+    def __init__(self, device: HostDevice, path: str, kernel: str) -> None:
+        self._device = device
+        self._entry = EntryPoint(path, kernel, device.limits)
+
+    def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
+        """Shared memory as asked for; a CPU has none of the rest to tell."""
+        return LoadedResources(registers=0, local_bytes=0, smem_bytes=smem_bytes, blocks_per_sm=1)
+
+    def __call__(
+        self,
+        arguments: Sequence[np.generic],
+        *,
+        blocks: int,
+        splits: int = 1,
+        threads: int,
+        smem_bytes: int = 0,
+    ) -> None:
+        """Run the kernel to its end. A fault is kept for `synchronise`; after one, kernels do not run."""
+        launch = {"blocks": blocks, "splits": splits, "threads": threads, "smem_bytes": smem_bytes}
+        self._entry.check(arguments, **launch)
+        self._device.run(self._entry, arguments, **launch)
+
+
+class HostDevice:
+    """The CPU as a device: kernels run one at a time, block after block, on the thread that starts them.
+
+    The threads of a block run in an order shuffled by `seed`, another one for each block, since a missing
+    barrier shows only where the order is not the one that happens to be right. While `time_us` measures they
+    run in ascending order, which is also the order of addresses.
+    """
+
+    support_threads = WARP_THREADS
+    faults_past_buffers = True
+    calls_ahead = 1
+
+    def __init__(self, *, support_path: str = "", seed: int = 1) -> None:
+        """`support_path` is the binary of the support kernels, which only `ceilings` needs."""
+        self.limits: DeviceLimits = host_limits()
+        self._support_path = support_path
+        self._seed = seed
+        self._buffers: list[HostBuffer] = []
+        self._fault: str | None = None
+        self._flushed: npt.NDArray[np.float32] | None = None
+
+    def allocate(self, size_bytes: int) -> HostBuffer:
+        """Return memory that ends where a page begins that faults.
+
+        Raise MemoryError if the machine has not enough.
+        """
+        self._buffers = [buffer for buffer in self._buffers if not buffer.freed]
+        used = sum(whole_pages(buffer.size_bytes) for buffer in self._buffers)
+        if used + size_bytes > self.limits.memory_bytes:
+            raise MemoryError(f"{size_bytes} bytes of memory")
+        buffer = HostBuffer(size_bytes)
+        self._buffers.append(buffer)
+        return buffer
+
+    def keeping_memory(self) -> AbstractContextManager[None]:
+        """Nothing is kept: memory of a size of its own faults at its ends."""
+        return nullcontext()
+
+    def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None:
+        """Copy the array to the buffer's start."""
+        self._view(buffer, size_bytes=values.nbytes)[:] = as_bytes(values)
+
+    def download(self, buffer: Buffer, values: npt.NDArray[Any]) -> None:
+        """Copy the buffer's first bytes into the array."""
+        self.synchronise()
+        as_bytes(values)[:] = self._view(buffer, size_bytes=values.nbytes)
+
+    def load(self, path: str, kernel: str) -> HostKernel:
+        """Return the entry point `kernel` of a shared library. Raise LaunchFailed if it is none of ours."""
+        return HostKernel(self, path, kernel)
+
+    def synchronise(self) -> None:
+        """Raise KernelFault if a kernel faulted, or wrote before the start of a buffer."""
+        if self._fault is None:
+            self._fault = self._written_before()
+        if self._fault is not None:
+            raise KernelFault(self._fault)
+
+    def aside(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+        """Run what each of the launches starts to its end."""
+        for launch in launches:
+            launch()
+        return [self.synchronise for _ in launches]
+
+    def time_us(self, launch: Callable[[], object], cache: Cache = Cache.CLEAN) -> float:
+        """Microseconds that `launch()` takes in this thread's wall-clock time, after a flush, whatever is asked for:
+        an emulated kernel's time says nothing of a GPU's L2.
+        """
+        self._flush()
+        return self._unflushed_us(launch)
+
+    def _unflushed_us(self, launch: Callable[[], object]) -> float:
+        seed, self._seed = self._seed, IN_ORDER
+        try:
+            start = time.perf_counter()
+            launch()
+            return (time.perf_counter() - start) * 1e6
+        finally:
+            self._seed = seed
+
+    def ceilings(self) -> Ceilings:
+        """Rates of one core: NumPy's sum and copy of a large array, and the support kernels of arithmetic.
+
+        The stream kernels would measure how fast threads are made, as each moves only 64 bytes.
+        """
+        source = np.ones(CEILING_BYTES // 4, np.float32)
+        target = np.zeros_like(source)
+        read_us = self._least_us(lambda: source.max())
+        copy_us = self._least_us(lambda: np.copyto(target, source))
+        return Ceilings(
+            read_gbytes_per_s=source.nbytes / read_us * 1e-3,
+            copy_gbytes_per_s=2 * source.nbytes / copy_us * 1e-3,
+            gflops=gflops_by_dtype(
+                {name: self._gflops(dtype) for name, dtype in DTYPES.items() if name == dtype.rate_name}
+            ),
+        )
+
+    def sm_clock_mhz(self) -> float | None:
+        """None: a CPU's clock while it ran is not told."""
+        return None
+
+    def close(self) -> None:
+        """Give all memory back; neither buffers nor kernels can be used after it."""
+        for buffer in self._buffers:
+            buffer.free()
+        self._buffers = []
+
+    def run(self, entry: EntryPoint, arguments: Sequence[np.generic], **launch: int) -> None:
+        """Run a launch that is checked, unless a kernel has faulted before."""
+        if self._fault is None:
+            self._fault = entry.fault(arguments, **launch, seed=self._seed, known=self._stretches)
+
+    def _stretches(self) -> list[Stretch]:
+        return [Stretch("a buffer", b.address, b.size_bytes) for b in self._buffers if not b.freed]
+
+    def _written_before(self) -> str | None:
+        for buffer in self._buffers:
+            distance = buffer.bytes_written_before()
+            if distance:
+                return f"a kernel wrote {distance} bytes before the start of a buffer of {buffer.size_bytes} bytes"
+        return None
+
+    def _flush(self) -> None:
+        if self._flushed is None:
+            self._flushed = np.ones(min(2 * self.limits.l2_bytes, MOST_FLUSH_BYTES) // 4, np.float32)
+        self._flushed.max()
+
+    def _least_us(self, launch: Callable[[], object]) -> float:
+        return min(self.time_us(launch) for _ in range(CEILING_SAMPLES))
+
+    def _gflops(self, dtype: Dtype) -> float:
+        kernel = self.load(self._support_path, f"rate_{dtype.name}")
+        sink = self.allocate(8)
+        turns, chains, threads = RATE_TURNS, 64, 256  # chains: FMA_CHAINS of the kernel
+        arguments = (np.int32(turns), dtype.factor(0.999), np.uint64(sink.address))
+        us = min(
+            self._unflushed_us(lambda: kernel(arguments, blocks=1, threads=threads)) for _ in range(CEILING_SAMPLES)
+        )
+        self.synchronise()
+        sink.free()
+        return 2 * turns * chains * threads / us * 1e-3
+
+    @staticmethod
+    def _view(buffer: Buffer, *, size_bytes: int) -> npt.NDArray[np.uint8]:
+        assert isinstance(buffer, HostBuffer)
+        if size_bytes > buffer.size_bytes:
+            raise ValueError(f"{size_bytes} bytes do not fit in a buffer of {buffer.size_bytes}")
+        return buffer.view(size_bytes=size_bytes)

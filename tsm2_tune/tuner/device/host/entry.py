@@ -1,0 +1,99 @@
+"""An entry point of a shared library made from `host_text`, and one launch of it: the launch's fault is its own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.tuner.device.host.faults import STACKS, Entry, Launch, Stretch, fault_message
+from tsm2_tune.tuner.device.host.memory import PAGE_BYTES, Stacks
+from tsm2_tune.tuner.device.interface import LaunchFailed
+
+MOST_BLOCKS, MOST_SPLITS = 2**31 - 1, 2**16 - 1  # of a grid in x and in y, as on a GPU
+IN_ORDER = 0  # the seed with which the threads of a block run in ascending order
+
+# Signal handlers, stacks and the order of threads are one a process.
+_launching = threading.Lock()
+
+
+def _unlock_in_child() -> None:
+    global _launching  # the thread that may have held it is not in the child
+    _launching = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
+
+
+@cache
+def _stacks() -> Stacks:
+    """Return the stacks of all launches; never freed, since any thread may be about to use them.
+
+    `_launching` is held.
+    """
+    return Stacks(STACKS)
+
+
+class EntryPoint:
+    """A kernel that any thread may run: launches follow one another, and none leaves anything to the next."""
+
+    def __init__(self, path: str, kernel: str, limits: DeviceLimits) -> None:
+        """Raise LaunchFailed if the library is none of ours."""
+        self._name = kernel
+        try:
+            self._library = ctypes.CDLL(path)
+            self._entry = Entry.in_dll(self._library, f"tsm2_host_kernel_{kernel}")
+        except (OSError, ValueError) as error:
+            raise LaunchFailed(f"kernel {kernel!r} not loaded from {path}: {error}") from error
+        self._bounds = (
+            ("blocks", 1, MOST_BLOCKS),
+            ("splits", 1, MOST_SPLITS),
+            ("threads", 1, min(limits.threads_per_block, self._entry.most_threads)),
+            ("smem_bytes", 0, limits.smem_bytes_per_block_optin),
+        )
+
+    def check(self, arguments: Sequence[np.generic], **launch: int) -> None:
+        """Raise LaunchFailed if the kernel cannot be started so."""
+        for name, least, most in self._bounds:
+            if not least <= launch[name] <= most:
+                raise LaunchFailed(f"kernel {self._name!r}: {name} = {launch[name]} is outside {least} ... {most}")
+        # A launch reads as many bytes as a parameter has, whatever it is given: so their sizes must agree.
+        expected = self._entry.parameter_bytes[: self._entry.parameters]
+        given = [argument.nbytes for argument in arguments]
+        if given != expected:
+            raise LaunchFailed(f"kernel {self._name!r}: its parameters have {expected} bytes, not {given}")
+
+    def fault(
+        self,
+        arguments: Sequence[np.generic],
+        *,
+        blocks: int,
+        splits: int,
+        threads: int,
+        smem_bytes: int,
+        seed: int = IN_ORDER,
+        known: Callable[[], Sequence[Stretch]] = tuple,
+    ) -> str | None:
+        """Run the checked launch to its end: how it faulted, told by the known memory; None if it did not."""
+        cells = [np.array(argument) for argument in arguments]  # each has an address
+        pointers = (ctypes.c_void_p * max(len(cells), 1))(*(cell.ctypes.data for cell in cells))
+        with _launching:
+            stacks = _stacks()
+            launch = Launch(
+                arguments=ctypes.cast(pointers, ctypes.c_void_p),
+                blocks=blocks,
+                splits=splits,
+                threads=threads,
+                smem_bytes=smem_bytes,
+                seed=seed % 2**32,
+                stacks=stacks.address,
+                stack_bytes=stacks.stack_bytes,
+                stack_guard_bytes=PAGE_BYTES,
+            )
+            self._entry.run(ctypes.byref(launch))
+        return fault_message(launch, known()) if launch.fault.kind else None

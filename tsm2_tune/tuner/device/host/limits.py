@@ -1,0 +1,77 @@
+"""The host's DeviceLimits: what the machine says, and a GPU's numbers where a CPU has none."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.tuner.device.host.toolchain import cpu_name
+
+WARP_THREADS = 32
+UNKNOWN_CACHE_BYTES = 32 << 20
+UNKNOWN_MEMORY_BYTES = 1 << 30
+UNIT_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def host_limits() -> DeviceLimits:
+    """Return the limits for the host. Those of a block and of a multiprocessor are the H200's.
+
+    A CPU has no registers to share out and no multiprocessors, but with a GPU's limits the rules drop the same
+    configurations here as there, so that what the host tries is what a GPU would. The clock and the bandwidth are
+    round numbers for the performance model; nothing measured is compared with them.
+    """
+    return DeviceLimits(
+        name=f"cpu {cpu_name()}",
+        compute_capability=(0, 0),
+        warp_threads=WARP_THREADS,
+        threads_per_block=1024,
+        threads_per_sm=2048,
+        blocks_per_sm=32,
+        registers_per_block=65536,
+        registers_per_sm=65536,
+        smem_bytes_per_block=48 << 10,
+        smem_bytes_per_block_optin=227 << 10,
+        smem_bytes_per_sm=228 << 10,
+        smem_bytes_reserved_per_block=1 << 10,
+        sms=usable_cores(),
+        l2_bytes=last_level_cache_bytes(),
+        sm_clock_mhz=2000.0,
+        dram_gbytes_per_s=20.0,
+        memory_bytes=memory_bytes(),
+    )
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def last_level_cache_bytes() -> int:
+    """Size of the largest cache of the first core, by Linux; UNKNOWN_CACHE_BYTES elsewhere."""
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        match = re.fullmatch(r"(\d+)([KMG]?)", _text(path))
+        if match is not None:
+            sizes.append(int(match[1]) * UNIT_BYTES[match[2]])
+    return max(sizes) or UNKNOWN_CACHE_BYTES
+
+
+def memory_bytes() -> int:
+    """Physical memory, or less where the control group of the process grants less."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    version_2, version_1 = "memory.max", "memory/memory.limit_in_bytes"
+    granted = [_text(Path("/sys/fs/cgroup") / name) for name in (version_2, version_1)]
+    sizes = [physical, *(int(size) for size in granted if size.isdigit())]
+    return min((size for size in sizes if size > 0), default=UNKNOWN_MEMORY_BYTES)
+
+
+def _text(path: Path) -> str:
+    """Return the file's text; "" where it cannot be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,81 @@
+"""Run one kernel on the host, on arrays where they are."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tsm2_tune.errors import DeviceError
+from tsm2_tune.tuner.compile.compiler import compile_text
+from tsm2_tune.tuner.device.host.entry import EntryPoint
+from tsm2_tune.tuner.device.host.limits import host_limits
+from tsm2_tune.tuner.device.host.toolchain import host_toolchain
+from tsm2_tune.tuner.device.interface import KernelFault
+from tsm2_tune.tuner.results.trial import CompileFailure
+
+COMPILE_LIMIT_SECONDS = 300.0
+
+
+def run_on_host(
+    text: str,
+    kernel: str,
+    defines: tuple[str, ...],
+    arguments: Sequence[np.generic | npt.NDArray[Any]],
+    *,
+    blocks: int,
+    splits: int = 1,
+    threads: int,
+    smem_bytes: int = 0,
+) -> None:
+    """Compile the CUDA text, unless that was done before, and run its kernel to the end.
+
+    The grid has `blocks` in x and `splits` in y.
+
+    An array among the arguments is passed as its address, as is a uint64; every other argument is a NumPy scalar of
+    the parameter's type. Any thread may call it: what goes wrong in one call is raised there, and there alone. Raise
+    DeviceError if the text does not compile, LaunchFailed where the arguments or the launch do not fit the kernel,
+    KernelFault where it faults; ToolMissing without a compiler.
+    """
+    values = [np.uint64(a.ctypes.data) if isinstance(a, np.ndarray) else a for a in arguments]
+    entry = _entry_point(text, kernel, defines)
+    entry.check(values, blocks=blocks, splits=splits, threads=threads, smem_bytes=smem_bytes)
+    fault = entry.fault(values, blocks=blocks, splits=splits, threads=threads, smem_bytes=smem_bytes)
+    if fault is not None:
+        raise KernelFault(fault)
+
+
+_entry_points: dict[tuple[str, str, tuple[str, ...]], EntryPoint] = {}  # by text, kernel and definitions
+_compiling = threading.Lock()
+
+
+def _unlock_in_child() -> None:
+    global _compiling  # the thread that may have held it is not in the child
+    _compiling = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
+
+
+def _entry_point(text: str, kernel: str, defines: tuple[str, ...]) -> EntryPoint:
+    """Return the loaded kernel. What is loaded does not wait for what is being compiled."""
+    key = (text, kernel, defines)
+    if key not in _entry_points:
+        with _compiling:
+            if key not in _entry_points:  # else another thread compiled it meanwhile
+                _entry_points[key] = _compiled(text, kernel, defines)
+    return _entry_points[key]
+
+
+def _compiled(text: str, kernel: str, defines: tuple[str, ...]) -> EntryPoint:
+    toolchain = host_toolchain()
+    binary = compile_text(
+        text, kernel=kernel, defines=defines, toolchain=toolchain, limit_seconds=COMPILE_LIMIT_SECONDS
+    )
+    if isinstance(binary, CompileFailure):
+        raise DeviceError(f"kernel {kernel!r} does not compile with {toolchain.version}: {binary.detail}")
+    return EntryPoint(binary.path, kernel, host_limits())

@@ -1,0 +1,252 @@
+"""The system's C++ compiler as a toolchain for CUDA text."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shlex
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.tuner.compile.compiler import ANSWER_SECONDS, Toolchain, answer, script_digest
+from tsm2_tune.tuner.compile.environment import OF_LINKERS, OF_TEXTS, Variables, deciding, program_path
+from tsm2_tune.tuner.compile.machine_code import machine_code_digest
+from tsm2_tune.tuner.compile.shared_objects import shared_object
+from tsm2_tune.tuner.device.host import text
+from tsm2_tune.tuner.device.host.text import host_text
+from tsm2_tune.tuner.results.trial import in_a_line
+
+HEADERS = Path(__file__).with_name("include")
+COMPILERS = ("c++", "g++", "clang++")
+
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=fast",  # fused multiply-adds, as nvcc makes them
+    "-fno-math-errno",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",  # two variants in one process must not share a symbol
+    "-Wno-unknown-pragmas",
+)
+FLAGS_WHERE_TAKEN = (
+    ("-march=native",),
+    ("-fno-gnu-unique",),  # g++ only: unique symbols would be shared in spite of hidden visibility
+    # An index past the end of an array that a thread has in registers, or a block in shared memory, is a fault.
+    ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"),
+)
+
+_TEMPORARY = re.compile(r"[^\s\"]*/(?:cc|null-)\w+\.\w+")  # files of GCC and Clang whose names are random
+
+# Its machine code depends on the compiler and its flags, whatever a wrapper says. It needs C++'s library.
+SAMPLE = """
+#include <cmath>
+#include <stdexcept>
+extern "C" __attribute__((visibility("default"))) double sample(const double *a, const float *b, int n)
+{
+    if (n < 0) throw std::invalid_argument("n");
+    double sum = 0.0;
+    float scaled[8] = {};
+    for (int i = 0; i < n; ++i) {
+        sum += a[i] * b[i] / std::sqrt(a[i]);
+        scaled[i % 8] += b[i] * b[i] + 1.0f / b[i];
+    }
+    for (float one : scaled) sum += one;
+    return sum;
+}
+"""
+
+# Of a text that is watched for races (races.h): a call before each access, of functions that are in the text. The
+# compiler's own library for races is not linked, so what is linked otherwise has to be named.
+WATCHED = (
+    "-O1",
+    "-fsanitize=thread",
+    "-DTSM2_HOST_RACES",
+    "-fno-threadsafe-statics",
+    "-nodefaultlibs",
+    "-Wl,-z,defs",
+)
+WATCHED_LIBRARIES = ("-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
+# A compiler that does not make this one lacks something of these.
+WATCHED_SAMPLE = """
+struct block { double of[32]; };
+struct __attribute__((packed)) unaligned { char first; int second; double third; };
+extern "C" __global__ void sample(block *blocks, unaligned *others, short *shorts)
+{
+    extern __shared__ __align__(16) unsigned char shared_bytes[];
+    double *staged = reinterpret_cast<double *>(shared_bytes);
+    staged[threadIdx.x] = blocks[0].of[threadIdx.x] + others[0].second * others[0].third;
+    __syncthreads();
+    blocks[1] = blocks[0];
+    blocks[2] = block();
+    shorts[threadIdx.x] = short(staged[0]);
+}
+"""
+
+
+def compilable(cuda_text: str) -> str:
+    """`host_text` behind our header: where that lies is so no part of the flags that results are stored with."""
+    return f'#include "{HEADERS}/cuda_on_host.h"\n#line 1\n{host_text(cuda_text)}'
+
+
+def host_toolchain() -> Toolchain:
+    """Return the command named by $CXX, or else the first of c++, g++ and clang++ on PATH.
+
+    Raise ToolMissing if there is none, or where it does not build a C++ library.
+    """
+    compiler, *own_words = compiler_command()
+    variables = deciding((*OF_TEXTS, *OF_LINKERS))
+    version, taken, made, differs = _answers((compiler, *own_words), variables, _files((compiler, *own_words)))
+    return Toolchain(
+        compiler=compiler,
+        version=version,
+        flags=(*own_words, *FLAGS, *taken),
+        source_suffix=".cpp",
+        suffix=".so",
+        extra_digest=hashlib.sha256(f"{_extra_digest()} {made}".encode()).hexdigest(),
+        wrap=compilable,
+        variables=variables,
+        differs=differs,
+    )
+
+
+def watching(toolchain: Toolchain) -> Toolchain:
+    """The host's compiler for a text in which races are to be told. It may lack that: see WATCHED_SAMPLE."""
+    plain = (flag for flag in toolchain.flags if flag not in ("-O1", "-O2", "-O3"))
+    return replace(toolchain, flags=(*plain, *WATCHED), libraries=WATCHED_LIBRARIES)
+
+
+def compiler_command() -> list[str]:
+    """Return the compiler's path, then what $CXX says besides; ToolMissing without one."""
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise ToolMissing(f"C++ compiler {os.environ['CXX']!r} is no command ({error}): mend or unset CXX") from None
+    for name in named[:1] or COMPILERS:
+        path = program_path(name)
+        if path is not None:
+            return [os.path.abspath(path), *named[1:]]
+    if named and os.path.exists(named[0]):
+        raise ToolMissing(f"C++ compiler {named[0]!r} may not be run: $CXX names it; make it executable or unset CXX")
+    if named:
+        raise ToolMissing(f"C++ compiler {named[0]!r} not found: $CXX names it; install it or unset CXX")
+    raise ToolMissing(
+        f"no C++ compiler found: looked for $CXX and for {', '.join(COMPILERS)} in PATH; install g++ or clang++"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that a compiler's command names: where it really is, and what changes when it is edited."""
+
+    path: str
+    size_bytes: int
+    modified_ns: int
+    inode: int
+
+
+def _files(command: tuple[str, ...]) -> tuple[_File, ...]:
+    """Return the programs that the command names: a wrapper such as ccache, and what it wraps."""
+    found = []
+    for path in filter(None, map(program_path, takewhile(lambda word: not word.startswith("-"), command))):
+        facts = os.stat(path)
+        found.append(_File(os.path.realpath(path), facts.st_size, facts.st_mtime_ns, facts.st_ino))
+    return tuple(found)
+
+
+@cache
+def _answers(
+    command: tuple[str, ...], variables: Variables, files: tuple[_File, ...]
+) -> tuple[str, tuple[str, ...], str, str]:
+    """Return the version of the compiler, which of FLAGS_WHERE_TAKEN it takes, digests of what decides its machine
+    code, and which scripts it is. It is asked again when one of the files or variables changes.
+    """
+    version = in_a_line(answer(*command, "--version").messages.partition("\n")[0].strip())
+    taken = tuple(flag for flags in FLAGS_WHERE_TAKEN if _takes(command, flags) for flag in flags)
+
+    def build(folder: Path, output: Path) -> list[str]:
+        return [*command, *FLAGS, *taken, "-Wl,-z,defs", "-o", str(output), str(folder / "sample.cpp")]
+
+    try:
+        sample = machine_code_digest(
+            shared_object({"sample.cpp": SAMPLE.encode()}, build, "sample", limit_seconds=ANSWER_SECONDS)
+        )
+    except (ToolMissing, ValueError) as error:
+        lines = str(error).splitlines()
+        why = next((line for line in lines if re.search(r"\berror|undefined reference", line)), lines[0]).rpartition(
+            " sample: "
+        )[2]
+        raise ToolMissing(
+            f"C++ compiler {' '.join(command)} does not build a C++ library ({in_a_line(why)}): name another, such as"
+            " g++, in CXX"
+        ) from None
+    made = f"{sample} {_commands_digest(command, taken)} {_headers_digest(command, taken)}"
+    return version, taken, made, " ".join(map(script_digest, (file.path for file in files))).strip()
+
+
+def _commands_digest(command: tuple[str, ...], taken: tuple[str, ...]) -> str:
+    """Return the SHA-256 of the commands that the compiler would run (-###), and of the programs in these.
+
+    The commands have all options, also those that a wrapper adds or a response file holds.
+    """
+    asked = (*FLAGS, *taken, "-###", "-x", "c++", "-c", "-o", os.devnull, os.devnull)
+    lines = _TEMPORARY.sub("", answer(*command, *asked, errors=True).messages).splitlines()
+    digest = hashlib.sha256()
+    for line in lines:
+        words = _words(line) if line.startswith(" ") else []
+        program = program_path(words[0]) if words else None
+        if program is not None:
+            with open(program, "rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(line.encode())
+    with open(command[0], "rb") as file:
+        digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return []
+
+
+def _headers_digest(command: tuple[str, ...], taken: tuple[str, ...]) -> str:
+    """Return the SHA-256 of the headers of a kernel's text as the compiler finds them, without their places."""
+    asked = (*FLAGS, *taken, "-E", "-P", "-x", "c++", str(HEADERS / "cuda_on_host.h"))
+    return hashlib.sha256(answer(*command, *asked).messages.encode()).hexdigest()
+
+
+def _takes(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
+    return answer(*command, "-Werror", *flags, "-x", "c++", "-fsyntax-only", os.devnull, errors=True).is_well
+
+
+def cpu_facts() -> dict[str, str]:
+    """Return Linux's facts of the first CPU by name, such as "model name" and "flags". Empty elsewhere."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        return {}
+    lines = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
+def cpu_name() -> str:
+    """Return the CPU's model, such as "Intel(R) Xeon(R) Processor"."""
+    return in_a_line(cpu_facts().get("model name") or platform.processor() or platform.machine())
+
+
+@cache
+def _extra_digest() -> str:
+    """SHA-256 of the headers, of `host_text`, and of the CPU's features, which -march=native compiles for."""
+    facts = cpu_facts()
+    features = facts.get("flags") or facts.get("Features") or platform.processor()
+    digest = hashlib.sha256(f"{platform.machine()} {cpu_name()} {features}".encode())
+    for file in (*sorted(HEADERS.glob("*.h")), Path(text.__file__)):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,97 @@
+"""One run at a time on a device: two would disturb each other's times, and take each other's memory.
+
+The lock is a listening Unix socket with an abstract name. It has no file and no owner, so all users, environments and
+folders of a machine share it, and the kernel removes it when its process ends. A run that finds it taken asks the
+kernel whose it is. Containers share it where they share the host's network.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from tsm2_tune.errors import DeviceError
+from tsm2_tune.tuner.device.target import Target
+
+MACHINE_VARIABLE = "TSM2_TUNE_MACHINE"
+PAUSE_SECONDS = 0.05  # before a name is tried again
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+_threads: dict[str, int] = {}  # of this process, that have a lock, by its name
+
+
+@contextmanager
+def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> Iterator[None]:
+    """Keep the device for this run alone, of all runs on this machine, while this is open and the process lives.
+
+    If another run has it: DeviceError, or with `wait`, which is told so once, not before that one has ended.
+    Nobody waits for the run which called this one.
+    """
+    name = _name(target)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lock:
+        try:
+            _bind(lock, name, target, None if _threads.get(name) == threading.get_ident() else wait)
+        except OSError as error:
+            raise DeviceError(
+                f"the lock of device {target.identity.name} cannot be made ({error.strerror}):"
+                " allow this process to bind Unix sockets"
+            ) from None
+        lock.listen()
+        _threads[name] = threading.get_ident()
+        try:
+            yield
+        finally:
+            del _threads[name]
+
+
+def _name(target: Target) -> str:
+    """Return the socket's name: of the device, and of the machine where the environment names one."""
+    of = f"{os.environ.get(MACHINE_VARIABLE, '')}\n{target.identity.uuid or target.spec}"
+    return f"\0tsm2-tune-{hashlib.sha256(os.fsencode(of)).hexdigest()}"
+
+
+def _bind(lock: socket.socket, name: str, target: Target, wait: Callable[[str], object] | None) -> None:
+    """Bind the lock once no other run has it. DeviceError, which names that run's process, without `wait`."""
+    is_told = False
+    while not _is_bound(lock, name):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder:
+            sentence = f"device {target.identity.name} is in use by a run of {_process(holder, name)}"
+            if wait is None:
+                raise DeviceError(f"{sentence}: wait for its end with --wait, or choose another device")
+            if not is_told:
+                wait(f"{sentence}: waiting for its end")
+                is_told = True
+            with suppress(OSError):
+                holder.recv(1)  # nothing comes: the connection ends when the holder does
+        time.sleep(PAUSE_SECONDS)
+
+
+def _is_bound(lock: socket.socket, name: str) -> bool:
+    """Bind the lock, and return whether that was done: no other socket may have the name."""
+    try:
+        lock.bind(name)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
+
+
+def _process(holder: socket.socket, name: str) -> str:
+    """Connect to the process that has the lock, and return what it is called."""
+    try:
+        holder.setblocking(False)  # where many wait, no more are taken
+        holder.connect(name)
+        holder.setblocking(True)
+        number, _, _ = _CREDENTIALS.unpack(
+            holder.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+    except OSError:  # it ended just now, or does not listen
+        number = 0
+    return f"process {number}" if number else "another process"  # 0 in another container

@@ -1,0 +1,234 @@
+"""The tuner's own kernels on a device: they fill operands, compute the reference, and compare C with it.
+
+What they find of a call, they leave on the device in a place of their own, until somebody reads it: so that calls can
+be started one after another, and a GPU is waited for once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isqrt
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tsm2_tune.generator.problem import dtype_named
+from tsm2_tune.generator.source import MOST_PLACED, REFERENCE_BLOCKS_PER_SM, SUPPORT_THREADS
+from tsm2_tune.tuner.device.interface import Buffer, Device, Kernel
+
+SUPPORT_BLOCKS_PER_SM = 8
+REFERENCE_ROUNDS = 4  # most tiles or chunks of tiles of C that such a thread takes, where it need not take more
+LEAST_CHUNK = 64  # products of an inner product that are worth a thread of their own
+FEW_CHUNKS = 64  # chunks that one thread adds up
+REFERENCE_BYTES = 3 * 8  # of a part of a real inner product, as the support kernels keep it
+WORST_NUMBERS = 5  # numbers that `compare` reports for each thread
+WORST_RECORDS = SUPPORT_THREADS  # of a call that are kept
+FEW_RECORDS = 16 * WORST_RECORDS  # records that one block reduces
+
+Factor = tuple[np.uint64, np.int64, np.int64, np.int32]
+_PLACED = np.dtype(  # the support kernels' struct
+    [
+        ("buffer", np.uint64),
+        *((name, np.int64) for name in ("total", "front", "rows", "columns", "ld")),
+        ("seed", np.uint64),
+        *((name, np.int32) for name in ("kind", "exponent", "of_sums", "matrix_too")),
+    ]
+)
+_SEVERAL = np.dtype([("placed", _PLACED, MOST_PLACED)])
+_FIELDS = Struct("=Q5qQ4i")  # of _PLACED
+
+
+class Placed(NamedTuple):
+    """Where a matrix of real numbers lies in a buffer, and what it holds: what the support kernels take of it."""
+
+    component: str  # the real Dtype's name
+    buffer: int  # its address
+    total: int  # numbers
+    front: int
+    rows: int
+    columns: int
+    leading_dimension: int
+    seed: int
+    values: int
+    exponent: int
+
+
+Look = tuple[Placed, bool]  # a matrix around which changes are looked for, and whether in it too
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Those that a kernel leaves at 0, in a buffer."""
+
+    buffer: Buffer
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The device's report on a call."""
+
+    changes: list[list[int]]  # of each watched buffer: how many numbers changed, and which first
+    counters: int  # how many are not 0
+    first_counter: tuple[int, int]  # its number and what it is at, where one is not 0
+    worst: npt.NDArray[np.float64]  # rows of worst ratio, its place, found, expected, and how many are wrong
+
+
+class Support:
+    """The support kernels of one dtype and of its sums, loaded on a device, and the scratch memory of their reports.
+
+    They take a matrix of complex numbers as one of real numbers with twice the rows.
+    """
+
+    def __init__(self, device: Device, binary_path: str, dtype_name: str) -> None:
+        self._device = device
+        dtype = dtype_named(dtype_name)
+        self._component = dtype.component.name
+        self._fill = device.load(binary_path, f"fill_{self._component}")
+        self._find_changes = device.load(binary_path, f"find_changes_{self._component}")
+        self._find_counters = device.load(binary_path, "find_counters")
+        self._find_parts = device.load(binary_path, f"find_parts_{dtype.reference_name}")
+        self._add_parts = device.load(binary_path, f"add_parts_{dtype.reference_name}")
+        self._compare = device.load(binary_path, f"compare_{dtype.reference_name}")
+        self._keep_worst = device.load(binary_path, "keep_worst")
+        self._parts_of_element, self._warp = dtype.parts, device.limits.warp_threads
+        self._rows, self._columns = dtype.reference_tile
+        self._most_blocks = device.limits.sms * SUPPORT_BLOCKS_PER_SM
+        self._reference_blocks = device.limits.sms * REFERENCE_BLOCKS_PER_SM
+        self._threads = device.support_threads
+        self._reference_threads = self._reference_blocks * self._threads
+        elements = REFERENCE_ROUNDS * self._reference_threads * self._rows * self._columns
+        nothing = [0, np.iinfo(np.uint64).max]
+        self._nothing = np.array(device.calls_ahead * [(MOST_PLACED + 1) * [nothing]], np.uint64)
+        self._found = self._nothing.copy()
+        self._worst = np.empty((device.calls_ahead, WORST_RECORDS, WORST_NUMBERS), np.float64)
+        self._watched, self._records = device.calls_ahead * [0], device.calls_ahead * [0]
+        sizes_bytes = (
+            self._found.nbytes,
+            self._worst.nbytes,
+            self._reference_threads * WORST_NUMBERS * 8,
+            elements * REFERENCE_BYTES * dtype.parts,
+        )
+        self._buffers: list[Buffer] = []
+        try:
+            self._buffers.extend(device.allocate(size) for size in sizes_bytes)
+        except MemoryError:
+            self.free()
+            raise
+        self._changes, self._kept, self._scratch, self._parts = self._buffers
+
+    def fill(self, placed: Sequence[Placed]) -> None:
+        """Start filling the buffers of as many as the kernels take together."""
+        self._start_on(self._fill, [(one, False) for one in placed])
+
+    def begin_reports(self) -> None:
+        """Before the first of as many calls as the device starts ahead: forget what was found of others."""
+        self._device.upload(self._nothing, self._changes)
+
+    def look_for_changes(self, looks: Sequence[Look], counters: Counters | None, *, place: int) -> None:
+        """Start `find_changes`, and `find_counters`, which makes the counters 0 again."""
+        self._watched[place] = len(looks)
+        first = self._changes.address + place * self._found[0].nbytes
+        self._start_on(self._find_changes, looks, np.uint64(first))
+        if counters is not None:
+            found = np.uint64(first + MOST_PLACED * self._found[0, 0].nbytes)
+            arguments = (np.uint64(counters.buffer.address), np.int64(counters.count), found)
+            self._start(self._find_counters, counters.count, arguments)
+
+    def reports(self, places: int) -> list[Report]:
+        """Wait for the device and return the reports on the first `places` calls."""
+        self._device.synchronise()
+        self._device.download(self._changes, self._found)
+        self._device.download(self._kept, self._worst[:places])
+        return [self._report(place, found) for place, found in enumerate(self._found[:places].tolist())]
+
+    def _report(self, place: int, found: list[list[int]]) -> Report:
+        changes, (left, first) = found[: self._watched[place]], found[-1]
+        worst = self._worst[place, : self._records[place]].copy()
+        return Report(changes, left, divmod(first, 2**32), worst)
+
+    def split(self, tiles: int, k: int, *, along_k: bool) -> tuple[int, int]:
+        """Chunks in which each inner product of a C of `tiles` is computed, and how many share a stretch of k.
+
+        There are enough chunks that every thread has work. Where both factors lie along k, neighbouring threads take
+        neighbouring products if there are enough chunks for a warp.
+        """
+        chunks = max(1, min(REFERENCE_ROUNDS * self._reference_threads // tiles, k // LEAST_CHUNK))
+        lanes = self._warp if along_k and chunks >= self._warp else 1
+        return chunks // lanes * lanes, lanes
+
+    def compare(
+        self,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        alpha: complex,
+        factors: tuple[Factor, Factor],
+        result: tuple[np.generic, ...],
+        place: int,
+    ) -> None:
+        """Start the comparison of C with what it must be; the report has its rows.
+
+        `factors` are A and B with their strides and signs, `result` what the kernel `compare` takes between them and
+        the inner products, where these are computed already.
+        """
+        (a, b), extents = factors, (np.int64(m), np.int64(n), np.int64(k))
+        tiles = -(-m // self._rows) * -(-n // self._columns)
+        one = self._parts_of_element
+        chunks, lanes = self.split(tiles, k, along_k=a[2] == one and b[1] == one)
+        parts = np.uint64(self._parts.address)
+        if chunks > 1:
+            arguments: tuple[np.generic, ...] = (*extents, *a, *b, np.int64(chunks), np.int64(lanes), parts)
+            self._start(self._find_parts, tiles * chunks, arguments, most_blocks=self._reference_blocks)
+            self._add_up(m * n * one, chunks)
+        scale = (np.float64(alpha.real), np.float64(alpha.imag))
+        records = self._blocks(tiles, self._reference_blocks) * self._threads
+        kept = np.uint64(self._kept.address + place * self._worst[0].nbytes)
+        worst = kept if records <= WORST_RECORDS else np.uint64(self._scratch.address)
+        arguments = (*extents, *scale, *a, *b, *result, parts if chunks > 1 else np.uint64(0), worst)
+        self._start(self._compare, tiles, arguments, most_blocks=self._reference_blocks)
+        self._records[place] = self._put_together(records, worst, kept)
+
+    def _put_together(self, records: int, worst: np.uint64, kept: np.uint64) -> int:
+        """Leave at most WORST_RECORDS of so many records in `kept`; returns how many."""
+        while worst != kept:
+            fewer = FEW_RECORDS if records > FEW_RECORDS else WORST_RECORDS
+            to = worst if records > FEW_RECORDS else kept
+            blocks = self._start(self._keep_worst, fewer, (np.int64(records), worst, to))
+            records, worst = min(records, blocks * self._threads), to
+        return records
+
+    def _add_up(self, sums: int, chunks: int) -> None:
+        """Add the chunks of each of `sums` up: where they are many, in several rounds."""
+        while chunks > 1:
+            kept = 1 if chunks <= FEW_CHUNKS else isqrt(chunks)
+            arguments = (np.int64(sums), np.int64(chunks), np.int64(kept), np.uint64(self._parts.address))
+            self._start(self._add_parts, sums * kept, arguments)
+            chunks = kept
+
+    def free(self) -> None:
+        for buffer in self._buffers:
+            buffer.free()
+
+    def _blocks(self, elements: int, most: int) -> int:
+        """Return those that have a thread for each element, or the most."""
+        return min(most, -(-elements // SUPPORT_THREADS))
+
+    def _start_on(self, kernel: Kernel, looks: Sequence[Look], *more: np.generic) -> None:
+        """Start a kernel that takes several matrices."""
+        packed = [_FIELDS.pack(*one[1:], one.component != self._component, matrix_too) for one, matrix_too in looks]
+        several = np.frombuffer(b"".join(packed).ljust(_SEVERAL.itemsize, b"\0"), _SEVERAL)
+        blocks = self._blocks(max(one.total for one, _ in looks), self._most_blocks)
+        kernel((several[0], *more), blocks=blocks, splits=len(looks), threads=self._threads)
+
+    def _start(
+        self, kernel: Kernel, elements: int, arguments: tuple[np.generic, ...], *, most_blocks: int | None = None
+    ) -> int:
+        """Start the kernel with a thread for each element, or with most_blocks; returns its blocks."""
+        blocks = self._blocks(elements, most_blocks or self._most_blocks)
+        kernel(arguments, blocks=blocks, threads=self._threads)
+        return blocks

@@ -1,0 +1,131 @@
+"""The facts from which winners' times at other shapes are predicted.
+
+These are the measurements of their kernels, how the kernels divide their work, and the rates of their cards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tsm2_tune.generator.device.cards import DRIVER_NAMES, PROFILES
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.runtime.expecting import Division
+from tsm2_tune.runtime.work import Card
+from tsm2_tune.tuner.export.scale_launch import distance
+from tsm2_tune.tuner.results.briefs import CurrentTrial
+from tsm2_tune.tuner.results.records import TrialRecord, is_of_this_version
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Trial, TuningRun
+
+MOST_ELSEWHERE = 24  # shapes at which a kernel was measured, the nearest ones
+
+Elsewhere = tuple[tuple[int, int, int, int, int, float], ...]  # m, n, k, rows of a block, splits, microseconds
+
+
+VendorElsewhere = tuple[tuple[int, int, int, float], ...]  # m, n, k, microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """By the winners' trials, and by the device's name. None of it has what is not known."""
+
+    divisions: Mapping[int, Division] = field(default_factory=dict)
+    cards: Mapping[str, Card] = field(default_factory=dict)
+    elsewhere: Mapping[int, Elsewhere] = field(default_factory=dict)
+    vendor: Mapping[int, VendorElsewhere] = field(default_factory=dict)
+
+
+NOTHING_KNOWN = Known()
+
+
+def known_of(store: Store, winners: Mapping[int, TrialRecord], *, vendor: bool = True) -> Known:
+    """Return the measurements, divisions and cards of these winners, which are given by trial.
+
+    A card has the ceilings that the device's latest run measured. Without `vendor` the vendor's times between tuned
+    shapes are left out. A trial without a count of resident blocks has no division. A device whose number of
+    multiprocessors was not stored has no card.
+    """
+    divisions, cards, of_runs = dict[int, Division](), dict[str, Card](), dict[str, str]()
+    for trial_id, record in winners.items():
+        trial, run = record.trial, record.run
+        if trial.resources is not None and trial.resources.blocks_per_sm:
+            family = FAMILIES[trial.config.family]
+            divisions[trial_id] = family.division(trial.config, trial.problem, trial.resources.blocks_per_sm)
+        device, card = run.identity.name, _card(run)
+        if card is not None and of_runs.get(device, "") <= run.started_at:
+            cards[device], of_runs[device] = card, run.started_at
+    between = vendor_between(store, winners, of_gemm=True) if vendor else {}
+    return Known(divisions, cards, dict(_elsewhere(store, winners)), between)
+
+
+def _card(run: TuningRun) -> Card | None:
+    """Return the card of a run; None if its multiprocessors are not known."""
+    profile = next((name for name, driver_name in DRIVER_NAMES.items() if driver_name == run.identity.name), None)
+    sms = run.sms or (PROFILES[profile].sms if profile is not None else None)
+    if sms is None:
+        return None
+    return Card(sms, run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s, dict(run.ceilings.gflops))
+
+
+def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tuple[int, Elsewhere]]:
+    """Yield the measurements of each winner's kernel at other shapes, in order."""
+    for trial_id, trials in trials_elsewhere(store, winners):
+        yield trial_id, tuple(sorted(map(_point, trials)))
+
+
+def trials_elsewhere(
+    store: Store, winners: Mapping[int, TrialRecord]
+) -> Iterator[tuple[int, Sequence[CurrentTrial]]]:
+    """Yield the trials of each winner's kernel at the nearest other shapes, each with the best launch there."""
+    for (device, *_), alike in _alike(winners).items():
+        fastest = dict[tuple[str, str], dict[Problem, CurrentTrial]]()
+        for one in store.current(device, alike=next(iter(alike.values())).problem):
+            if one.median_us is not None and is_of_this_version(one.config, one.problem):
+                at = fastest.setdefault((one.source_digest, one.cache), {})
+                at[one.problem] = min(at.get(one.problem, one), one, key=_time_and_text)
+        for trial_id, trial in alike.items():
+            at = fastest.get((trial.source.digest, trial.cache), {})
+            others = [one for problem, one in at.items() if problem != trial.problem]
+            others.sort(key=lambda one, own=trial.problem: (distance(one.problem, own), one.problem))  # type: ignore[misc]
+            yield trial_id, others[:MOST_ELSEWHERE]
+
+
+def _time_and_text(trial: CurrentTrial) -> tuple[float, str]:
+    """By which one of two trials is taken: in whatever order they are stored, it is the same one."""
+    return trial.median_us or math.inf, trial.config.text
+
+
+def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str], dict[int, Trial]]:
+    """By device, element type and op the winners' trials, by their numbers."""
+    found: dict[tuple[str, str, str], dict[int, Trial]] = {}
+    for trial_id, record in winners.items():
+        kind = (record.run.identity.name, record.trial.problem.dtype_name, record.trial.problem.op)
+        found.setdefault(kind, {})[trial_id] = record.trial
+    return found
+
+
+def vendor_between(store: Store, winners: Mapping[int, TrialRecord], *, of_gemm: bool) -> dict[int, VendorElsewhere]:
+    """Return the times between tuned shapes of cuBLAS's gemm, or of the faster one of cuBLAS and cuBLASLt, if right.
+
+    Each is beside the nearest winner, by the number of its trial.
+    """
+    found: dict[int, list[tuple[int, int, int, float]]] = {}
+    for (device, *_), alike in _alike(winners).items():
+        for cache in sorted({trial.cache for trial in alike.values()}):
+            places = {trial_id: trial.problem for trial_id, trial in alike.items() if trial.cache is cache}
+            kind = next(iter(places.values()))
+            for row in store.best(device=device, cache=cache, alike=kind, between=True):
+                p = row.problem
+                us, is_right = (row.cublas_us, row.cublas_right) if of_gemm else (row.vendor_us, row.vendor_right)
+                if us is not None and is_right:
+                    nearest = min(places, key=lambda one, p=p, at=places: (distance(p, at[one]), one))  # type: ignore[misc]
+                    found.setdefault(nearest, []).append((p.m, p.n, p.k, us))
+    return {trial_id: tuple(sorted(times)) for trial_id, times in found.items()}
+
+
+def _point(trial: CurrentTrial) -> tuple[int, int, int, int, int, float]:
+    p, launch = trial.problem, FAMILIES[trial.config.family].launch(trial.config, trial.problem)
+    return p.m, p.n, p.k, launch.rows_per_block, launch.splits, trial.median_us or 0.0

@@ -1,0 +1,82 @@
+"""How a kernel is started for a shape that it was not tried at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.split_k import ROW_TILES, SPLITS, WIDE_SPLITS
+
+OPTIONS: Mapping[str, tuple[int, ...]] = {  # of tunables of a launch that several families have
+    "splits": tuple(sorted({*SPLITS, *WIDE_SPLITS})),
+    "row_tiles": (1, *ROW_TILES),
+}
+
+
+def configuration_for(
+    known: Mapping[Problem, KernelConfig], problem: Problem, limits: DeviceLimits, blocks: float | None = None
+) -> KernelConfig | None:
+    """Return the kernel's configuration for the problem; `known` says how it is best started for others.
+
+    Of the ways to start it that its family has, the one that breaks the fewest of the family's rules, and then has
+    nearly as many blocks as are given, or else as at the nearest shape of those. None if it cannot compute the
+    problem.
+    """
+    nearest = min(known, key=lambda one: (distance(one, problem), one))
+    config = known[nearest]
+    family = family_named(config.family)
+    if not family.supports(problem):
+        return None
+    wanted = blocks or family.launch(config, nearest).blocks(nearest.m, nearest.n)
+    limit_rules = [rule for rule in family.rules if rule.kind == "limit"]  # the device's it has met elsewhere
+    shape_rules = [rule for rule in family.rules if rule.kind == "shape"]
+
+    def rank(candidate: Candidate) -> tuple[int, float, str]:
+        own = candidate.launch.blocks(problem.m, problem.n)
+        broken = sum(not rule.keeps(candidate) for rule in shape_rules)
+        return broken, abs(math.log(own / wanted)), candidate.config.text
+
+    able = (
+        Candidate(family, launch, problem, limits, Guidelines())
+        for launch in launches(config)
+        if family.has(launch, problem)
+    )
+    fits = [candidate for candidate in able if all(rule.keeps(candidate) for rule in limit_rules)]
+    return min(fits, key=rank).config if fits else None
+
+
+@cache
+def launches(config: KernelConfig) -> tuple[KernelConfig, ...]:
+    """Return the configurations that start the same kernel."""
+    return tuple(_launches(config))
+
+
+def _launches(config: KernelConfig) -> Iterator[KernelConfig]:
+    own = config.tunables
+    options = ({int(own[name]), *_options(config.family, name)} for name in config.launch_tunables())
+    for values in product(*map(sorted, options)):
+        launch = replace(config, **dict(zip(config.launch_tunables(), values, strict=True)))
+        if launch.kernel_text == config.kernel_text:
+            yield launch
+
+
+@cache
+def _options(family: str, name: str) -> tuple[int, ...]:
+    """Return the values of a tunable of a launch: of one that only this family has, those in its space."""
+    if name in OPTIONS:
+        return OPTIONS[name]
+    return tuple(sorted({int(config.tunables[name]) for config in family_named(family).configurations()}))
+
+
+def distance(one: Problem, other: Problem) -> float:
+    """Return the distance of two shapes: the norm of the logarithms of the ratios of m, n and k."""
+    return math.hypot(*(math.log(a / b) for a, b in ((one.m, other.m), (one.n, other.n), (one.k, other.k))))

@@ -1,0 +1,1 @@
+"""Times of kernels: of one kernel, of several in turns, and of the vendor's libraries."""

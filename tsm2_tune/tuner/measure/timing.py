@@ -1,0 +1,184 @@
+"""How long a launch takes: warm-up, a stated cache, enough samples for a stated spread, the median."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tsm2_tune.tuner.device.interface import Device
+from tsm2_tune.tuner.results.trial import Cache, Measurement
+
+CONFIDENCE = 0.95  # of the interval of the median
+# Of a first look, which tells whether a kernel can win: the least and the most samples, and seconds between. On an
+# H100 the fastest of so many was at most 1.007 times the median of many, of 359 kernels that take 5 to 200 us.
+FIRST_SAMPLES, MOST_FIRST_SAMPLES, FIRST_SECONDS = 3, 10, 0.002
+# Of a final. A sample is slowed where the clock after it is this much below the median of its kernel's clocks: a step
+# of an H100's clock is 15 of 1,980 MHz. Replacing takes at most this share of the effort's turns, and of its seconds.
+CLOCK_MARGIN = 0.03
+REPLACING = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure: until the median is known to within `spread`, or a bound is met."""
+
+    spread: float = 0.005  # half-width of the median's confidence interval, relative to the median
+    min_samples: int = 9
+    max_samples: int = 100
+    limit_seconds: float = 1.0
+    warm_up_seconds: float = 0.02  # at least one launch, and this long: clocks and instruction caches settle
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
+    """(median, low, high): the median and its 95 % confidence interval by order statistics.
+
+    The number of samples below the true median is binomial(count, 1/2), whatever the distribution, so the
+    interval between the j-th smallest and the j-th largest sample holds it with probability
+    1 - 2 P(X < j). With fewer than six samples no pair reaches 95 % and the interval is the whole range.
+    Source: David and Nagaraja, "Order Statistics", section 7.1.
+    """
+    ordered = sorted(samples)
+    count = len(ordered)
+    outside, j = 0.0, 0  # P(X < j) for the largest j that still leaves 95 % inside
+    while True:
+        term = math.comb(count, j) / 2**count
+        if 2 * (outside + term) > 1 - CONFIDENCE:
+            break
+        outside, j = outside + term, j + 1
+    rank = max(j, 1)
+    return statistics.median(ordered), ordered[rank - 1], ordered[count - rank]
+
+
+def measurement(samples: Sequence[float], sm_clock_mhz: float | None, cache: Cache = Cache.CLEAN) -> Measurement:
+    """Return the record of these samples, in microseconds."""
+    median, low, high = median_interval(samples)
+    return Measurement(tuple(samples), median, low, high, sm_clock_mhz, cache)
+
+
+def precise_enough(samples: Sequence[float], spread: float) -> bool:
+    """Return whether the median's confidence interval lies within `spread` of the median."""
+    median, low, high = median_interval(samples)
+    return max(high - median, median - low) <= spread * median
+
+
+def warm_up(device: Device, launch: Callable[[], None], seconds: float) -> None:
+    """Launch at least once, and until `seconds` have passed."""
+    end = time.perf_counter() + seconds
+    while True:
+        launch()
+        device.synchronise()
+        if time.perf_counter() >= end:
+            return
+
+
+def measure(device: Device, launch: Callable[[], None], effort: Effort, cache: Cache = Cache.CLEAN) -> Measurement:
+    """Time `launch`, the cache in this state, until the effort says enough."""
+    warm_up(device, launch, effort.warm_up_seconds)
+    samples: list[float] = []
+    end = time.perf_counter() + effort.limit_seconds
+    clock = None
+    while len(samples) < effort.max_samples:
+        samples.append(device.time_us(launch, cache))
+        if len(samples) == effort.min_samples:
+            clock = device.sm_clock_mhz()
+        if len(samples) < min(3, effort.min_samples):
+            continue
+        if time.perf_counter() >= end:
+            break
+        if len(samples) >= effort.min_samples and precise_enough(samples, effort.spread):
+            break
+    return measurement(samples, clock if clock is not None else device.sm_clock_mhz(), cache)
+
+
+def first_look(device: Device, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> Measurement:
+    """A few samples after one launch: enough to tell a kernel that is far behind from one that may win."""
+    warm_up(device, launch, 0.0)
+    samples: list[float] = []
+    end = time.perf_counter() + FIRST_SECONDS
+    while len(samples) < FIRST_SAMPLES or (len(samples) < MOST_FIRST_SAMPLES and time.perf_counter() < end):
+        samples.append(device.time_us(launch, cache))
+    return measurement(samples, None, cache)
+
+
+def measure_interleaved(
+    device: Device,
+    launches: Sequence[Callable[[], None]],
+    effort: Effort,
+    caches: Sequence[Cache] = (Cache.CLEAN,),
+) -> dict[Cache, tuple[Measurement, ...]]:
+    """Time several launches in turns, each in every one of the states, so that drift meets all alike.
+
+    Each round starts one further on. A launch that takes longer than the effort's limit is timed once a state.
+    Samples that were taken while the clock had dropped are replaced within limits; a measurement counts those that
+    stay. Returns what each launch takes, in their order, by state.
+    """
+    for launch in launches:
+        warm_up(device, launch, effort.warm_up_seconds)
+    timed = [_Timed(launch, cache) for cache in caches for launch in launches]
+    start = time.perf_counter()
+    end = start + effort.limit_seconds * len(timed)
+    for turn in range(effort.max_samples):
+        for step in range(len(timed)):
+            which = timed[(turn + step) % len(timed)]
+            if turn > 0 and which.samples[0] > effort.limit_seconds * 1e6:
+                continue
+            which.take(device)
+        if turn + 1 < min(3, effort.min_samples):
+            continue
+        if time.perf_counter() >= end:
+            break
+        if turn + 1 >= effort.min_samples and all(precise_enough(one.samples, effort.spread) for one in timed):
+            break
+    _replace_slowed(device, timed, effort, end + REPLACING * (end - start))
+    found = [one.measurement for one in timed]
+    return {cache: tuple(found[at * len(launches) :][: len(launches)]) for at, cache in enumerate(caches)}
+
+
+class _Timed:
+    """A launch in a state, with its samples and the clock after each."""
+
+    def __init__(self, launch: Callable[[], None], cache: Cache) -> None:
+        self._launch, self._cache = launch, cache
+        self.samples: list[float] = []
+        self._clocks: list[float | None] = []
+
+    def take(self, device: Device) -> None:
+        """Take one more sample."""
+        self.samples.append(device.time_us(self._launch, self._cache))
+        self._clocks.append(device.sm_clock_mhz())
+
+    def replace(self, device: Device) -> None:
+        """Take a sample in the place of the first slowed one, if it is none itself."""
+        at, usual = self.slowed[0], self._usual_mhz or 0.0
+        us, mhz = device.time_us(self._launch, self._cache), device.sm_clock_mhz()
+        if mhz is not None and mhz >= (1 - CLOCK_MARGIN) * usual:
+            self.samples[at], self._clocks[at] = us, mhz
+
+    @property
+    def _usual_mhz(self) -> float | None:
+        known = [mhz for mhz in self._clocks if mhz is not None]
+        return statistics.median(known) if known else None
+
+    @property
+    def slowed(self) -> list[int]:
+        """The samples that were taken while the clock had dropped."""
+        usual = self._usual_mhz or 0.0
+        return [at for at, mhz in enumerate(self._clocks) if mhz is not None and mhz < (1 - CLOCK_MARGIN) * usual]
+
+    @property
+    def measurement(self) -> Measurement:
+        slowed = None if self._usual_mhz is None else len(self.slowed)
+        return replace(measurement(self.samples, self._usual_mhz, self._cache), slowed=slowed)
+
+
+def _replace_slowed(device: Device, timed: Sequence[_Timed], effort: Effort, end: float) -> None:
+    """Replace slowed samples in turns."""
+    for _ in range(int(REPLACING * effort.max_samples)):
+        left = [one for one in timed if one.slowed]
+        if not left or time.perf_counter() >= end:
+            return
+        for one in left:
+            one.replace(device)

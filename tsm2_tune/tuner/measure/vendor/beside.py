@@ -1,0 +1,146 @@
+"""The vendor in a final: of each library the routine that is measured in turns with our finalists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.tuner.device.interface import Device
+from tsm2_tune.tuner.measure.vendor.cublas import Cublas
+from tsm2_tune.tuner.measure.vendor.cublaslt import CublasLt
+from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS, CUBLASLT, CublasError
+from tsm2_tune.tuner.measure.vendor.routines import (
+    Routine,
+    fastest_first,
+    right_first,
+    routines_of_cublas,
+    routines_of_cublaslt,
+)
+from tsm2_tune.tuner.results.trial import Cache, Measurement, VendorMeasurement, Verdict
+from tsm2_tune.tuner.verify.checks import checks_of
+from tsm2_tune.tuner.verify.operands import Operands
+from tsm2_tune.tuner.verify.verification import prepare
+
+WORKSPACE_BYTES = 32 * 2**20  # of each library: what cuBLAS takes by itself on Hopper
+UNUSABLE = (ToolMissing, CublasError, MemoryError, AttributeError)  # the last of a library that lacks a call
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """Whether the vendor can be measured on this device."""
+
+    versions: tuple[tuple[str, int], ...]  # of each library, as it tells it; none where they cannot be used
+    trouble: str = ""  # why not
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A vendor routine that takes part in a final, for one of the libraries."""
+
+    library: str
+    version: int
+    routine: Routine
+    verdict: Verdict
+
+    def measured(self, measurement: Measurement) -> VendorMeasurement:
+        return VendorMeasurement(self.library, self.version, self.routine.name, self.verdict, measurement)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The vendor's routines in a final, or why there are none."""
+
+    entrants: tuple[Entrant, ...]
+    trouble: str = ""
+
+
+class Vendor:
+    """Both libraries, open on a device, each with a workspace, until `close`.
+
+    Raise ToolMissing if one is missing, CublasError if one does not serve this device, MemoryError without room.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._stack = device, ExitStack()
+        stream = getattr(device, "stream", None)  # PyCUDA's; None is the default one
+        handle = 0 if stream is None else int(stream.handle)
+        try:
+            self.cublas = Cublas()
+            self._stack.callback(self.cublas.close)
+            workspace = device.allocate(WORKSPACE_BYTES)
+            self._stack.callback(workspace.free)
+            self.cublas.use_stream(handle, workspace.address, workspace.size_bytes)
+            self.cublaslt = CublasLt(device, WORKSPACE_BYTES, handle)
+            self._stack.callback(self.cublaslt.close)
+        except UNUSABLE:
+            self.close()
+            raise
+
+    @property
+    def versions(self) -> tuple[tuple[str, int], ...]:
+        return ((CUBLAS, self.cublas.version), (CUBLASLT, self.cublaslt.version))
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def entrants(self, operands: Operands, *, seed: int, cache: Cache) -> tuple[Entrant, ...]:
+        """Return each library's fastest routine in this state of the L2 that is right on the timing's operands.
+
+        Raise CublasError if neither library has one.
+        """
+        prepare(operands, checks_of(operands.problem)[-1], seed=seed)
+        found: list[Entrant] = []
+        declined: CublasError | None = None
+        for library, version in self.versions:
+            try:
+                ranked = fastest_first(self._device, self._routines(library, operands), cache)
+                best = right_first(self._device, operands, ranked, seed=seed)
+            except CublasError as error:
+                declined = error
+                continue
+            if best is not None:
+                found.append(Entrant(library, version, *best))
+        if not found:
+            raise declined or CublasError("neither library names a routine for it")
+        return tuple(found)
+
+    def _routines(self, library: str, operands: Operands) -> list[Routine]:
+        if library == CUBLAS:
+            return routines_of_cublas(self.cublas, operands)
+        plan = self.cublaslt.plan(operands)
+        self._stack.callback(plan.free)
+        return routines_of_cublaslt(plan)
+
+
+def libraries(device: Device) -> Libraries:
+    """Return whether the libraries are there and serve this device."""
+    try:
+        vendor = Vendor(device)
+    except UNUSABLE as error:
+        return Libraries((), _said(error))
+    try:
+        return Libraries(vendor.versions)
+    finally:
+        vendor.close()
+
+
+@contextmanager
+def beside(device: Device, operands: Operands, *, seed: int, cache: Cache) -> Iterator[Beside]:
+    """The vendor's entrants, verified and ready to start on these operands; whatever keeps them away is said."""
+    vendor: Vendor | None = None
+    try:
+        try:
+            vendor = Vendor(device)
+            found = Beside(vendor.entrants(operands, seed=seed, cache=cache))
+        except UNUSABLE as error:
+            found = Beside((), _said(error))
+        yield found
+    finally:
+        if vendor is not None:
+            vendor.close()
+
+
+def _said(error: Exception) -> str:
+    return f"no room for {error}" if isinstance(error, MemoryError) else str(error)

@@ -1,0 +1,169 @@
+"""Products as BLAS sees them: every matrix column-major in memory, a row-major C as its transpose."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.measure.vendor.libraries import CublasError
+from tsm2_tune.tuner.verify.operands import Operands
+
+# cublasOperation_t
+NO_TRANSPOSE = 0
+TRANSPOSE = 1
+CONJUGATE_TRANSPOSE = 2
+
+# What BLAS does to a column-major matrix in memory that `Problem.op` spells by this letter, where C is column-major;
+# and where C is row-major, so that BLAS computes its transpose B^T A^T.
+OPERATIONS = {"n": NO_TRANSPOSE, "t": TRANSPOSE, "c": CONJUGATE_TRANSPOSE}
+OPERATIONS_OF_TRANSPOSE = {"n": TRANSPOSE, "t": NO_TRANSPOSE, "j": CONJUGATE_TRANSPOSE}
+UNCONJUGATED = {"c": "t", "j": "n"}  # of a real matrix
+
+# cublasComputeType_t: the default ones, which use no TF32 and no emulation, and the one that may use TF32
+COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77
+# cudaDataType_t
+R_32F, R_64F, R_16F, C_32F, C_64F, R_16BF = 0, 1, 2, 4, 5, 14
+GEMM_DEFAULT = -1  # CUBLAS_GEMM_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element type in cuBLAS's terms."""
+
+    call: str  # its own GEMM; "" if only cublasGemmEx has it
+    data_type: int
+    compute_type: int
+    scale_type: int  # of alpha and beta
+    scalar: type[ctypes._SimpleCData[Any]]  # alpha's real part
+    is_complex: bool = False
+
+
+ELEMENTS = {
+    "f32": Element("cublasSgemm_v2", R_32F, COMPUTE_32F, R_32F, ctypes.c_float),
+    "f64": Element("cublasDgemm_v2", R_64F, COMPUTE_64F, R_64F, ctypes.c_double),
+    "c64": Element("cublasCgemm_v2", C_32F, COMPUTE_32F, C_32F, ctypes.c_float, is_complex=True),
+    "c128": Element("cublasZgemm_v2", C_64F, COMPUTE_64F, C_64F, ctypes.c_double, is_complex=True),
+    "bf16": Element("", R_16BF, COMPUTE_32F, R_32F, ctypes.c_float),
+    "f16": Element("", R_16F, COMPUTE_32F, R_32F, ctypes.c_float),
+    "tf32": Element("", R_32F, COMPUTE_32F_FAST_TF32, R_32F, ctypes.c_float),
+    # cuBLAS has no 3xTF32: its own f32, which is about as exact.
+    "3xtf32": Element("cublasSgemm_v2", R_32F, COMPUTE_32F, R_32F, ctypes.c_float),
+}
+
+
+# Its products of a matrix and a vector.
+GEMV_CALLS = {"f32": "cublasSgemv_v2", "f64": "cublasDgemv_v2", "c64": "cublasCgemv_v2", "c128": "cublasZgemv_v2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """A product as BLAS sees it: every matrix column-major in memory, a row-major C as its transpose."""
+
+    element: Element
+    operation_a: int
+    operation_b: int
+    m: int
+    n: int
+    k: int
+    a: int  # address
+    lda: int
+    b: int
+    ldb: int
+    c: int
+    ldc: int
+
+    @property
+    def stored_a(self) -> tuple[int, int]:
+        """(rows, columns) of A in memory."""
+        return (self.m, self.k) if self.operation_a == NO_TRANSPOSE else (self.k, self.m)
+
+    @property
+    def stored_b(self) -> tuple[int, int]:
+        return (self.k, self.n) if self.operation_b == NO_TRANSPOSE else (self.n, self.k)
+
+    def scalar(self, value: float) -> Any:
+        """Alpha or beta, in the memory that a call reads it from."""
+        return scalar_of(self.element, value)
+
+
+def scalar_of(element: Element, value: float) -> Any:
+    """Alpha or beta of an element type, in the memory that a call reads it from."""
+    return (element.scalar * 2)(value, 0.0) if element.is_complex else element.scalar(value)
+
+
+def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
+    """cublasOperation_t of A and of B; those of the transposed product's B and A where C is row-major.
+
+    Raise CublasError if BLAS has none: it conjugates only what it transposes.
+    """
+    letters = [letter if is_complex else UNCONJUGATED.get(letter, letter) for letter in op[:2]]
+    row_major_c = len(op) == 3
+    table = OPERATIONS_OF_TRANSPOSE if row_major_c else OPERATIONS
+    if not set(letters) <= set(table):
+        raise CublasError(f"BLAS has no product {op}: it conjugates only what it transposes")
+    first, second = reversed(letters) if row_major_c else letters
+    return table[first], table[second]
+
+
+def product_of(problem: Problem) -> tuple[Element, tuple[int, int]]:
+    """Return the element type and the operations of the problem's GEMM.
+
+    Raise CublasError if BLAS has no such product.
+    """
+    if problem.dtype_name not in ELEMENTS:
+        raise CublasError(f"BLAS has no product of {problem.dtype_name}")
+    element = ELEMENTS[problem.dtype_name]
+    return element, operations(problem.factors + problem.op[2:], is_complex=element.is_complex)
+
+
+def gemm_of(operands: Operands) -> Gemm:
+    """C = op(A) op(B) on the operands as they lie now. Raise CublasError if BLAS has no such product."""
+    problem = operands.problem
+    element, (operation_a, operation_b) = product_of(problem)
+    first, second, m, n = operands.a, operands.b, problem.m, problem.n
+    if len(problem.op) == 3:
+        first, second, m, n = second, first, n, m
+    return Gemm(
+        element,
+        operation_a,
+        operation_b,
+        m,
+        n,
+        problem.k,
+        a=first.address,
+        lda=first.filling.leading_dimension,
+        b=second.address,
+        ldb=second.filling.leading_dimension,
+        c=operands.c.address,
+        ldc=operands.c.filling.leading_dimension,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gemv:
+    """A product with a vector as BLAS sees it: a column-major matrix, vectors whose elements lie so far apart."""
+
+    call: str
+    operation: int
+    rows: int  # of the matrix in memory
+    columns: int
+    apart_b: int  # elements from one of B to the next
+    apart_c: int
+
+
+def gemv_of(operands: Operands) -> Gemv:
+    """C = op(A) B on the operands as they lie now, n = 1. Raise CublasError if BLAS has no such product."""
+    problem = operands.problem
+    letters = [letter if problem.dtype.is_complex else UNCONJUGATED.get(letter, letter) for letter in problem.factors]
+    if problem.n > 1 or problem.dtype_name not in GEMV_CALLS or letters[0] not in OPERATIONS or letters[1] in "cj":
+        raise CublasError(f"BLAS has no product {problem.op} of a matrix and a vector for {problem.text}")
+    _, along_b, along_c = problem.contiguous
+    return Gemv(
+        GEMV_CALLS[problem.dtype_name],
+        OPERATIONS[letters[0]],
+        *problem.stored["A"],
+        apart_b=1 if along_b == "k" else operands.b.filling.leading_dimension,
+        apart_c=1 if along_c == "m" else operands.c.filling.leading_dimension,
+    )

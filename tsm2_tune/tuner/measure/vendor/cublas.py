@@ -1,0 +1,83 @@
+"""cuBLAS through ctypes: a handle, and what starts its products."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from tsm2_tune.tuner.measure.vendor.blas import ELEMENTS, GEMM_DEFAULT, gemm_of, gemv_of, scalar_of
+from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS, check, library
+from tsm2_tune.tuner.verify.operands import Operands
+
+
+class Cublas:
+    """A cuBLAS handle in the current context, with the library's default algorithm and math mode."""
+
+    def __init__(self) -> None:
+        """Raise ToolMissing if there is no cuBLAS, CublasError if it does not serve this device."""
+        self._library = library(CUBLAS)
+        self._handle = ctypes.c_void_p()
+        check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
+        version = ctypes.c_int()
+        check(self._library.cublasGetVersion_v2(self._handle, ctypes.byref(version)), "cublasGetVersion")
+        self.version = version.value
+
+    def close(self) -> None:
+        """Give the handle back with its memory."""
+        self._library.cublasDestroy_v2(self._handle)
+
+    def gemm(self, operands: Operands) -> None:
+        """Start C = A B on the operands as they lie now."""
+        self.launch(operands)()
+
+    def launch(self, operands: Operands) -> Callable[[], None]:
+        """Return a function that starts C = A B on the operands in place.
+
+        Raise CublasError if BLAS has no such product.
+        """
+        gemm = gemm_of(operands)
+        element = gemm.element
+        alpha, beta = gemm.scalar(1.0), gemm.scalar(0.0)
+        a, b, c = (ctypes.c_void_p(address) for address in (gemm.a, gemm.b, gemm.c))
+        extents = (gemm.operation_a, gemm.operation_b, gemm.m, gemm.n, gemm.k, ctypes.byref(alpha))
+        if element.call:
+            return self.started(element.call, *extents, a, gemm.lda, b, gemm.ldb, ctypes.byref(beta), c, gemm.ldc)
+        kind = element.data_type
+        factors = (a, kind, gemm.lda, b, kind, gemm.ldb)
+        result = (c, kind, gemm.ldc, element.compute_type, GEMM_DEFAULT)
+        return self.started("cublasGemmEx", *extents, *factors, ctypes.byref(beta), *result)
+
+    def gemv_launch(self, operands: Operands) -> Callable[[], None]:
+        """Return the same by cuBLAS's product of a matrix and a vector."""
+        gemv, element = gemv_of(operands), ELEMENTS[operands.problem.dtype_name]
+        a, b, c = (ctypes.c_void_p(one.address) for one in (operands.a, operands.b, operands.c))
+        alpha, beta = (ctypes.byref(scalar_of(element, value)) for value in (1.0, 0.0))
+        matrix = (gemv.operation, gemv.rows, gemv.columns, alpha, a, operands.a.filling.leading_dimension)
+        return self.started(gemv.call, *matrix, b, gemv.apart_b, beta, c, gemv.apart_c)
+
+    def started(self, name: str, *arguments: Any) -> Callable[[], None]:
+        """Return a function that makes this library call on the handle.
+
+        It raises CublasError if the library declines.
+        """
+        call = getattr(self._library, name)
+
+        def start() -> None:
+            check(call(self._handle, *arguments), routine_of(name))
+
+        return start
+
+    def use_stream(self, stream: int, workspace: int = 0, workspace_bytes: int = 0) -> None:
+        """Start what follows on this stream, 0 for the default one, with this workspace instead of its own."""
+        check(self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)), "cublasSetStream")
+        if workspace:
+            status = self._library.cublasSetWorkspace_v2(
+                self._handle, ctypes.c_void_p(workspace), ctypes.c_size_t(workspace_bytes)
+            )
+            check(status, "cublasSetWorkspace")
+
+
+def routine_of(call: str) -> str:
+    """Return the name under which a call is documented."""
+    return call.removesuffix("_v2")

@@ -1,0 +1,116 @@
+"""The vendor's routines for a product, fastest first, and whether each is right."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tsm2_tune.tuner.device.interface import Device
+from tsm2_tune.tuner.measure.vendor import syrk
+from tsm2_tune.tuner.measure.vendor.blas import GEMV_CALLS, gemm_of
+from tsm2_tune.tuner.measure.vendor.cublas import Cublas, routine_of
+from tsm2_tune.tuner.measure.vendor.cublaslt import MATMUL, Plan
+from tsm2_tune.tuner.measure.vendor.libraries import CublasError
+from tsm2_tune.tuner.results.trial import Cache, Verdict
+from tsm2_tune.tuner.verify.checks import checks_of
+from tsm2_tune.tuner.verify.operands import Operands
+from tsm2_tune.tuner.verify.verification import inspect, prepare
+
+SHORT_SAMPLES = 3  # of each routine, to find the one that is then measured in turns with the others
+HOPELESS = 2.0  # a routine whose first sample is this many times the best median gets no more samples
+Launch = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Routine:
+    """A call of a library that computes the product on the operands as they lay when it was made."""
+
+    name: str  # cublasSgemm, or cublasLtMatmul #3: the third of the algorithms that its heuristic names
+    launch: Launch  # CublasError, when started, where the library declines
+    is_half: bool = False  # it writes the lower half of a symmetric C alone
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A routine that runs, and the median of a few samples with a cold cache."""
+
+    routine: Routine
+    median_us: float
+
+
+def routines_of_cublas(cublas: Cublas, operands: Operands) -> list[Routine]:
+    """Return its GEMM, and what else it has for such a product. Raise CublasError if BLAS has none."""
+    problem = operands.problem
+    found = [Routine(routine_of(gemm_of(operands).element.call or "cublasGemmEx"), cublas.launch(operands))]
+    with suppress(CublasError):
+        if problem.is_gram:
+            launch = syrk.launch(cublas, operands)
+            found.append(Routine(routine_of(syrk.CALLS[problem.dtype_name]), launch, is_half=True))
+    with suppress(CublasError):
+        if problem.n == 1 and not problem.is_gram:
+            launch = cublas.gemv_launch(operands)
+            found.append(Routine(routine_of(GEMV_CALLS[problem.dtype_name]), launch))
+    return found
+
+
+def routines_of_cublaslt(plan: Plan) -> list[Routine]:
+    """Return each algorithm that the heuristic names, in its order."""
+    return [Routine(f"{MATMUL} #{place}", plan.launch(one)) for place, one in enumerate(plan.heuristic(), 1)]
+
+
+def fastest_first(device: Device, routines: Sequence[Routine], cache: Cache = Cache.CLEAN) -> list[Timed]:
+    """Return those of the routines that run, by the median of a few samples in this state of the L2.
+
+    Raise CublasError if none does, but there are.
+    """
+    found: list[Timed] = []
+    declined: CublasError | None = None
+    for routine in routines:
+        try:
+            routine.launch()
+        except CublasError as error:  # the heuristic names algorithms that then decline
+            declined = error
+            continue
+        device.synchronise()
+        samples = [device.time_us(routine.launch, cache)]
+        if not found or samples[0] <= HOPELESS * min(one.median_us for one in found):
+            samples += [device.time_us(routine.launch, cache) for _ in range(SHORT_SAMPLES - 1)]
+        found.append(Timed(routine, statistics.median(samples)))
+    if declined is not None and not found:
+        raise declined
+    return sorted(found, key=lambda one: one.median_us)
+
+
+def verdict_on(device: Device, operands: Operands, routine: Routine, *, seed: int) -> Verdict:
+    """Return the routine's answer to those of our calls that leave the operands where they lie, with the same bounds.
+
+    CublasError, KernelFault pass through.
+    """
+    checks = [one for one in checks_of(operands.problem) if not any(one.padding.values())]
+    worst_ratio = 0.0
+    for number, check in enumerate(checks):
+        prepare(operands, check, seed=seed + 3 * number)
+        routine.launch()
+        device.synchronise()
+        if routine.is_half:
+            syrk.complete(device, operands.c, operands.problem.dtype_name)
+        verdict = inspect(operands, check)
+        if not verdict.correct:
+            return verdict
+        worst_ratio = max(worst_ratio, verdict.worst_ratio)
+    return Verdict(True, worst_ratio, f"every element of {len(checks)} calls right")
+
+
+def right_first(
+    device: Device, operands: Operands, ranked: Sequence[Timed], *, seed: int
+) -> tuple[Routine, Verdict] | None:
+    """Return the fastest routine that is right; the fastest one, with what is wrong with it, where none is."""
+    wrong: tuple[Routine, Verdict] | None = None
+    for one in ranked:
+        verdict = verdict_on(device, operands, one.routine, seed=seed)
+        if verdict.correct:
+            return one.routine, verdict
+        wrong = wrong or (one.routine, verdict)
+    return wrong

@@ -1,0 +1,177 @@
+"""The vendor's measurements in the database: in with a final, out with a winner."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delete, exists, insert, select
+
+from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS
+from tsm2_tune.tuner.results import conditions, records
+from tsm2_tune.tuner.results.domains import MOST_DETAIL, Row, checked
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.stamps import OfFinal
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.database import fetched
+from tsm2_tune.tuner.results.trial import Cache, Measurement, VendorMeasurement
+
+KIND = "vendor measurement"  # the name of a row in messages
+GEMM = "gemm"  # in the name of what PyTorch and CuPy start of cuBLAS; no syrk for X^T X, no gemv for n = 1
+VENDOR, SAMPLE = schema.vendor_measurement, schema.vendor_sample
+_OF_TRIAL = select(schema.trial.c.problem_id).where(schema.trial.c.id == bindparam("trial_id")).scalar_subquery()
+_OF_ROUND = (
+    select(VENDOR)
+    .where(
+        VENDOR.c.problem_id == _OF_TRIAL,
+        *(VENDOR.c[name] == bindparam(name) for name in ("run_id", "round", "cache")),
+    )
+    .order_by(VENDOR.c.id)
+)
+_SAMPLES = select(SAMPLE).where(SAMPLE.c.measurement_id == bindparam("measurement_id")).order_by(SAMPLE.c.ordinal)
+
+
+def add(
+    connection: Connection,
+    measured: Sequence[VendorMeasurement],
+    *,
+    run_id: int,
+    problem_id: int,
+    round_: int,
+    of_final: OfFinal,
+) -> None:
+    """Store what the vendor took in this round of the problem's finals, in the place of what was there."""
+    of_round = and_(VENDOR.c.run_id == run_id, VENDOR.c.problem_id == problem_id, VENDOR.c.round == round_)
+    _remove(connection, of_round)
+    for one in measured:
+        times, verdict = one.measurement, one.verdict
+        values = {
+            "run_id": run_id,
+            "problem_id": problem_id,
+            "round": round_,
+            "library": one.library,
+            "library_version": one.version,
+            "routine": one.routine,
+            "verdict_correct": int(verdict.correct),
+            "verdict_worst_ratio": verdict.worst_ratio,
+            "verdict_detail": verdict.detail[:MOST_DETAIL],
+            "median_us": times.median_us,
+            "low_us": times.low_us,
+            "high_us": times.high_us,
+            "sm_clock_mhz": times.sm_clock_mhz,
+            "cache": times.cache.value,
+            "summary_of": times.summary_of,
+            "slowed": times.slowed,
+            **of_final._asdict(),
+        }
+        number = connection.execute(insert(VENDOR).values(values).returning(VENDOR.c.id)).scalar_one()
+        samples = [
+            {"measurement_id": number, "ordinal": place, "us": us} for place, us in enumerate(times.samples_us)
+        ]
+        connection.execute(insert(SAMPLE), samples)
+
+
+def beside(connection: Connection, winner: BestRow, rounds: Sequence[tuple[int, Measurement]]) -> BestRow:
+    """Return the winner with its newest time in each state of the L2, of all its rounds, and what the vendor took
+    there.
+
+    Raise StoreError if a row is not as it was stored.
+    """
+    newest = {measured.cache: (number, measured.median_us) for number, measured in rounds}
+    for cache, (number, ours_us) in newest.items():
+        found = tuple(_of_round(connection, winner, number, cache))
+        fastest = min(found, key=lambda one: (not one.verdict.correct, one.measurement.median_us), default=None)
+        right, vendor_us = (fastest.verdict.correct, fastest.measurement.median_us) if fastest else (False, None)
+        x_cublas = vendor_us / ours_us if vendor_us is not None and right else None
+        if cache is Cache.CLEAN:
+            winner = replace(winner, clean_us=ours_us, clean_vendor_us=vendor_us, clean_x_cublas=x_cublas)
+        elif cache is Cache.DIRTY:
+            winner = replace(winner, dirty_us=ours_us, dirty_vendor_us=vendor_us, dirty_x_cublas=x_cublas)
+        if fastest is not None and cache == winner.cache:
+            winner = replace(
+                winner,
+                vendor_us=vendor_us,
+                vendor_right=int(right),
+                vendor_routine=fastest.routine,
+                vendor_version=fastest.version,
+                x_cublas=x_cublas,
+            )
+            own = next((one for one in found if one.library == CUBLAS and GEMM in one.routine.lower()), None)
+            winner = winner if own is None else _beside_cublas(winner, own)
+    return winner
+
+
+def _beside_cublas(winner: BestRow, own: VendorMeasurement) -> BestRow:
+    return replace(
+        winner,
+        cublas_us=own.measurement.median_us,
+        cublas_right=int(own.verdict.correct),
+        cublas_routine=own.routine,
+        cublas_version=own.version,
+    )
+
+
+def _of_round(connection: Connection, winner: BestRow, round_: int, cache: Cache) -> Iterator[VendorMeasurement]:
+    values = {"trial_id": winner.trial_id, "run_id": winner.run_id, "round": round_, "cache": cache.value}
+    for row in fetched(connection, _OF_ROUND, values):
+        with records.reading(row["id"], KIND):
+            yield vendor_measurement(row, fetched(connection, _SAMPLES, {"measurement_id": row["id"]}))
+
+
+def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
+    """Return the record of a row of `vendor_measurement` and its samples in order.
+
+    Raise ValueError for an invalid one.
+    """
+    values = checked(row, VENDOR.columns)
+    verdict = records.verdict_of(values)
+    assert verdict is not None  # its columns are never NULL
+    times = records.timed(values, samples)
+    return VendorMeasurement(values["library"], values["library_version"], values["routine"], verdict, times)
+
+
+def of_finals(finals: Select[tuple[int, int]]) -> Select[Row]:
+    """Return the query of `versions`: of the vendor in those rounds, run and number, of the problem's finals."""
+    run = schema.run.c
+    columns = (VENDOR.c.id, run.driver, VENDOR.c.library, VENDOR.c.library_version)
+    rounds = finals.subquery()
+    is_of_round = and_(rounds.c.run_id == VENDOR.c.run_id, rounds.c.round == VENDOR.c.round)
+    return (
+        select(*columns)
+        .join(schema.run, run.id == VENDOR.c.run_id)
+        .where(VENDOR.c.problem_id == conditions.PROBLEM_ID, run.device_name == bindparam("device_name"))
+        .where(exists().where(is_of_round))
+    )
+
+
+# The query of `median_us`: of the problem's newest final with a right routine in this state, the fastest one.
+NEWEST_RIGHT = (
+    select(VENDOR.c.id, VENDOR.c.median_us)
+    .join(schema.run, schema.run.c.id == VENDOR.c.run_id)
+    .where(VENDOR.c.problem_id == conditions.PROBLEM_ID, schema.run.c.device_name == bindparam("device_name"))
+    .where(VENDOR.c.cache == bindparam("cache"), VENDOR.c.verdict_correct == 1)
+    .order_by(VENDOR.c.round.desc(), VENDOR.c.median_us)
+    .limit(1)
+)
+
+
+def median_us(row: Row) -> float:
+    """Return the median in a row of NEWEST_RIGHT."""
+    with records.reading(row["id"], KIND):
+        return float(checked(row, (VENDOR.c.median_us,))["median_us"])
+
+
+def versions(rows: Collection[Row]) -> frozenset[tuple[str, str, int]]:
+    """Return the driver, library and version of each."""
+    found = set()
+    for row in rows:
+        with records.reading(row["id"], KIND):
+            values = checked(row, (schema.run.c.driver, VENDOR.c.library, VENDOR.c.library_version))
+            found.add((values["driver"], values["library"], values["library_version"]))
+    return frozenset(found)
+
+
+def _remove(connection: Connection, which: ColumnElement[bool]) -> None:
+    numbers = select(VENDOR.c.id).where(which)
+    connection.execute(delete(SAMPLE).where(SAMPLE.c.measurement_id.in_(numbers)))
+    connection.execute(delete(VENDOR).where(VENDOR.c.id.in_(numbers)))

@@ -1,0 +1,67 @@
+"""Cells of a table about the vendor, and about other states of the L2, beside a winner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tsm2_tune.tuner.measure.vendor.libraries import version_text
+from tsm2_tune.tuner.results.trial import IN_FINALS, Cache
+
+if TYPE_CHECKING:
+    from tsm2_tune.tuner.results.records import BestRow
+
+NOT_MEASURED = "-"
+
+
+def vendor_us(row: BestRow, digits: int = 1) -> str:
+    """Return the vendor's median in microseconds, marked where its answer is outside the bound."""
+    if row.vendor_us is None:
+        return NOT_MEASURED
+    return f"{row.vendor_us:.{digits}f}" + ("" if row.vendor_right else " (wrong)")
+
+
+def x_cublas(row: BestRow) -> str:
+    """Return how many times as fast as the vendor the winner is; below 1 the vendor is faster."""
+    return NOT_MEASURED if row.x_cublas is None else f"{row.x_cublas:.2f}"
+
+
+def routine(row: BestRow) -> str:
+    """Return which routine of the vendor's it was, with the version of its library."""
+    if row.vendor_routine is None or row.vendor_version is None:
+        return NOT_MEASURED
+    return f"{row.vendor_routine} of {version_text(row.vendor_version)}"
+
+
+def other_states(rows: Sequence[BestRow], *, us: str, digits: int) -> dict[str, Callable[[BestRow], str]]:
+    """Heading -> the cell's text, of what was measured of these rows in other states of the L2 than theirs.
+
+    `us` is the heading of the microseconds, with a place for the state's name.
+    """
+    columns: dict[str, Callable[[BestRow], str]] = {}
+    for cache in IN_FINALS:
+        others = [row for row in rows if row.cache != cache]
+        if any(_us(row, cache) is not None for row in others):
+            columns[us.format(cache)] = partial(_us_text, cache=cache, digits=digits)
+        if any(_x_cublas(row, cache) is not None for row in others):
+            columns[f"{cache} x cuBLAS"] = partial(_x_cublas_text, cache=cache)
+    return columns
+
+
+def _us(row: BestRow, cache: Cache) -> float | None:
+    return row.clean_us if cache is Cache.CLEAN else row.dirty_us
+
+
+def _x_cublas(row: BestRow, cache: Cache) -> float | None:
+    return row.clean_x_cublas if cache is Cache.CLEAN else row.dirty_x_cublas
+
+
+def _us_text(row: BestRow, cache: Cache, digits: int) -> str:
+    value = _us(row, cache)
+    return NOT_MEASURED if value is None else f"{value:.{digits}f}"
+
+
+def _x_cublas_text(row: BestRow, cache: Cache) -> str:
+    value = _x_cublas(row, cache)
+    return NOT_MEASURED if value is None else f"{value:.2f}"

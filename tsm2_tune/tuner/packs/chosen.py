@@ -1,0 +1,145 @@
+"""The kernels that an exported module would choose for problems, by the runtime that it would have."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from tsm2_tune import __version__
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.pretuned import PREFIX, Pretuned
+from tsm2_tune.runtime.elements import CONJUGATED, SAME
+from tsm2_tune.runtime.interpolating import ODD_AWAY
+from tsm2_tune.runtime.winners import Match, Vendor, Winner, work_of
+from tsm2_tune.runtime.work import Card
+from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile.processes import workplace
+from tsm2_tune.tuner.packs.pack import Pack
+
+SUFFIX = ".pack"
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The exported module's choice for a problem."""
+
+    asked: Problem
+    match: Match
+    reason: str  # in the words of its choice()
+    is_vendors: bool  # whether the module leaves it to the vendor
+    vendor_us: float | None  # of the faster one of cuBLAS and cuBLASLt, measured or predicted as the kernel's is
+    measured_at: Shape  # the nearest shape at which the kernel was measured, as a shape of the problem
+    distance: float  # from there; 0 is the problem's own shape
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that the kernel computes: the one asked for, or its transpose."""
+        if self.match.across is None:
+            return self.asked
+        m, n, k = self.match.across
+        return Problem(m, n, k, self.asked.dtype_name, self.match.winner.op)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as long as the kernel the vendor is expected to take; None if one of both is not known."""
+        kernel_us = self.match.expected_us
+        return None if kernel_us is None or self.vendor_us is None else self.vendor_us / kernel_us
+
+
+def bundled_pack(text: Pretuned) -> Pack:
+    """Return the pack of the kernels that the package brings for a card, made where it is not in the cache."""
+    key = hashlib.sha256(f"{__version__} {SUFFIX} {_code_digest()}".encode() + text.file.read_bytes()).hexdigest()
+    found = cache.find(key, SUFFIX)
+    if found is not None:
+        return Pack.of_json(found[0].read_bytes())
+    from tsm2_tune.tuner.export.packs import pack_of
+    from tsm2_tune.tuner.results.store import Store
+
+    with Store.open(PREFIX + text.name, create=False) as store:
+        made = pack_of(store, text.device_name)
+    with workplace(cache.working_parent()) as work:
+        output = work.folder / "made.pack"
+        output.write_bytes(made.json)
+        cache.keep(output, key, SUFFIX, 0)
+    return made
+
+
+def _code_digest() -> str:
+    """Return a digest of this program's modules, which decide what is in a pack."""
+    found = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def choices(
+    source: Pretuned | str,
+    problems: Sequence[Problem],
+    device_of: Callable[[Sequence[str]], str],
+    tell: Callable[[str], None],
+) -> tuple[str, list[Choice]]:
+    """Return the device whose kernels are asked, and what a module of these chooses for each problem.
+
+    They are those that the package brings for a card, or those of a database, for the one of its devices that
+    `device_of` returns. Raise InputError if there is no kernel for a problem.
+    """
+    if isinstance(source, Pretuned):
+        device, pack, place = source.device_name, bundled_pack(source), PREFIX + source.name
+    else:
+        from tsm2_tune.tuner.export.packs import pack_of
+        from tsm2_tune.tuner.results.store import Store
+
+        with Store.open(source, create=False) as store:
+            device, place = device_of(store.devices()), str(store.path)
+            pack = pack_of(store, device, problems, tell)
+    is_host = all(one.on_host for one in pack.winners)
+    return device, [_choice(pack, None if is_host else device, one, place) for one in problems]
+
+
+def _choice(pack: Pack, device: str | None, asked: Problem, place: str) -> Choice:
+    try:
+        match, beside = (_match(module, device, asked) for module in (pack.module, pack.module_beside))
+    except (LookupError, ValueError) as error:
+        raise InputError(f"{place} has no kernel for {asked.text}: {error.args[0]}") from None
+    is_vendors = bool(match.loses)
+    reason = str(Vendor(match.why_it_loses) if is_vendors else match)
+    shape = match.across or (asked.m, asked.n, asked.k)
+    near = _nearest_measured(match.winner, shape, pack.cards.get(match.winner.device))
+    away = math.dist(*([math.log(extent) for extent in of] for of in (shape, near)))
+    measured_at = near if match.across is None else (near[1], near[0], near[2])
+    return Choice(asked, match, reason, is_vendors, beside.vendor_us, measured_at, away)
+
+
+def _nearest_measured(winner: Winner, shape: Shape, card: Card | None) -> Shape:
+    """Return the shape at which the winner's kernel was measured that counts most in a prediction of its time.
+
+    The nearest one counts most. Lines that are no whole vectors are as far from others as in predictions.
+    """
+
+    def square(other: Shape) -> float:
+        odd = card and work_of(winner, shape, card).has_odd_lines != work_of(winner, other, card).has_odd_lines
+        return sum(math.log(a / b) ** 2 for a, b in zip(shape, other, strict=True)) + ODD_AWAY * bool(odd)
+
+    return min(((winner.m, winner.n, winner.k), *((m, n, k) for m, n, k, *_ in winner.elsewhere)), key=square)
+
+
+def _match(module: ModuleType, device: str | None, asked: Problem) -> Match:
+    """Return the module's match for contiguous matrices in the orders of the op."""
+    found: Match
+    letters = asked.op if len(asked.op) == 3 else f"{asked.op}n"
+    if letters[1] == SAME:
+        found = module.match(asked.m, asked.n, asked.k, asked.dtype_name, device, asked.op)
+        return found
+    plain = [CONJUGATED.get(letter, letter) for letter in letters]
+    extents = ((asked.m, asked.k), (asked.k, asked.n), (asked.m, asked.n))
+    lds = tuple((of[0] if order == "n" else of[1],) for of, order in zip(extents, plain, strict=True))
+    conjugates = (letters[0] in CONJUGATED, letters[1] in CONJUGATED)
+    orders = tuple((order,) for order in plain)
+    found = module._chosen(asked.dtype_name, (asked.m, asked.n, asked.k), orders, lds, conjugates, False, device)
+    return found

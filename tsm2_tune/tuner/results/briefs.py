@@ -1,0 +1,160 @@
+"""Stored trials in brief: what a search, an audit and a list need of each, from its row alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Column, Float, Integer
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.domains import Row, checked
+from tsm2_tune.tuner.results.records import (
+    PROBLEM_KEY,
+    check_interval,
+    config_of,
+    is_of_this_version,
+    limits,
+    loaded_resources,
+    reading,
+    verdict_of,
+)
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Outcome, TimeLimits
+
+MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
+NEWEST = (Column("newest_us", Float), Column("newest_high_us", Float), Column("is_new", Integer))  # the same
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrial:
+    """The facts of a stored trial that the tuning loop needs."""
+
+    id: int
+    config: KernelConfig
+    outcome: Outcome
+    median_us: float | None  # of its first measurement
+    newest_us: float | None  # the median of its newest measurement, and the end of its interval
+    newest_high_us: float | None
+    is_new: bool  # first measured after the last final of those that are given together
+    total_seconds: float
+    limits: TimeLimits | None  # None if they were not stored
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentTrial:
+    """The facts of a current trial that an audit and an export need.
+
+    A trial is current if it is not superseded and is on the newest basis of its family for the device and problem.
+    """
+
+    id: int
+    problem: Problem
+    config: KernelConfig
+    cache: Cache  # the state of the L2 for its timing
+    compiled: LoadedResources | None  # None if it was not loaded
+    spill_bytes: int | None
+    median_us: float | None  # of its newest measurement; None if it gave no right result, or was not measured
+    basis: str
+    source_digest: str
+    is_verified_in_full: bool
+    is_between: bool  # of no search
+
+
+@dataclass(frozen=True, slots=True)
+class TrialLine:
+    """One line of the list of all trials: texts as they are stored, so that any family's can be listed."""
+
+    id: int
+    device: str
+    problem: str
+    config: str
+    outcome: str
+    cache: str  # the state of the L2 in which it was timed
+    median_us: float | None  # of its first measurement
+    detail: str
+
+
+def current_trial(row: Row) -> CurrentTrial:
+    """Return the trial in a row of `trial` that also has its problem, and the `median_us` of its newest measurement.
+
+    Its configuration may be one that another version has stored.
+    """
+    with reading(row["id"]):
+        values = checked(row, [*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US])
+        is_right = Outcome(values["outcome"]) is Outcome.OK and values["verdict_correct"] == 1
+        return CurrentTrial(
+            id=values["id"],
+            problem=Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"]),
+            config=config_of(values["family"], values["config"], values["tunables"]),
+            cache=Cache(values["cache"]),
+            compiled=loaded_resources(values),
+            spill_bytes=values["spill_bytes"],
+            median_us=values["median_us"] if is_right else None,
+            basis=values["basis"],
+            source_digest=values["source_digest"],
+            is_verified_in_full=values["full_verdict"] is not None,
+            is_between=bool(values["is_between"]),
+        )
+
+
+def trial_line(row: Row) -> TrialLine:
+    """Return the line of a row of `trial` that also has its problem, and the `median_us` of its first measurement."""
+    with reading(row["id"]):
+        values = checked(row, [*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US])
+        problem = Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
+        return TrialLine(
+            id=values["id"],
+            device=values["device_name"],
+            problem=problem.text,
+            config=values["config"],
+            outcome=values["outcome"],
+            cache=values["cache"],
+            median_us=values["median_us"],
+            detail=values["detail"],
+        )
+
+
+def stored_trial(row: Row, problem: Problem) -> StoredTrial:
+    """Return the trial in a row of `trial` of this problem that also has its first `median_us`, and NEWEST."""
+    with reading(row["id"]):
+        values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST])
+        config = config_of(values["family"], values["config"], values["tunables"])
+        if not is_of_this_version(config, problem):
+            raise ValueError(f"{config.family} has no configuration {config.text} for {problem.text}")
+        verdict, outcome = verdict_of(values), Outcome(values["outcome"])
+        newest_us, newest_high_us = values["newest_us"], values["newest_high_us"]
+        if outcome is Outcome.OK and (verdict is None or not verdict.correct or None in (newest_us, newest_high_us)):
+            raise ValueError("it is ok, but has no right result or no time")
+        if newest_us is not None:
+            check_interval(0.0, newest_us, newest_high_us)
+        return StoredTrial(
+            id=values["id"],
+            config=config,
+            outcome=outcome,
+            median_us=values["median_us"],
+            newest_us=newest_us,
+            newest_high_us=newest_high_us,
+            is_new=bool(values["is_new"]),
+            total_seconds=values["total_seconds"],
+            limits=limits(values),
+        )
+
+
+def problem_of(row: Row) -> Problem:
+    """Return the problem in a row of `trial` that has its problem."""
+    with reading(row["id"]):
+        values = checked(row, PROBLEM_KEY)
+        return Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
+
+
+def device_name(row: Row) -> str:
+    """Return the device's name in a row of `trial`."""
+    with reading(row["id"]):
+        return str(checked(row, [schema.trial.c.device_name])["device_name"])
+
+
+def config_text(row: Row) -> str:
+    """Return the configuration's text in a row of `trial`."""
+    with reading(row["id"]):
+        return str(checked(row, [schema.trial.c.config])["config"])

@@ -1,0 +1,57 @@
+"""Conditions on rows of `trial` and `measurement`, of which the store's queries are made.
+
+What they compare with is no part of them, but given with each query as `values` names it: so a query is made once,
+which takes longer than SQLite needs to execute it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func, select
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results import row_writer
+from tsm2_tune.tuner.results.storage import schema
+
+_TRIAL, _PROBLEM, _MEASURED = schema.trial.c, schema.problem.c, schema.measurement.c
+
+IS_PROBLEM = and_(*(_PROBLEM[name] == bindparam(name) for name in ("op", "dtype", "m", "n", "k")))
+IS_ALIKE = and_(*(_PROBLEM[name] == bindparam(name) for name in ("op", "dtype")))
+PROBLEM_ID = select(_PROBLEM.id).where(IS_PROBLEM).scalar_subquery()
+# Whether a row of `trial` is of the device; of it and the problem; of the families; of the basis, and its kernel made
+# so still; all of that.
+OF_DEVICE = _TRIAL.device_name == bindparam("device_name")
+OF_PROBLEM = and_(OF_DEVICE, _TRIAL.problem_id == PROBLEM_ID)
+OF_FAMILIES = _TRIAL.family.in_(bindparam("families", expanding=True))
+OF_BASIS = and_(_TRIAL.basis == bindparam("basis"), _TRIAL.superseded == 0)
+TRIED = and_(OF_PROBLEM, OF_FAMILIES, OF_BASIS)
+# Whether a row of `measurement` is the first of a row of `trial`.
+IS_FIRST = and_(_MEASURED.trial_id == _TRIAL.id, _MEASURED.round == 0)
+
+
+def values(device_name: str, problem: Problem) -> dict[str, Any]:
+    """Return the parameters of OF_PROBLEM."""
+    return {"device_name": device_name, **row_writer.problem_key(problem)}
+
+
+def values_tried(device_name: str, problem: Problem, families: Collection[str], basis: str) -> dict[str, Any]:
+    """Return the parameters of TRIED."""
+    return {**values(device_name, problem), "families": list(families), "basis": basis}
+
+
+def is_newest(measurement: FromClause) -> ColumnElement[bool]:
+    """Return whether a row of `measurement`, or of its alias, is the trial's last in the trial's state of the L2."""
+    measured = schema.measurement.alias()
+    of_trial = and_(measured.c.trial_id == _TRIAL.id, measured.c.cache == _TRIAL.cache)
+    last = select(func.max(measured.c.round)).where(of_trial).scalar_subquery()
+    return and_(measurement.c.trial_id == _TRIAL.id, measurement.c.round == last)
+
+
+NEWEST_FINAL = func.max(_MEASURED.final_stamp)
+
+
+def last_round(trials: ColumnElement[bool]) -> Select[Any]:
+    measured = schema.measurement.join(schema.trial)
+    return select(func.max(_MEASURED.round)).select_from(measured).where(trials)

@@ -1,0 +1,49 @@
+"""The cache of Kernel Tuner 1.5, which its simulation mode replays: the trials of one kernel family.
+
+The key of an entry joins the values of its tunables. `cache` is the last member: of any other file Kernel Tuner
+thinks that it was cut off.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tsm2_tune.tuner.results.exchange.record import NAME, Entry, record_of
+from tsm2_tune.tuner.results.exchange.results import TIME, Result, metadata, results
+
+
+def document(entry: Entry) -> dict[str, Any]:
+    """Return the entry, whose trials are of one family, as a cache."""
+    found = list(results(entry))
+    names = list(found[0].tunables)
+    problem = entry.problem
+    return {
+        "schema_version": "1.1.0",
+        "device_name": entry.device,
+        "kernel_name": found[0].family,
+        "problem_size": [problem.m, problem.n, problem.k],
+        "tune_params_keys": names,
+        "tune_params": {name: sorted({one.tunables[name] for one in found}) for name in names},
+        "objective": TIME,
+        "metadata": metadata(entry),
+        NAME: record_of(entry),
+        "cache": {",".join(map(str, one.tunables.values())): _entry(one) for one in found},
+    }
+
+
+def _entry(one: Result) -> dict[str, Any]:
+    times = {"times": one.samples_ms} if one.samples_ms else {}
+    failed = {"__error__": one.time} if isinstance(one.time, str) else {}
+    return {
+        **one.tunables,
+        TIME: one.time,
+        **times,
+        **failed,
+        "compile_time": one.compile_ms,
+        "verification_time": 0.0,
+        "benchmark_time": one.other_ms,
+        "strategy_time": 0.0,
+        "framework_time": 0.0,
+        "timestamp": one.ended_at,
+        **one.measured,
+    }

@@ -1,0 +1,146 @@
+"""A file in another autotuner's format -> the parts of a database that it tells of. It is from anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tsm2_tune.errors import InputError, shown
+from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.tuner.results import records, row_writer
+from tsm2_tune.tuner.results.exchange import kernel_tuner, t4
+from tsm2_tune.tuner.results.exchange.record import NAME, Entry, entry_of, refuse_version, stamped
+from tsm2_tune.tuner.results.merge.reading import WRONG, Told, content_of, refuse_constant
+from tsm2_tune.tuner.results.merge.union import Part, TrialKey, Tried
+from tsm2_tune.tuner.results.trial import Outcome, in_a_line
+
+T = TypeVar("T")
+DOCUMENTS: dict[str, Callable[[Entry], dict[str, Any]]] = {
+    "t4": t4.document,
+    "kernel-tuner-cache": kernel_tuner.document,
+}
+
+
+def told_in(path: Path) -> Told:
+    """Read the trials of an exchange file. Raise InputError for another tool's file, and for one that was altered."""
+    return _read(path, told_of)
+
+
+def refuse_others(path: Path) -> None:
+    """Raise InputError if the file is another tool's, or of another version than this program reads."""
+    _read(path, lambda found: refuse_version(found[NAME]))
+
+
+def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
+    """Return `use` of the file's JSON object. Raise InputError as `told_in` does."""
+    try:
+        found = json.loads(content_of(path), parse_constant=refuse_constant, object_pairs_hook=_once)
+        if NAME in found:
+            return use(found)
+    except WRONG as error:
+        said = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
+        raise InputError(
+            f"{path} is not as this tsm2-tune writes it ({in_a_line(said)[:300]}): write it anew by tsm2-tune export"
+            f" --format {' or '.join(DOCUMENTS)}"
+        ) from None
+    raise InputError(
+        f"cannot import {path}: tsm2-tune did not write it, and kernels and tunables of other tools are no"
+        f" configurations of its families; name a file of tsm2-tune export --format {' or '.join(DOCUMENTS)}"
+    )
+
+
+def told_of(document: Mapping[str, Any]) -> Told:
+    """Return the trials of a document of one of DOCUMENTS. Raise one of WRONG if this program would write another
+    one."""
+    entry = entry_of(document[NAME])
+    form = "kernel-tuner-cache" if "cache" in document else "t4"
+    if DOCUMENTS[form](entry) != document:
+        raise ValueError(f"its member {NAME} and its other members do not agree")
+    return _told(entry)
+
+
+def _told(entry: Entry) -> Told:
+    """Return the entry's trials whose kernels this program makes so, and why the others are left out."""
+    told, part = Told(), _renamed(stamped(entry))
+    trials = dict(part.trials)
+    for key, tried in part.trials.items():
+        source, why = _kernel(entry.problem, tried)
+        if source is None:
+            told.left_out.setdefault(key[0], f"left out: {key[0]}, measured on {entry.device}, {why}")
+            del trials[key]
+        else:
+            _check(entry.problem, tried, source)
+            told.sources[source.digest] = row_writer.source_values(source)
+    rounds = []
+    for one in part.rounds:
+        timed = {key: timed for key, timed in one.timed.items() if key in trials}
+        if timed or one.vendor:
+            rounds.append(replace(one, timed=timed))
+    if trials:
+        told.parts[entry.device, entry.problem] = Part(trials, rounds)
+    return told
+
+
+def _renamed(part: Part) -> Part:
+    """Return the part with the names that families and tunables have now.
+
+    Raise ValueError if two trials become one.
+    """
+    keys, trials = dict[TrialKey, TrialKey](), dict[TrialKey, Tried]()
+    for key, tried in part.trials.items():
+        text = key[0]
+        config = config_spelt(text)
+        values = dict(tried.values)
+        if config is not None:  # else another version's
+            values |= {"family": config.family, "config": config.text, "tunables": config.json}
+        renamed = replace(tried, values=values)
+        keys[key] = renamed.key
+        if renamed.key in trials:
+            raise ValueError(f"{values['config']} is there twice")
+        trials[renamed.key] = renamed
+    rounds = [replace(one, timed={keys[key]: timed for key, timed in one.timed.items()}) for one in part.rounds]
+    return Part(trials, rounds)
+
+
+def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:
+    """The trial's kernel as it is made here; None, and why, where that is another one."""
+    values = tried.values
+    config = records.config_of(values["family"], values["config"], values["tunables"])
+    if not records.is_of_this_version(config, problem):
+        return None, "is no configuration of this tsm2-tune"
+    made = records.made_so(problem, values)
+    if made is None:
+        return None, f"is made otherwise by this tsm2-tune: tune {problem.text} again"
+    return made, ""
+
+
+def _check(problem: Problem, tried: Tried, source: KernelSource) -> None:
+    """Raise ValueError if the trial contradicts itself."""
+    first = None
+    if tried.first is not None:
+        samples = [{"ordinal": at, "us": us} for at, us in enumerate(tried.first.samples_us)]
+        first = records.timed({"round": 0, **tried.first.values}, samples)
+    numbers = dict.fromkeys(("id", "run_id", "problem_id"), 0)
+    made = records.trial(
+        {**tried.values, **numbers, "device_name": ""},
+        problem={"id": 0, **row_writer.problem_values(problem)},
+        source=row_writer.source_values(source),
+        first=first,
+    )
+    if made.outcome is Outcome.INTERRUPTED or (made.outcome is Outcome.OK) > records.is_verified(made):
+        raise ValueError(f"{made.config.text} ended {made.outcome}, and has no right result or no time")
+
+
+def _once(members: list[tuple[str, Any]]) -> Mapping[str, Any]:
+    """Return the object of these members. Raise ValueError if one is there twice."""
+    found = dict[str, Any]()
+    for name, value in members:
+        if name in found:
+            raise ValueError(f"{shown(name)} is there twice")
+        found[name] = value
+    return found

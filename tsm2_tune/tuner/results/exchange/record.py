@@ -1,0 +1,246 @@
+"""All that the database has of some trials of one problem on one device, as a JSON object and back.
+
+It is the member `tsm2_tune` of every file in another autotuner's format: these have no place for a compiler's flags,
+a verdict, several times of one trial, or a time to the last digit.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Table
+
+from tsm2_tune.errors import shown
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.measure.vendor import storing
+from tsm2_tune.tuner.results import records, stamps
+from tsm2_tune.tuner.results.domains import checked
+from tsm2_tune.tuner.results.merge.parts import IDS
+from tsm2_tune.tuner.results.merge.reading import device_of, problem_spelt
+from tsm2_tune.tuner.results.merge.union import (
+    RUN,
+    STARTED_AT,
+    Part,
+    Round,
+    RunKey,
+    Timed,
+    TrialKey,
+    Tried,
+    of_earlier,
+    part_of,
+)
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+
+NAME, VERSION = "tsm2_tune", 2
+# Members that older versions did not write; left out if they are null.
+LATER = frozenset({"slowed", "first_basis", "space_configurations", "search_ended"})
+RATIO = "verdict_worst_ratio"  # infinite where a value is NaN; JSON has no infinity, and null stands for it
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Trials of one problem on one device, timed in one state of the L2."""
+
+    device: str  # its name
+    problem: Problem
+    cache: Cache
+    part: Part
+    version: int = VERSION  # of the record; 1 has numbers in the place of stamps, and no identities of finals
+
+    @property
+    def newest_run(self) -> dict[str, Any]:
+        """The values of the trials' run that started last."""
+        newest = max((tried.run for tried in self.part.trials.values()), key=lambda run: str(run[STARTED_AT]))
+        return dict(zip(RUN, newest, strict=True))
+
+
+def record_of(entry: Entry) -> dict[str, Any]:
+    """The entry as an object of plain JSON; equal entries have equal ones."""
+    part, keys = entry.part, sorted(entry.part.trials)
+    runs = sorted(set(_runs(part)), key=lambda run: (run[STARTED_AT], str(run)))
+    run_numbers, trial_numbers = {one: at for at, one in enumerate(runs)}, {one: at for at, one in enumerate(keys)}
+
+    def time(timed: Timed) -> dict[str, Any]:
+        return {"run": run_numbers[timed.run], **_told(timed.values), "samples_us": list(timed.samples_us)}
+
+    def trial(tried: Tried) -> dict[str, Any]:
+        first = None if tried.first is None else time(tried.first)
+        own = {"first": first, "others": [time(one) for one in tried.others]}
+        values = {name: value for name, value in tried.values.items() if name != "stamp" or entry.version > 1}
+        return {"run": run_numbers[tried.run], **_told(values), **own}
+
+    def final(one: Round) -> dict[str, Any]:
+        timed = [{"trial": trial_numbers[key], **time(one.timed[key])} for key in sorted(one.timed)]
+        vendor = [time(one.vendor[library]) for library in sorted(one.vendor)]
+        place = {"number": one.stamp} if entry.version == 1 else {"final": one.final, "stamp": one.stamp}
+        return {"run": run_numbers[one.run], **place, "timed": timed, "vendor": vendor}
+
+    return {
+        "version": entry.version,
+        "problem": entry.problem.text,
+        "cache": entry.cache.value,
+        "runs": [dict(zip(RUN, run, strict=True)) for run in runs],
+        "trials": [trial(part.trials[key]) for key in keys],
+        "rounds": [final(one) for one in part.rounds],
+    }
+
+
+def entry_of(record: Any) -> Entry:
+    """The entry of a record from anywhere: each value is checked. InputError, LookupError, TypeError or ValueError
+    where it is not as `record_of` makes it.
+    """
+    top = refuse_version(record)
+    problem, cache = problem_spelt(_member(top, "problem")), Cache(_member(top, "cache"))
+    runs = [_run(one) for one in _list(_member(top, "runs"))]
+    trials = dict[TrialKey, Tried]()
+    for one in _list(_member(top, "trials")):
+        tried = _tried(_object(one), runs, cache, top["version"])
+        key = tried.key
+        if key in trials:
+            raise ValueError(f"{key[0]} is there twice")
+        trials[key] = tried
+    devices = {device_of(run) for run in runs}
+    if not trials or len(devices) != 1:
+        raise ValueError(f"it has {len(trials)} trials on {len(devices)} devices")
+    rounds = [_round(_object(one), runs, list(trials)) for one in _list(_member(top, "rounds"))]
+    order = [(one.stamp, one.final) for one in rounds]
+    if order != sorted(set(order)) or len({final for _, final in order}) < len(order):
+        raise ValueError("its rounds are in no order")
+    return Entry(devices.pop(), problem, cache, Part(trials, rounds), top["version"])
+
+
+def stamped(entry: Entry) -> Part:
+    """Return the entry's part. Finals of an older version get the stamps and identities that a migration gives."""
+    if entry.version > 1:
+        return entry.part
+    return part_of(entry.part.trials.values(), of_earlier(entry.problem, entry.part.rounds))
+
+
+def refuse_version(record: Any) -> Mapping[str, Any]:
+    """The members of a record from anywhere. TypeError or ValueError where it is of another version, or none."""
+    top = _object(record)
+    if top.get("version") not in (1, VERSION):
+        raise ValueError(f"its version is {shown(top.get('version'))}, and not {VERSION}")
+    return top
+
+
+def _runs(part: Part) -> Iterator[RunKey]:
+    for tried in part.trials.values():
+        yield tried.run
+        yield from (one.run for one in (tried.first, *tried.others) if one is not None)
+    for one in part.rounds:
+        yield one.run
+        yield from (timed.run for timed in one.members.values())
+
+
+def _run(told: Any) -> RunKey:
+    values = checked(_row(_object(told), RUN), (schema.run.c[name] for name in RUN))
+    records.tuning_run({"id": 0, **values})
+    return tuple(values[name] for name in RUN)
+
+
+def _tried(told: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache, version: int) -> Tried:
+    dated = {"stamp": stamps.of_date(str(_member(told, "ended_at")))} if version == 1 else {}
+    values = _values({**dated, **told}, schema.trial)
+    records.config_of(values["family"], values["config"], values["tunables"])
+    if values["superseded"] or values["cache"] != cache:
+        raise ValueError(f"{values['config']} is superseded, or was timed in another state of the L2")
+    if not re.fullmatch("[0-9a-f]{64}", str(values["basis"])):
+        raise ValueError(f"the basis of {values['config']} is no digest")
+    if values["outcome"] == Outcome.BEHIND.value and {values["verdict_correct"], values["full_verdict"]} != {None}:
+        raise ValueError(f"{values['config']} was behind, which verifies nothing, and has a verdict")
+    if values["outcome"] == Outcome.WRONG_RESULT.value and values["verdict_correct"]:
+        raise ValueError(f"{values['config']} has a right result and is wrong")
+    first, others = _member(told, "first"), _list(_member(told, "others"))
+    tried = Tried(
+        _run_of(told, runs),
+        values,
+        None if first is None else _timed(_object(first), runs),
+        tuple(_timed(_object(one), runs) for one in others),
+    )
+    if any(one.values["cache"] != cache for one in (tried.first, *tried.others) if one is not None):
+        raise ValueError(f"{values['config']} has a time in another state of the L2")
+    return tried
+
+
+def _round(told: Mapping[str, Any], runs: Sequence[RunKey], keys: Sequence[TrialKey]) -> Round:
+    run = _run_of(told, runs)
+    if "number" in told:
+        final, stamp = f"{told['number']:016x}", told["number"]
+    else:
+        final, stamp = _member(told, "final"), _member(told, "stamp")
+    of_final = {"final": final, "final_stamp": stamp}
+    of_final = checked(of_final, [schema.measurement.c[name] for name in of_final])
+    if None in of_final.values() or not stamp:
+        raise ValueError(f"{shown(stamp)} is no round of a final")
+    timed, vendor = dict[TrialKey, Timed](), dict[str, Timed]()
+    for one in map(_object, _list(_member(told, "timed"))):
+        timed[keys[_member(one, "trial")]] = _timed(one, runs)
+    for one in map(_object, _list(_member(told, "vendor"))):
+        values, samples = _values(one, schema.vendor_measurement), _samples(one)
+        storing.vendor_measurement({"id": 0, "run_id": 0, "problem_id": 0, "round": 1, **of_final, **values}, samples)
+        vendor[values["library"]] = Timed(_run_of(one, runs), values, tuple(_member(one, "samples_us")))
+    every = (*timed.values(), *vendor.values())
+    if {one.run for one in every} != {run} or len({one.values["cache"] for one in every}) > 1:
+        raise ValueError(f"round {stamp} has no times, or some of another run or in another state of the L2")
+    return Round(run, final, stamp, timed, vendor)
+
+
+def _timed(told: Mapping[str, Any], runs: Sequence[RunKey]) -> Timed:
+    values = _values(told, schema.measurement)
+    records.timed({"round": 0, **values}, _samples(told))
+    return Timed(_run_of(told, runs), values, tuple(_member(told, "samples_us")))
+
+
+def _run_of(told: Mapping[str, Any], runs: Sequence[RunKey]) -> RunKey:
+    number = _member(told, "run")
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{shown(number)} is no number of a run")
+    return runs[number]
+
+
+def _samples(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The samples as rows."""
+    return [{"ordinal": at, "us": us} for at, us in enumerate(_list(_member(told, "samples_us")))]
+
+
+def _values(told: Mapping[str, Any], table: Table) -> dict[str, Any]:
+    """The values of a row of the table, but for what numbers it."""
+    columns = [one for one in table.columns if one.name not in IDS]
+    return checked(_row(told, [one.name for one in columns]), columns)
+
+
+def _row(told: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    row = {name: told.get(name) if name in LATER else _member(told, name) for name in names}
+    if row.get("verdict_correct") is not None and row[RATIO] is None:
+        row[RATIO] = math.inf
+    return row
+
+
+def _told(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as members."""
+    known = ((name, value) for name, value in values.items() if value is not None or name not in LATER)
+    return {name: None if name == RATIO and value == math.inf else value for name, value in known}
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{type(value).__name__} where an object is expected")
+    return value
+
+
+def _list(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{type(value).__name__} where an array is expected")
+    return value
+
+
+def _member(told: Mapping[str, Any], name: str) -> Any:
+    if name not in told:
+        raise LookupError(f"the member {name} is missing")
+    return told[name]

@@ -1,0 +1,89 @@
+"""Taking trials out of the database, with all that is theirs alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, or_, select
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.addresses import command_on
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.search import quarantine
+
+MOST_PARAMETERS = 500  # of a statement: SQLite takes 999 and more
+VENDOR = schema.vendor_measurement
+_TRIAL, _TIME = schema.trial.c, schema.measurement.c
+_IN_ROUND = and_(
+    _TIME.run_id == VENDOR.c.run_id, _TIME.round == VENDOR.c.round, _TRIAL.problem_id == VENDOR.c.problem_id
+)
+_FINAL = select(_TIME.id).join(schema.trial).where(_IN_ROUND).correlate(VENDOR)
+# Of each table what no trial has; in this order, as rows of the first ones need those of the last.
+UNUSED: dict[Table, ColumnElement[bool]] = {
+    VENDOR: ~_FINAL.exists(),
+    schema.source: schema.source.c.digest.not_in(select(_TRIAL.source_digest)),
+    schema.problem: schema.problem.c.id.not_in(select(_TRIAL.problem_id)),
+    schema.run: ~or_(schema.run.c.id.in_(select(_TRIAL.run_id)), schema.run.c.id.in_(select(_TIME.run_id))),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Trials that are to be forgotten."""
+
+    ids: tuple[int, ...]
+    counts: Mapping[str, int]  # of each outcome
+
+
+def named(
+    connection: Connection, trials: Collection[int], outcomes: Collection[Outcome], device: str | None, path: str
+) -> Named:
+    """These trials and those of the outcomes, of this device alone where it is given, whatever the outcome where none
+    is. Raise InputError if one of the trials is not there.
+    """
+    column = schema.trial.c
+    both = select(column.id, column.outcome)
+    found: dict[int, str] = {}
+    for part in _parts(sorted(set(trials))):
+        found |= {row.id: row.outcome for row in connection.execute(both.where(column.id.in_(part)))}
+    missing = sorted(set(trials) - set(found))
+    if missing:
+        raise InputError(f"no trial {missing[0]} in {path}: {command_on('show', path)} lists them")
+    which: list[ColumnElement[bool]] = [column.outcome.in_([one.value for one in outcomes])] if outcomes else []
+    which += [] if device is None else [column.device_name == device]
+    if which:
+        found |= {row.id: row.outcome for row in connection.execute(both.where(*which))}
+    return Named(tuple(found), Counter(map(str, found.values())))
+
+
+def remove(connection: Connection, trials: Sequence[int]) -> None:
+    """Remove the trials, and the kernels, problems and runs that no other one has."""
+    remove_measurements(connection, trials)
+    for part in _parts(trials):
+        quarantine.forgive_trials(connection, part)
+        connection.execute(delete(schema.trial).where(schema.trial.c.id.in_(part)))
+    remove_unused(connection)
+
+
+def remove_unused(connection: Connection) -> dict[str, int]:
+    """Remove what no trial has; how many rows of each table that were, if any."""
+    numbers = select(VENDOR.c.id).where(UNUSED[VENDOR])
+    connection.execute(delete(schema.vendor_sample).where(schema.vendor_sample.c.measurement_id.in_(numbers)))
+    removed = {table.name: connection.execute(delete(table).where(which)).rowcount for table, which in UNUSED.items()}
+    return {name: count for name, count in removed.items() if count}
+
+
+def remove_measurements(connection: Connection, trials: Sequence[int]) -> None:
+    """Remove what was measured of the trials, samples and all."""
+    for part in _parts(trials):
+        of_trials = schema.measurement.c.trial_id.in_(part)
+        measured = select(schema.measurement.c.id).where(of_trials)
+        connection.execute(delete(schema.sample).where(schema.sample.c.measurement_id.in_(measured)))
+        connection.execute(delete(schema.measurement).where(of_trials))
+
+
+def _parts(trials: Sequence[int]) -> list[Sequence[int]]:
+    return [trials[first : first + MOST_PARAMETERS] for first in range(0, len(trials), MOST_PARAMETERS)]

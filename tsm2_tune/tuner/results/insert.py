@@ -1,0 +1,183 @@
+"""Insert into the database's tables: rows that may exist already, retried trials, measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Executable, Table, bindparam, case, cast, insert, select, update
+
+from tsm2_tune.errors import StoreError, shown
+from tsm2_tune.tuner.measure.vendor import storing
+from tsm2_tune.tuner.results import conditions, forget, records, row_reader, row_writer, stamps
+from tsm2_tune.tuner.results.domains import COUNT, checked
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.trial import Cache, Final, Measurement, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.results.upsert import add_alone, add_once
+from tsm2_tune.tuner.runs.claim_rows import settle
+from tsm2_tune.tuner.search.resume import Again
+
+_SAMPLE = insert(schema.sample)
+_LAST_ROUND = conditions.last_round(conditions.OF_PROBLEM).add_columns(conditions.NEWEST_FINAL)
+_FINALIST = select(schema.trial.c.id).where(conditions.TRIED, schema.trial.c.config == bindparam("config"))
+
+
+def found(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
+    """Return the id of the row with these values."""
+    known = {name: value for name, value in values.items() if value is not None}
+    missing = tuple(name for name in values if name not in known)
+    id_: int | None = connection.execute(_finding(table, tuple(known), missing), known).scalar()
+    return id_
+
+
+def added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
+    """Return the id of a new row with these values."""
+    return int(connection.execute(_adding(table), values).scalar_one())
+
+
+@cache
+def _finding(table: Table, known: tuple[str, ...], missing: tuple[str, ...]) -> Executable:
+    """Return the id of the row with values of the `known` columns, and none of the `missing` ones."""
+    query = select(table.c.id).where(*(table.c[name] == bindparam(name) for name in known))
+    return query.where(*(table.c[name].is_(None) for name in missing))
+
+
+@cache
+def _adding(table: Table) -> Executable:
+    return insert(table).returning(table.c.id)
+
+
+def found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
+    """Return the id of the row with these values, new where there was none."""
+    present = found(connection, table, values)
+    if present is None and add_alone(connection, table):
+        present = found(connection, table, values)
+    return added(connection, table, values) if present is None else present
+
+
+def _most(column: Any, value: float | None) -> ColumnElement[Any]:
+    """Return the larger one of what is stored and the value: what ended neither way was tried under both."""
+    new = cast(value, column.type)
+    return case((column > new, column), else_=new)
+
+
+def gives_place(connection: Connection, trial_id: int, again: Again) -> bool:
+    """Return whether the trial that is stored counts as untried."""
+    with records.reading(trial_id):
+        row = checked(row_reader.row_of(connection, schema.trial, trial_id), schema.trial.columns)
+        return again.includes(trial_id, Outcome(row["outcome"]), records.limits(row), row["total_seconds"])
+
+
+def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, Any]) -> None:
+    """Put the values in the row's place, and nothing in that of its measurements."""
+    forget.remove_measurements(connection, [trial_id])
+    column = schema.trial.c
+    timed_out = column.outcome == Outcome.TIMED_OUT.value
+    seconds = values["total_seconds"] + case((timed_out, column.total_seconds), else_=0.0)
+    most = {
+        name: case((timed_out, _most(column[name], values[name])), else_=cast(values[name], column[name].type))
+        for name in row_writer.LIMITS
+    }
+    row = update(schema.trial).where(column.id == trial_id)
+    connection.execute(row.values({**values, **most, "total_seconds": seconds}))
+
+
+class Kept(NamedTuple):
+    """A trial that is stored: the one that was to be, or the one that another run has stored before."""
+
+    trial_id: int
+    is_new: bool
+
+
+def add_trials(
+    connection: Connection, run_id: int, device_name: str, trials: Sequence[Trial], again: Again | None
+) -> list[Kept]:
+    """Return the trials, which are stored now, or those in their places."""
+    problems = dict.fromkeys(trial.problem for trial in trials)
+    ids = {one: found_or_added(connection, schema.problem, row_writer.problem_values(one)) for one in problems}
+    return [
+        _add_trial(connection, run_id, device_name, ids[trial.problem], trial, again or Again(trial.limits))
+        for trial in trials
+    ]
+
+
+def _add_trial(
+    connection: Connection, run_id: int, device_name: str, problem_id: int, trial: Trial, again: Again
+) -> Kept:
+    add_once(connection, schema.source, row_writer.source_values(trial.source))
+    key = {
+        "device_name": device_name,
+        "problem_id": problem_id,
+        "config": trial.config.text,
+        "basis": trial.basis,
+    }
+    values = {"run_id": run_id, **key, **row_writer.trial_values(trial), "stamp": stamps.next_of_trial(connection)}
+    present = found(connection, schema.trial, key)
+    settle(connection, device_name, trial.problem, trial.config.text, trial.basis)
+    if present is None:
+        trial_id = added(connection, schema.trial, values)
+    elif gives_place(connection, present, again):
+        trial_id = present
+        replace_trial(connection, present, values)
+    else:
+        return Kept(present, is_new=False)
+    if trial.measurement is not None:
+        add_measurement(connection, trial_id, trial.measurement, run_id=run_id, round_=0, floor_us=trial.floor_us)
+    return Kept(trial_id, is_new=True)
+
+
+def add_measurement(
+    connection: Connection,
+    trial_id: int,
+    measured: Measurement,
+    *,
+    run_id: int,
+    round_: int,
+    floor_us: float,
+    of_final: stamps.OfFinal | None = None,
+) -> None:
+    """Add it with its samples."""
+    row = row_writer.measurement_values(measured, trial_id, run_id=run_id, round_=round_, floor_us=floor_us)
+    row |= of_final._asdict() if of_final else {}
+    measurement_id = added(connection, schema.measurement, row)
+    samples = [
+        {"measurement_id": measurement_id, "ordinal": ordinal, "us": us}
+        for ordinal, us in enumerate(measured.samples_us)
+    ]
+    if samples:
+        connection.execute(_SAMPLE, samples)
+
+
+def add_final(
+    connection: Connection, place: str, run_id: int, run: TuningRun, final: Final, tried: Mapping[str, Any]
+) -> int:
+    """Add the final's measurements as rounds after those that there are; the last one's number.
+
+    `tried` tells the trials among which those of its configurations are, as conditions.TRIED asks for it. StoreError,
+    with the place, where there is none, or a round that is no number.
+    """
+    previous, stamp = connection.execute(_LAST_ROUND, conditions.values(run.identity.name, final.problem)).one()
+    if previous is not None and not (isinstance(previous, int) and COUNT(previous + 1)):
+        raise StoreError(f"{place} has a final of the round {shown(previous)}: restore a copy of it")
+    round_ = 1 if previous is None else 1 + previous
+    floor_us = run.ceilings.floor_us(final.problem)
+    states = dict.fromkeys(measured.cache for _, measured in final.measurements)
+    rounds = {state: round_ + at for at, state in enumerate(states)}
+    finals = dict[Cache, stamps.OfFinal]()
+    for state in states:
+        stamp = stamps.after(stamp)
+        finals[state] = stamps.OfFinal(stamps.new_final(), stamp)
+    for config, measured in final.measurements:
+        trial_id = connection.execute(_FINALIST, {**tried, "config": config.text}).scalar()
+        if trial_id is None:
+            raise StoreError(f"{place} has no trial of {config.text} for {final.problem.text}: run this again")
+        number, of_final = rounds[measured.cache], finals[measured.cache]
+        add_measurement(
+            connection, trial_id, measured, run_id=run_id, round_=number, floor_us=floor_us, of_final=of_final
+        )
+    problem_id = found_or_added(connection, schema.problem, row_writer.problem_values(final.problem))
+    for state, number in rounds.items():
+        of_state = [one for one in final.vendor if one.measurement.cache is state]
+        storing.add(connection, of_state, run_id=run_id, problem_id=problem_id, round_=number, of_final=finals[state])
+    return number

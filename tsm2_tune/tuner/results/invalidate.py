@@ -1,0 +1,51 @@
+"""Trials of kernels that this program makes otherwise now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Connection, select, update
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.results import conditions, records
+from tsm2_tune.tuner.results.domains import Row, checked
+from tsm2_tune.tuner.results.fingerprint import superseded_basis
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.database import Database
+
+_LAUNCH = (schema.source.c[name].label(f"source_{name}") for name in records.LAUNCH)
+_CURRENT = (
+    select(schema.trial, schema.source.c.kernel, *_LAUNCH)
+    .join(schema.source)
+    .where(conditions.OF_PROBLEM, conditions.OF_BASIS)
+)
+
+
+def changed(database: Database, device_name: str, problem: Problem, basis: str) -> Sequence[Row]:
+    """Return the rows of the problem's trials of this basis whose kernel is made otherwise now, or not at all."""
+    values = conditions.values(device_name, problem) | {"basis": basis}
+    return [row for row in database.rows(_CURRENT, values) if not is_made_so(row, problem)]
+
+
+def mark(connection: Connection, trials: Iterable[Row]) -> None:
+    """Leave the trials in the table, where their configurations may be tried again under the same basis."""
+    for row in trials:
+        values = {"superseded": 1, "basis": superseded_basis(row), "first_basis": row["basis"]}
+        connection.execute(update(schema.trial).where(schema.trial.c.id == row["id"]).values(values))
+
+
+def is_made_so(row: Row, problem: Problem) -> bool:
+    """Return whether this program makes the kernel of a row of `trial` of this problem, which also has its source's
+    entry point, and launch as `source_...`.
+    """
+    with records.reading(row["id"]):
+        values = checked(row, [*schema.trial.columns, schema.source.c.kernel])
+        config = records.config_of(values["family"], values["config"], values["tunables"])
+        if not records.is_of_this_version(config, problem):
+            return False
+        made = render(problem, config)
+        launch = {name: row[f"source_{name}"] for name in records.LAUNCH}
+        launch |= {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
+        known = (values["source_digest"], values["kernel"], launch)
+        return known == (made.digest, made.kernel, {name: int(getattr(made.launch, name)) for name in records.LAUNCH})

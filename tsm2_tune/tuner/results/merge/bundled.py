@@ -1,0 +1,40 @@
+"""The texts of trials that the package brings, as databases to read: made once, and kept in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tsm2_tune import __version__, pretuned
+from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile.processes import workplace
+from tsm2_tune.tuner.results.merge.files import written
+from tsm2_tune.tuner.results.merge.reading import told_in
+from tsm2_tune.tuner.results.storage import migrations
+from tsm2_tune.tuner.results.storage.database import Database
+
+SUFFIX = ".db"
+
+
+@contextmanager
+def opened(name: str) -> Iterator[Database]:
+    """The database of the text that is named, such as pretuned:h100, which can only be read.
+
+    Raise InputError for a name that the package does not have, and where the cache cannot be written.
+    """
+    with pretuned.named(name) as text:
+        key = hashlib.sha256(f"{__version__} {migrations.version()} {SUFFIX}".encode() + text.read_bytes())
+        found = cache.find(key.hexdigest(), SUFFIX)
+        path = found[0] if found is not None else _made(text, key.hexdigest())
+    with Database.copied(path) as database:
+        database.become_read_only(Path(name))
+        yield database
+
+
+def _made(text: Path, key: str) -> Path:
+    with workplace(cache.working_parent()) as work:
+        database = work.folder / "bundled.db"
+        written(text, database, told_in(text))
+        return cache.keep(database, key, SUFFIX, 0)

@@ -1,0 +1,111 @@
+"""Files to import (databases, texts of trials, other autotuners' formats), opened as databases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile.processes import Workplace, workplace
+from tsm2_tune.tuner.results.exchange import reading as exchange
+from tsm2_tune.tuner.results.merge.parts import Writer
+from tsm2_tune.tuner.results.merge.reading import Kind, Told, kind_of, refuse_others, told_in
+from tsm2_tune.tuner.results.storage import database
+from tsm2_tune.tuner.results.storage.addresses import Address
+from tsm2_tune.tuner.results.storage.database import Database
+
+TELLING = {Kind.TEXT: told_in, Kind.EXCHANGE: exchange.told_in}  # of what is no database
+REFUSING = {Kind.DATABASE: Database.refuse_others, Kind.TEXT: refuse_others, Kind.EXCHANGE: exchange.refuse_others}
+
+
+def refuse(path: Path | Address) -> None:
+    """Raise InputError or StoreError for a file that `opened` would refuse by its beginning.
+
+    Such a file cannot be read, is no database or text of this program, or is of a newer version.
+    """
+    if isinstance(path, Address):
+        with Database.open(path, create=False):
+            return
+    REFUSING[kind_of(path)](path)
+
+
+@contextmanager
+def opened(path: Path | Address) -> Iterator[tuple[Database, tuple[str, ...]]]:
+    """Open a copy of a database in the current schema, or a database made from a text.
+
+    The second value has a sentence for each configuration that is left out. The file itself is only read, and so is a
+    server's database. Raise InputError for a file that is not regular, that this program would write otherwise, or
+    that cannot be copied, and StoreError as Database.open.
+    """
+    if isinstance(path, Address):
+        with Database.open(path, create=False) as found:
+            yield found, ()
+        return
+    kind = kind_of(path)
+    with _workplace(path) as work:
+        copy = work.folder / "results.db"
+        try:
+            left_out = written(path, copy, TELLING[kind](path)) if kind in TELLING else _copied(path, copy)
+            with Database.open(copy, create=kind in TELLING) as found:
+                found.path = path  # the name in messages
+                yield found, left_out
+        except StoreError as error:
+            told = str(error)
+            if told.startswith(f"{copy} cannot be opened"):
+                raise _no_place(path, "no file can be made") from error
+            told = told.replace(f"{copy} cannot grow, ", f"cannot copy {path} to import it: ")
+            told = told.replace(str(copy), str(path)).replace(str(work.folder), str(cache.cache_folder()))
+            raise StoreError(told) from error
+
+
+@contextmanager
+def _workplace(path: Path) -> Iterator[Workplace]:
+    """Open a folder for the file's copy. Raise InputError if it cannot be made."""
+    with ExitStack() as stack:
+        try:
+            work = stack.enter_context(workplace(cache.working_parent()))
+        except OSError as error:
+            raise _no_place(path, str(error.strerror)) from error
+        yield work
+
+
+def _no_place(path: Path, why: str) -> InputError:
+    return InputError(
+        f"cannot copy {path} to import it ({why}): make {cache.cache_folder()} writable, with space left, or set"
+        " XDG_CACHE_HOME to another folder"
+    )
+
+
+def _copied(path: Path, copy: Path) -> tuple[str, ...]:
+    database.copy(path, copy)
+    return ()
+
+
+def told_by(path: Path | Address, show: Callable[[float], object]) -> Told | None:
+    """Read the trials of a text, or return None for a database. Call `show` with the share that is read.
+
+    Raise InputError for a text without trials, and as `opened`.
+    """
+    if isinstance(path, Address) or (kind := kind_of(path)) not in TELLING:
+        return None
+    told = told_in(path, show) if kind is Kind.TEXT else TELLING[kind](path)
+    _refuse_nothing(path, told)
+    return told
+
+
+def _refuse_nothing(path: Path, told: Told) -> None:
+    if not told.parts:
+        why = next(iter(told.left_out.values()), "it has no trial")
+        raise InputError(f"nothing to import: {path}: {why}")
+
+
+def written(path: Path, copy: Path, told: Told) -> tuple[str, ...]:
+    """Write the trials of a text into a new database. Return a sentence for each configuration that is left out."""
+    _refuse_nothing(path, told)
+    with Database.open(copy, create=True) as made, made.transaction(writes=True) as connection:
+        writer = Writer(connection, told.sources.__getitem__)
+        for (device_name, problem), part in told.parts.items():
+            writer.write(device_name, problem, part)
+    return tuple(told.left_out.values())

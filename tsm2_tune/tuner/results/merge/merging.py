@@ -1,0 +1,156 @@
+"""Import one database's trials into another. Importing twice changes nothing; after a kill it adds the rest."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.scalars import plain
+from tsm2_tune.tuner.results import records
+from tsm2_tune.tuner.results.domains import Row
+from tsm2_tune.tuner.results.merge.parts import Reader, Writer, places
+from tsm2_tune.tuner.results.merge.union import Part, Tried, conflicts, union
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.storage.retry import Lost, repeated
+from tsm2_tune.tuner.search import quarantine
+from tsm2_tune.tuner.search.quarantine import Quarantined
+
+HOLD_SECONDS = 0.5  # the time for which a transaction keeps other writers waiting
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class Imported:
+    """The result of an import."""
+
+    trials: int  # added
+    known: int  # trials that the database already had
+    times: int  # measurements added, the vendor's included
+    problems: int  # in the imported file; a problem on two devices counts twice
+    left_out: tuple[str, ...] = ()  # a sentence for each configuration that was not imported
+    changed: int = 0  # those of `problems` for which anything was added
+    conflicts: tuple[str, ...] = ()  # a sentence for each configuration whose trials contradict each other
+    quarantined: int = 0  # kernels that are new in quarantine, or whose failure there is newer
+    between: int = 0  # those of `problems` that no search tuned: shapes between tuned ones
+
+    def __str__(self) -> str:
+        trials, times, problems = (
+            f"{number} {what}{'s' if number != 1 else ''}"
+            for number, what in ((self.trials, "trial"), (self.times, "measurement"), (self.problems, "problem"))
+        )
+        faulty = f"; {self.quarantined} in quarantine" if self.quarantined else ""
+        between = f" ({self.between} of them shapes between tuned ones)" if self.between else ""
+        if not self.changed:
+            known = f"{self.known} trial{'s' if self.known != 1 else ''} already present"
+            return f"nothing new: {known}, of {problems}{between}{faulty}"
+        return f"added {trials} ({self.known} already present) and {times}, of {problems}{between}{faulty}"
+
+
+Into = Callable[[], AbstractContextManager[Database]]
+Source = Callable[[str], Row]  # returns the kernel with a digest
+Show = Callable[[float], object]  # is called with the share that is done
+New = tuple[tuple[str, Problem], Part]  # device and problem, and what is known of them
+
+
+def merge(into: Into, other: Database, show: Show) -> Imported:
+    """Add to the database that `into` opens the rows of the other one that it lacks.
+
+    Transactions are short, so that no other writer waits for long. After a kill, the same call adds the rest. The
+    other database is read whole first. Raise StoreError if either cannot be used or has a damaged row.
+    """
+
+    def source(digest: str) -> Row:
+        """Return the kernel. The transaction is separate, so that an error names the right database."""
+        with _of(other), other.transaction() as connection:
+            return Reader(connection).source(digest)
+
+    with _of(other):
+        parts, faulty = list(_parts(other)), quarantine.entries(other)
+    return merge_parts(into, parts, source, show, faulty)
+
+
+def merge_parts(
+    into: Into, parts: Sequence[New], source: Source, show: Show, faulty: Sequence[Quarantined] = ()
+) -> Imported:
+    """Add these parts, as `merge` does. Call `show` with the share that is added."""
+    trials = known = times = changed = between = 0
+    sentences = list[str]()
+    with into() as database:
+        merged = deque[tuple[Part, Part]]()
+        for at, ((device_name, problem), new) in enumerate(parts):
+            merged = merged or deque(_merged(database, parts[at:], source))
+            old, found = merged.popleft()
+            show((at + 1) / len(parts))
+            changed += found is not old
+            between += all(one.values["is_between"] for one in new.trials.values())
+            added = len(found.trials) - len(old.trials)
+            trials, known = trials + added, known + len(new.trials) - added
+            times += found.times - old.times
+            sentences += (
+                f"conflict: {config} for {problem.text} on {device_name}: {what}"
+                for config, what in conflicts(old, new, found)
+            )
+        quarantined = _united(database, faulty)
+    return Imported(trials, known, times, len(parts), (), changed, tuple(sentences), quarantined, between)
+
+
+@repeated
+def _united(database: Database, theirs: Sequence[Quarantined]) -> int:
+    """Add these kernels to the quarantine, and return how many were new."""
+    if not theirs:
+        return 0
+    with _of(database), database.transaction(writes=True) as connection:
+        return quarantine.unite(connection, theirs)
+
+
+@repeated
+def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tuple[Part, Part]]:
+    """Merge the first of these problems in one transaction. Return each one's part before and after."""
+    merged, start = list[tuple[Part, Part]](), time.monotonic()
+    with _of(database), database.transaction(writes=True) as connection:
+        writer = Writer(connection, source)
+        for (device_name, problem), new in parts:
+            old = Reader(connection).part(device_name, problem)
+            found = union(old, new, partial(_is_made_so, problem))
+            if found is not old:
+                writer.write(device_name, problem, found)
+            merged.append((old, found))
+            if time.monotonic() - start > HOLD_SECONDS:
+                break
+    return merged
+
+
+def _is_made_so(problem: Problem, tried: Tried) -> bool:
+    """Return whether this program still renders the trial's kernel unchanged."""
+    return records.made_so(problem, tried.values) is not None
+
+
+def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:
+    """Yield each device and problem with its part."""
+    with database.transaction() as connection:
+        every = places(connection)
+    for place in every:
+        with database.transaction() as connection:
+            yield place, Reader(connection).part(*place)
+
+
+@contextmanager
+def _of(of: Database) -> Iterator[None]:
+    """Name the database in a StoreError about one of its rows."""
+    try:
+        yield
+    except (Lost, _Told):
+        raise
+    except StoreError as error:
+        text = str(error)
+        raise _Told(text if text.startswith(str(of.path)) else f"{of.path}: {text}") from error
+
+
+class _Told(StoreError):
+    """Names the database."""

@@ -1,0 +1,337 @@
+"""Read and write the rows of one problem on one device."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.measure.vendor import storing
+from tsm2_tune.tuner.results import briefs, forget, records, row_writer
+from tsm2_tune.tuner.results.domains import Row, checked
+from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, key_of, part_of
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.database import fetched
+from tsm2_tune.tuner.results.trial import Measurement
+
+FINAL = ("final", "final_stamp")
+_Kernels = list[tuple[Row, Timed]]  # times of a trial in finals, with their rows
+IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round", *FINAL})
+
+
+def places(connection: Connection) -> list[tuple[str, Problem]]:
+    """Return each device and problem that has trials. Raise StoreError for a damaged row."""
+    trial = schema.trial.c
+    query = (
+        select(func.min(trial.id).label("id"), trial.device_name, *records.PROBLEM_KEY)
+        .join(schema.problem)
+        .group_by(trial.device_name, schema.problem.c.id)
+    )
+    found = fetched(connection, query.order_by(trial.device_name, *records.PROBLEM_KEY))
+    return [(briefs.device_name(row), briefs.problem_of(row)) for row in found]
+
+
+class Reader:
+    """Reads parts of one database, each in a transaction, since one transaction may not read the whole of a large
+    file.
+
+    With `tell`, a damaged row is left out and its error passed to `tell`. Without it the error is raised.
+    """
+
+    def __init__(self, connection: Connection, tell: Callable[[StoreError], object] | None = None) -> None:
+        self._connection, self._tell = connection, tell
+        self._runs: dict[int, RunKey] = {}
+        self._rows: dict[tuple[str, Any], Row] = {}
+
+    def part(self, device_name: str, problem: Problem) -> Part:
+        """Return all rows of this device and problem. Raise StoreError for a damaged row."""
+        trial, problem_id = schema.trial, _problem_id(self._connection, problem)
+        if problem_id < 0:
+            return Part()
+        of_part = and_(trial.c.device_name == device_name, trial.c.problem_id == problem_id)
+        measured = self._measured(of_part)
+        trials, rounds = list[Tried](), list[Round]()
+        for row in fetched(self._connection, select(trial).where(of_part).order_by(trial.c.id)):
+            with self._reading(row["id"]):
+                tried, finals = self._tried(row, measured[row["id"]])
+                rounds += [self._round(one, {tried.key: timed}, {}) for one, timed in finals]
+                trials.append(tried)
+        rounds += self._vendor(device_name, problem_id)
+        return part_of(trials, rounds)
+
+    def source(self, digest: str) -> Row:
+        """Return the kernel with this digest. Raise KeyError if a damaged file lacks it."""
+        return self._one(schema.source, digest)
+
+    def _measured(self, of_part: ColumnElement[bool]) -> dict[int, list[tuple[Row, Sequence[Row]]]]:
+        """Return the rows of `measurement` by trial, each with its samples in order."""
+        table = schema.measurement
+        samples = self._samples(schema.sample, select(table.c.id).join(schema.trial).where(of_part))
+        found = defaultdict[int, list[tuple[Row, Sequence[Row]]]](list)
+        for row in fetched(self._connection, select(table).join(schema.trial).where(of_part)):
+            found[row["trial_id"]].append((row, samples[row["id"]]))
+        return found
+
+    def _round(self, row: Row, timed: Mapping[TrialKey, Timed], vendor: Mapping[str, Timed]) -> Round:
+        """Return the final that the row of a time belongs to, with that time alone."""
+        if row["final"] is None or row["final_stamp"] is None:
+            raise ValueError(f"round {row['round']} is of no final")
+        return Round(self._run(row["run_id"]), row["final"], row["final_stamp"], timed, vendor)
+
+    def _tried(self, row: Row, measured: Sequence[tuple[Row, Sequence[Row]]]) -> tuple[Tried, _Kernels]:
+        """Return a trial, and its times in finals."""
+        firsts, finals = dict[int, Timed](), list[tuple[Row, Timed]]()
+        first: Measurement | None = None
+        for one, samples in measured:
+            time = records.measurement(one, samples)
+            timed = self._timed(one, schema.measurement, samples)
+            if one["round"] > 0:
+                finals.append((one, timed))
+            else:
+                firsts[one["round"]] = timed
+                first = time if one["round"] == 0 else first
+        source = self.source(row["source_digest"])
+        problem = self._one(schema.problem, row["problem_id"])
+        records.trial(row, problem=problem, source=source, first=first)  # is as it was stored
+        others = tuple(one for number, one in sorted(firsts.items(), reverse=True) if number < 0)
+        tried = Tried(self._run(row["run_id"]), _values(row, schema.trial), firsts.get(0), others)
+        return tried, finals
+
+    def _vendor(self, device_name: str, problem_id: int) -> Iterator[Round]:
+        """Yield each time of the vendor as a final of its own."""
+        table, run = schema.vendor_measurement, schema.run.c
+        of_part = and_(table.c.problem_id == problem_id, run.device_name == device_name)
+        samples = self._samples(schema.vendor_sample, select(table.c.id).join(schema.run).where(of_part))
+        for row in fetched(self._connection, select(table).join(schema.run).where(of_part).order_by(table.c.id)):
+            with self._reading(row["id"], storing.KIND):
+                storing.vendor_measurement(row, samples[row["id"]])
+                yield self._round(row, {}, {row["library"]: self._timed(row, table, samples[row["id"]])})
+
+    @contextmanager
+    def _reading(self, number: int, kind: str = "trial") -> Iterator[None]:
+        """Convert errors as stored.reading does, then pass them to `tell` if there is one."""
+        try:
+            with records.reading(number, kind):
+                yield
+        except StoreError as error:
+            if self._tell is None:
+                raise
+            self._tell(error)
+
+    def _samples(self, table: Table, of: Select[Any]) -> dict[int, list[Row]]:
+        """Return the samples of these measurements, in order."""
+        query = select(table).where(table.c.measurement_id.in_(of)).order_by(table.c.measurement_id, table.c.ordinal)
+        found = defaultdict[int, list[Row]](list)
+        for row in fetched(self._connection, query):
+            found[row["measurement_id"]].append(row)
+        return found
+
+    def _timed(self, row: Row, table: Table, samples: Sequence[Row]) -> Timed:
+        return Timed(self._run(row["run_id"]), _values(row, table), tuple(one["us"] for one in samples))
+
+    def _run(self, number: int) -> RunKey:
+        if number not in self._runs:
+            row = self._one(schema.run, number)
+            records.tuning_run(row)
+            self._runs[number] = tuple(row[name] for name in RUN)
+        return self._runs[number]
+
+    def _one(self, table: Table, key: Any) -> Row:
+        """Return the row with this primary key. Raise KeyError if a damaged file lacks it."""
+        (column,) = table.primary_key.columns
+        place = (table.name, key)
+        if place not in self._rows:
+            found = fetched(self._connection, select(table).where(column == key))
+            if not found:
+                raise KeyError(f"no {table.name} {key}")
+            self._rows[place] = found[0]
+        return self._rows[place]
+
+
+class Writer:
+    """Writes into a database, in one transaction. `source` gives the kernels, by digest, that the database lacks."""
+
+    def __init__(self, connection: Connection, source: Callable[[str], Row]) -> None:
+        self._connection, self._source = connection, source
+        self._runs: dict[RunKey, int] = {}
+        self._digests: set[str] = set()  # of kernels that the database has
+
+    def write(self, device_name: str, problem: Problem, part: Part) -> None:
+        """Let the database have this part in the place of what it has of the device and problem.
+
+        Trials keep their numbers.
+        """
+        problem_id, ids = _problem_id(self._connection, problem), dict[TrialKey, int]()
+        if problem_id < 0:
+            problem_id = _added(self._connection, schema.problem, [row_writer.problem_values(problem)])[0]
+        else:
+            ids = self._emptied(device_name, problem_id)
+        ordered = sorted(part.trials.items(), key=lambda item: (item[1].values["stamp"], item[0]))
+        self._write_sources({tried.values["source_digest"] for _, tried in ordered})
+        new = list[tuple[TrialKey, dict[str, Any]]]()
+        for key, tried in ordered:
+            place = {"run_id": self._run_id(tried.run), "device_name": device_name, "problem_id": problem_id}
+            if key in ids:
+                at = schema.trial.c.id == ids[key]
+                self._connection.execute(update(schema.trial).where(at), {**tried.values, **place})
+            else:
+                new.append((key, {**tried.values, **place}))
+        keys = (key for key, _ in new)
+        ids |= zip(keys, _added(self._connection, schema.trial, [values for _, values in new]), strict=True)
+        of_trials = [
+            ({"trial_id": ids[key], **self._place(number, timed, of)}, timed)
+            for key, number, timed, of in _times_in_order(part)
+        ]
+        of_vendor = [
+            ({"problem_id": problem_id, **self._place(number, timed, one)}, timed)
+            for number, one in enumerate(part.rounds, 1)
+            for timed in one.vendor.values()
+        ]
+        self._write_times(schema.measurement, schema.sample, of_trials)
+        self._write_times(schema.vendor_measurement, schema.vendor_sample, of_vendor)
+
+    def _emptied(self, device_name: str, problem_id: int) -> dict[TrialKey, int]:
+        """Remove all times of the device and problem, and doubled trials. Return the numbers of the others."""
+        trial = schema.trial
+        of_part = (trial.c.device_name == device_name, trial.c.problem_id == problem_id)
+        ids, doubled = _ids(self._connection, and_(*of_part))
+        forget.remove_measurements(self._connection, [*ids.values(), *doubled])
+        self._connection.execute(delete(trial).where(trial.c.id.in_(doubled)))
+        _remove_vendor(self._connection, device_name, problem_id)
+        return ids
+
+    def _write_sources(self, digests: set[str]) -> None:
+        """Add the kernels of these digests that the database lacks."""
+        kernel = schema.source.c
+        asked = digests - self._digests
+        if asked:
+            found = self._connection.execute(select(kernel.digest).where(kernel.digest.in_(asked)))
+            lacking = [self._source(digest) for digest in sorted(asked - set(found.scalars()))]
+            if lacking:
+                of_kernels = [{one.name: row[one.name] for one in kernel} for row in lacking]
+                self._connection.execute(insert(schema.source), of_kernels)
+        self._digests |= asked
+
+    def _run_id(self, run: RunKey) -> int:
+        if run not in self._runs:
+            self._runs[run] = _added_once(self._connection, schema.run, dict(zip(RUN, run, strict=True)))
+        return self._runs[run]
+
+    def _place(self, number: int, timed: Timed, of: Round | None) -> dict[str, Any]:
+        final = (None, None) if of is None else (of.final, of.stamp)
+        return {"run_id": self._run_id(timed.run), "round": number, **dict(zip(FINAL, final, strict=True))}
+
+    def _write_times(self, table: Table, samples: Table, times: Sequence[tuple[dict[str, Any], Timed]]) -> None:
+        numbers = _added(self._connection, table, [{**timed.values, **place} for place, timed in times])
+        every = [
+            {"measurement_id": number, "ordinal": at, "us": us}
+            for number, (_, timed) in zip(numbers, times, strict=True)
+            for at, us in enumerate(timed.samples_us)
+        ]
+        if every:
+            self._connection.execute(insert(samples), every)
+
+
+def _times_in_order(part: Part) -> Iterator[tuple[TrialKey, int, Timed, Round | None]]:
+    """Yield the times of trials with the numbers of their rounds, and the finals that they are of.
+
+    What was in no final comes last: by that it is known to be new to them.
+    """
+    in_finals = {key for one in part.rounds for key in one.timed}
+    for is_late in (False, True):
+        for key, tried in part.trials.items():
+            if (key not in in_finals) == is_late:
+                for number, timed in enumerate(tried.others, 1):
+                    yield key, -number, timed, None
+                if tried.first is not None:
+                    yield key, 0, tried.first, None
+        for number, one in () if is_late else enumerate(part.rounds, 1):
+            for key, timed in one.timed.items():
+                yield key, number, timed, one
+
+
+def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[TrialKey, int], Sequence[int]]:
+    """Return the ids of the stored trials by key, and the ids of duplicates.
+
+    Each basis becomes the trial's id until it is written again, so that two trials may exchange theirs.
+    """
+    trial, found, doubled = schema.trial, dict[TrialKey, int](), list[int]()
+    for row in connection.execute(select(trial).where(of_part).order_by(trial.c.superseded, trial.c.id)).mappings():
+        if found.setdefault(key_of(row), row["id"]) != row["id"]:
+            doubled.append(row["id"])
+    connection.execute(update(trial).where(of_part).values(basis=cast(trial.c.id, Text)))
+    return found, doubled
+
+
+def _values(row: Row, table: Table) -> dict[str, Any]:
+    """Return the row's values without ids. Raise TypeError or ValueError for a wrong one."""
+    values = checked(row, table.columns)
+    return {name: value for name, value in values.items() if name not in IDS}
+
+
+def _problem_id(connection: Connection, problem: Problem) -> int:
+    """Return the number of the problem; -1 if the database has none."""
+    found = _id_of(connection, schema.problem, row_writer.problem_key(problem))
+    return -1 if found is None else found
+
+
+def _id_of(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
+    """Return the number of a row with these values; None if there is none."""
+    found = connection.execute(_with_values(table, tuple(values)), values).scalar()
+    return None if found is None else int(found)
+
+
+@cache
+def _with_values(table: Table, names: tuple[str, ...]) -> Select[Any]:
+    """Return a query for rows by these columns: made once, which takes longer than to execute it."""
+    query = select(table.c.id)
+    for name in names:
+        column = table.c[name]
+        query = query.where(
+            column.is_not_distinct_from(bindparam(name)) if column.nullable else column == bindparam(name)
+        )
+    return query
+
+
+def _added(connection: Connection, table: Table, values: Sequence[dict[str, Any]]) -> list[int]:
+    """Add these rows and return their numbers, in order."""
+    statement = insert(table).returning(table.c.id, sort_by_parameter_order=True)
+    found = list[int]()
+    for _, same in groupby(values, key=dict.keys):  # one statement takes rows of the same columns
+        found += connection.execute(statement, list(same)).scalars()
+    return found
+
+
+def _added_once(connection: Connection, table: Table, values: dict[str, Any]) -> int:
+    """Return the number of the row with these values, which is added if there is none."""
+    found = _id_of(connection, table, values)
+    return _added(connection, table, [values])[0] if found is None else found
+
+
+def _remove_vendor(connection: Connection, device_name: str, problem_id: int) -> None:
+    table, sample, run = schema.vendor_measurement, schema.vendor_sample, schema.run.c
+    of_device = table.c.run_id.in_(select(run.id).where(run.device_name == device_name))
+    numbers = select(table.c.id).where(table.c.problem_id == problem_id, of_device)
+    connection.execute(delete(sample).where(sample.c.measurement_id.in_(numbers)))
+    connection.execute(delete(table).where(table.c.problem_id == problem_id, of_device))

@@ -1,0 +1,409 @@
+"""Read a text of trials into the parts of a database. It may be from anywhere: each value is checked."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import re
+import stat
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+from tsm2_tune.errors import InputError, shown
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.roofline import Ceilings
+from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.tuner.results import records, row_writer, stamps
+from tsm2_tune.tuner.results.domains import Row, checked
+from tsm2_tune.tuner.results.fingerprint import basis
+from tsm2_tune.tuner.results.merge.parts import IDS
+from tsm2_tune.tuner.results.merge.text import (
+    DIGITS,
+    LINES,
+    LINES_OF_2,
+    LINES_OF_3,
+    NAME,
+    OF_TRIAL,
+    OF_VENDOR,
+    SOURCE_DIGITS,
+    TIME,
+    TIME_OF_3,
+    TOOLS,
+    VERSION,
+)
+from tsm2_tune.tuner.results.merge.union import (
+    RUN,
+    STARTED_AT,
+    Part,
+    Round,
+    RunKey,
+    Timed,
+    TrialKey,
+    Tried,
+    of_earlier,
+    part_of,
+)
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Measurement, Outcome, Trial, Verdict, in_a_line
+
+MOST_VALUES = 4_000_000  # of a file
+MOST_BYTES = 64_000_000  # of a file; a text of 5,000 trials has 1.2 MB
+FIRST = f'{{"{NAME}":'  # the beginning of a text of trials
+DATABASE = b"SQLite format 3"  # the beginning of a database
+MOST_SPACE = 256  # bytes before the first brace of another JSON object
+LINES_SHOWN = 100  # after so many lines how far a reader is
+UNTOLD = "right, by a text of trials"
+MOST_TEXT = 100  # characters of a configuration or problem in a sentence
+_KEY, _SOURCE = re.compile(rf"[0-9a-f]{{{DIGITS}}}"), re.compile(rf"[0-9a-f]{{{SOURCE_DIGITS}}}")
+LINES_OF = {2: LINES_OF_2, 3: LINES_OF_3, VERSION: LINES}
+WRONG = (InputError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
+
+
+@dataclass(slots=True)
+class Told:
+    """The trials that a text contains."""
+
+    parts: dict[tuple[str, Problem], Part] = field(default_factory=dict)  # by device and problem
+    sources: dict[str, Row] = field(default_factory=dict)  # rows of `source`, by digest
+    left_out: dict[str, str] = field(default_factory=dict)  # the reason, by configuration
+
+
+class Kind(Enum):
+    """The kinds of files that can be imported, told apart by how they begin."""
+
+    DATABASE = auto()
+    TEXT = auto()  # of trials
+    EXCHANGE = auto()  # a JSON object, as other autotuners write and read
+
+
+def kind_of(path: Path) -> Kind:
+    """Return the file's kind; an empty file is a database.
+
+    Raise InputError if it is of no kind or cannot be read.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # before opening it: a pipe would wait, a device never end
+            raise InputError(f"cannot import {path}: it is no regular file; name a database or a text of trials")
+        with path.open("rb") as file:
+            begin = file.read(MOST_SPACE)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no file can be called so"
+        raise InputError(f"cannot import {path}: {reason}") from None
+    if not begin or begin.startswith(DATABASE):
+        return Kind.DATABASE
+    text = begin[: len(begin) // 4 * 4].decode(json.detect_encoding(begin), errors="ignore")
+    if text.startswith(FIRST):
+        return Kind.TEXT
+    if text.lstrip().startswith("{"):
+        return Kind.EXCHANGE
+    raise InputError(
+        f"cannot import {path}: it is neither a database nor a text of trials, nor a T4 file or a cache of Kernel"
+        " Tuner; name another file"
+    )
+
+
+def told_in(path: Path, show: Callable[[float], object] = lambda share: None) -> Told:
+    """Read the trials of a text. Raise InputError, with the line, if this program would write it otherwise.
+
+    Call `show` with the share of the text that is read.
+    """
+    content = content_of(path)
+    reader, stream = _Reader(), BytesIO(content)
+    number = 0
+    try:
+        for number, line in enumerate(TextIOWrapper(stream, json.detect_encoding(content)), 1):
+            if number % LINES_SHOWN == 0:
+                show(stream.tell() / len(content))
+            if not line.isspace():
+                reader.read(json.loads(line, parse_constant=refuse_constant), is_head=number == 1)
+        return reader.told()
+    except WRONG as error:
+        raise _unlike(path, number, error) from None
+
+
+def content_of(path: Path) -> bytes:
+    """Return the file's content. Raise InputError if it is larger than such files are."""
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES or content.count(b",") > MOST_VALUES:  # a short value takes 100 bytes of memory
+        raise InputError(
+            f"{path} has more than {MOST_BYTES} bytes or {MOST_VALUES} values: name a smaller file of trials"
+        )
+    return content
+
+
+def refuse_others(path: Path) -> None:
+    """Raise InputError if the first line names a version of the text that this program does not read."""
+    try:
+        content = content_of(path)
+        line = next(iter(TextIOWrapper(BytesIO(content), json.detect_encoding(content))))
+        _Reader().read(json.loads(line, parse_constant=refuse_constant), is_head=True)
+    except WRONG as error:
+        raise _unlike(path, 1, error) from None
+
+
+def _unlike(path: Path, number: int, error: Exception) -> InputError:
+    """Return the error for a line that this program would write otherwise."""
+    said = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
+    return InputError(
+        f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(said)[:300]}):"
+        " write it anew by tsm2-tune export --format trials"
+    )
+
+
+Place = tuple[str, Problem]  # device and problem
+At = str | int  # a final's identity, or the number that an earlier version wrote
+_Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]  # of kernels, and of the vendor by library
+
+
+class _Reader:
+    """Reads the lines of a text. A line comes after those that it refers to."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, tuple[str, ...]] = LINES
+        self._time_names = TIME
+        self._missing = 0  # lines after the head
+        self._tools: dict[str, dict[str, Any]] = {}
+        self._runs: dict[str, tuple[RunKey, Ceilings]] = {}
+        self._trials = defaultdict[Place, dict[TrialKey, Tried]](dict)
+        self._bases: dict[str, str] = {}
+        self._finals: dict[str, tuple[RunKey, int]] = {}  # run and stamp
+        self._rounds = defaultdict[Place, dict[tuple[At, RunKey], _Times]](dict)
+        self._told = Told()
+        self._kinds = {
+            "tools": self._read_tools,
+            "run": self._read_run,
+            "basis": self._read_basis,
+            "final": self._read_final,
+            "trial": self._read_trial,
+            "vendor": self._read_vendor,
+        }
+
+    def read(self, line: Any, *, is_head: bool) -> None:
+        """Read one line."""
+        if is_head:
+            self._read_head(line)
+            return
+        self._missing -= 1
+        if not isinstance(line, list) or not line or not isinstance(line[0], str) or line[0] not in self._lines:
+            raise ValueError(f"{shown(line)} is no line of ours")
+        names = self._lines[line[0]]
+        if len(line) != 1 + len(names):
+            raise ValueError(f"{line[0]} has {len(line) - 1} members, and not {len(names)}")
+        self._kinds[line[0]](dict(zip(names, line[1:], strict=True)))
+
+    def _read_head(self, line: Any) -> None:
+        version = line.get(NAME) if isinstance(line, dict) else None
+        if type(version) is not int or version not in LINES_OF:
+            raise ValueError(f"expected {NAME} {VERSION}")
+        self._lines, self._time_names = LINES_OF[version], TIME if version == VERSION else TIME_OF_3
+        if line.get("lines") != json.loads(json.dumps(self._lines)) or line.get("times") != list(self._time_names):
+            raise ValueError("its lines have other members")
+        if version == VERSION:
+            if type(line.get("count")) is not int:
+                raise ValueError("it does not say how many lines it has")
+            self._missing = line["count"]
+
+    def told(self) -> Told:
+        """Return all that was read. Raise ValueError if the number of lines is not that of the first line."""
+        if self._missing and self._lines is LINES:
+            raise ValueError(f"{abs(self._missing)} lines {'are missing' if self._missing > 0 else 'too many'}")
+        for place, trials in self._trials.items():
+            self._told.parts[place] = part_of(trials.values(), self._finals_of(place))
+        return self._told
+
+    def _finals_of(self, place: Place) -> Iterator[Round]:
+        finals, numbered = list[Round](), list[Round]()
+        for (at, run), times in self._rounds[place].items():
+            if isinstance(at, str):
+                finals.append(Round(run, at, self._finals[at][1], *times))
+            else:
+                numbered.append(Round(run, "", at, *times))
+        return itertools.chain(finals, of_earlier(place[1], numbered))
+
+    def _read_tools(self, line: dict[str, Any]) -> None:
+        _once(self._tools, _key(line["key"]), {name: line[name] for name in TOOLS})
+
+    def _read_run(self, line: dict[str, Any]) -> None:
+        values = {**self._tools[_key(line["tools"])], "started_at": line["started_at"]}
+        run = records.tuning_run({"id": 0, **values})
+        _once(self._runs, _key(line["key"]), (tuple(values[name] for name in RUN), run.ceilings))
+
+    def _read_basis(self, line: dict[str, Any]) -> None:
+        if not isinstance(line["digest"], str) or not re.fullmatch("[0-9a-f]{64}", line["digest"]):
+            raise ValueError(f"{shown(line['digest'])} is no digest")
+        _once(self._bases, _key(line["key"]), line["digest"])
+
+    def _read_final(self, line: dict[str, Any]) -> None:
+        columns = (schema.measurement.c[name] for name in ("final", "final_stamp"))
+        values = checked({"final": line["key"], "final_stamp": line["stamp"]}, columns)
+        if None in values.values():
+            raise ValueError("a final without key or stamp")
+        _once(self._finals, values["final"], (self._runs[_key(line["run"])][0], values["final_stamp"]))
+
+    def _read_trial(self, line: dict[str, Any]) -> None:
+        columns = schema.trial.c
+        line = {"strategy": None, "verified_code": None, "stamp": None, **line}
+        values = checked(line, [columns.config, *(columns[name] for name in OF_TRIAL)])
+        problem = problem_spelt(line["problem"])
+        times = [self._time(problem, time) for time in _list(line["times"])]
+        device = device_of(times[0][1].run)
+        config, source = self._kernel(problem, values["config"], line["source"], device)
+        if config is None or source is None:
+            return
+        (at, own), *finals = times
+        if at is not None or any(at is None or device_of(one.run) != device for at, one in finals):
+            raise ValueError("its first time is none of its own, or another is not of a final on its device")
+        self._told.sources[source.digest] = row_writer.source_values(source)
+        toolkit, flags = (str(own.run[RUN.index(name)]) for name in ("toolkit", "flags"))
+        own_basis = basis(toolkit, flags, Cache(own.values["cache"]))
+        if "basis" in line:
+            own_basis = self._bases[_key(line["basis"])]
+        trial = _trial(problem, config, own_basis, source, values, own)
+        stored_values = {
+            "config": config.text,
+            "basis": own_basis,
+            "first_basis": None,
+            **row_writer.trial_values(trial),
+        }
+        stored_values["ended_at"] = own.run[STARTED_AT]  # a text has no later time
+        stamp = stamps.of_date(str(own.run[STARTED_AT])) if line["stamp"] is None else line["stamp"]
+        stored_values |= checked({"stamp": stamp}, [columns.stamp])
+        place, tried = (device, problem), Tried(own.run, stored_values, own)
+        _once(self._trials[place], tried.key, tried)
+        for at, timed in finals:
+            _once(self._members(place, at, timed)[0], tried.key, timed)
+
+    def _read_vendor(self, line: dict[str, Any]) -> None:
+        ratio = math.inf if line["verdict_worst_ratio"] is None else line["verdict_worst_ratio"]
+        detail = UNTOLD if line["verdict_correct"] == 1 else "wrong, by a text of trials"
+        columns = (schema.vendor_measurement.c[name] for name in OF_VENDOR)
+        values = checked(line | {"verdict_worst_ratio": ratio}, columns) | {"verdict_detail": detail}
+        records.verdict_of(values)
+        problem = problem_spelt(line["problem"])
+        at, timed = self._time(problem, [line[name] for name in self._time_names])
+        kept = {name: value for name, value in timed.values.items() if name != "floor_us"}
+        vendor = Timed(timed.run, kept | values, ())
+        _once(self._members((device_of(timed.run), problem), at, vendor)[1], values["library"], vendor)
+
+    def _members(self, place: Place, at: At | None, timed: Timed) -> _Times:
+        """Return the times of kernels and of the vendor in this time's final."""
+        if at is None:
+            raise ValueError("a time is of no final")
+        if isinstance(at, str) and self._finals[at][0] != timed.run:
+            raise ValueError("a time is of another run than its final")
+        return self._rounds[place].setdefault((at, timed.run), ({}, {}))
+
+    def _time(self, problem: Problem, members: Any) -> tuple[At | None, Timed]:
+        """Return the final (None for the time of a trial's search) and the time, as a row of `measurement`."""
+        line = dict(zip(self._time_names, _list(members), strict=True))
+        table, of = schema.measurement.c, self._time_names[0]
+        names = (of, "cache", "median_us", "low_us", "high_us", "sm_clock_mhz")
+        v = checked(line | {"summary_of": line["samples"]}, [*(table[name] for name in names), table.summary_of])
+        if v["summary_of"] is None:
+            raise ValueError("a time is of no samples")
+        records.check_interval(v["low_us"], v["median_us"], v["high_us"])
+        run, ceilings = self._runs[_key(line["run"])]
+        measured = Measurement(
+            (), v["median_us"], v["low_us"], v["high_us"], v["sm_clock_mhz"], Cache(v["cache"]), v["summary_of"]
+        )
+        floor_us = ceilings.floor_us(problem)
+        row = row_writer.measurement_values(measured, 0, run_id=0, round_=0, floor_us=floor_us)
+        if of == "round" and v["round"] < 0:
+            raise ValueError(f"{v['round']} is no round of a final")
+        return v[of] or None, Timed(run, {name: value for name, value in row.items() if name not in IDS}, ())
+
+    def _kernel(
+        self, problem: Problem, text: str, source: Any, device: str
+    ) -> tuple[KernelConfig, KernelSource] | tuple[None, None]:
+        """Return the configuration and its kernel, or note that this version renders another one and return None."""
+        if not isinstance(source, str) or not _SOURCE.fullmatch(source):
+            raise ValueError(f"{shown(source)} is no beginning of a digest")
+        config = config_spelt(text)
+        if config is None or not records.is_of_this_version(config, problem):
+            why = f"{text}, measured on {device}, is no configuration of this tsm2-tune"
+        else:
+            made = render(problem, config)
+            if made.digest.startswith(source):
+                return config, made
+            why = f"{text}, measured on {device}, is made otherwise by this tsm2-tune: tune {problem.text} again"
+        self._told.left_out.setdefault(text, f"left out: {why}")
+        return None, None
+
+
+def _trial(
+    problem: Problem, config: KernelConfig, own_basis: str, source: KernelSource, values: dict[str, Any], own: Timed
+) -> Trial:
+    """Return the trial of a line."""
+    loaded = [values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")]
+    if None in loaded and set(loaded) != {None}:
+        raise ValueError("a part of what was loaded is missing")
+    ratio = values["verdict_worst_ratio"]
+    if ratio is None or ratio > 1:
+        raise ValueError(f"a right result with an error of {ratio} times its bound")
+    return Trial(
+        problem=problem,
+        config=config,
+        basis=own_basis,
+        source=source,
+        outcome=Outcome.OK,
+        detail="",
+        resources=None if None in loaded else LoadedResources(*loaded),
+        spill_bytes=values["spill_bytes"],
+        guideline_broken=values["guideline_broken"],
+        verdict=Verdict(True, ratio, UNTOLD),
+        measurement=None,
+        floor_us=own.values["floor_us"],
+        compile_seconds=0.0,
+        total_seconds=0.0,
+        full_verdict=values["full_verdict"],
+        verified_code=values["verified_code"],
+        cache=Cache(own.values["cache"]),
+        is_between=bool(values["is_between"]),
+        strategy=values["strategy"],
+    )
+
+
+def _once(known: dict[Any, Any], key: Any, value: Any) -> None:
+    if key in known:
+        raise ValueError(f"{shown(key)} is there twice")
+    known[key] = value
+
+
+def _key(value: Any) -> str:
+    if not isinstance(value, str) or not _KEY.fullmatch(value):
+        raise ValueError(f"{shown(value)} is no key")
+    return value
+
+
+def _list(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list) or not 1 <= len(value) <= 64:
+        raise ValueError(f"{shown(value)} is no list of ours")
+    return value
+
+
+def problem_spelt(text: Any) -> Problem:
+    if not isinstance(text, str):
+        raise TypeError(f"{shown(text)} is no problem")
+    problem = Problem.parse(text[:MOST_TEXT])
+    if problem.text != text:
+        raise ValueError(f"{shown(text)} is spelt otherwise")
+    return problem
+
+
+def device_of(run: RunKey) -> str:
+    return str(run[RUN.index("device_name")])
+
+
+def refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")

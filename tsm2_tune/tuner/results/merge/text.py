@@ -1,0 +1,155 @@
+"""Write right trials as a text: one line of JSON each, in an order that depends on the trials alone.
+
+The first line names the members of the other lines and counts them, so that a text that lost its end is refused. A
+trial's line refers to its run, basis and kernel by the beginnings of their digests. It has the configuration, from
+which this program renders the kernel; the digest shows whether that is the kernel that was measured. A time is the
+median with its interval, to the last digit, and the number of samples. A ratio of an error to its bound has three
+digits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, Tried
+
+NAME, VERSION = "tsm2-tune trials", 4
+DIGITS, SOURCE_DIGITS = 8, 16  # of a digest: of a run or basis; of a kernel
+TOOLS = tuple(name for name in RUN if name != "started_at")
+TIME = ("final", "run", "cache", "median_us", "low_us", "high_us", "sm_clock_mhz", "samples")
+OF_TRIAL = (  # columns of the table `trial`, written unchanged
+    "is_between", "strategy", "registers", "local_bytes", "smem_bytes", "blocks_per_sm", "spill_bytes",
+    "guideline_broken", "full_verdict", "verified_code", "verdict_worst_ratio",
+)  # fmt: skip
+OF_VENDOR = ("library", "library_version", "routine", "verdict_correct", "verdict_worst_ratio")
+LINES = {
+    "tools": ("key", *TOOLS),
+    "run": ("key", "tools", "started_at"),
+    "basis": ("key", "digest"),
+    "final": ("key", "run", "stamp"),
+    "trial": ("problem", "config", "source", "basis", "stamp", *OF_TRIAL, "times"),
+    "vendor": ("problem", *OF_VENDOR, *TIME),
+}
+# Older versions that can be read. Version 3 has numbered finals, and neither bases nor digests of machine code;
+# version 2 has no strategies either.
+TIME_OF_3 = ("round", *TIME[1:])
+LINES_OF_3 = {
+    **{kind: LINES[kind] for kind in ("tools", "run")},
+    "trial": ("problem", "config", "source", *(name for name in OF_TRIAL if name != "verified_code"), "times"),
+    "vendor": ("problem", *OF_VENDOR, *TIME_OF_3),
+}
+LINES_OF_2 = {**LINES_OF_3, "trial": tuple(name for name in LINES_OF_3["trial"] if name != "strategy")}
+HEAD = {
+    NAME: VERSION,
+    "made by": "tsm2-tune export --format trials",
+    "lines": LINES,
+    "times": TIME,
+    "units": "us: microseconds, the median of so many samples with its 95 % confidence interval; rates: 1e9 a second",
+}
+
+Entry = tuple[Problem, Part]  # of one device
+
+
+def text_of(entries: Iterable[Entry]) -> str:
+    """Return the text of these trials, with the vendor's times in the given rounds.
+
+    A trial has the time of its search, and its last time in a final for each state of the L2.
+    """
+    writer = _Writer()
+    for problem, part in entries:
+        writer.add(problem, part)
+    lines = list(writer.lines())
+    return "".join(f"{_line(line)}\n" for line in ({**HEAD, "count": len(lines)}, *lines))
+
+
+class _Writer:
+    """Collects lines by kind."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, list[Any]] = {}
+        self._runs: dict[str, list[Any]] = {}
+        self._bases: dict[str, list[Any]] = {}
+        self._finals: dict[str, list[Any]] = {}
+        self._trials: list[tuple[Any, list[Any]]] = []  # each with its sort key
+        self._vendor: list[tuple[Any, list[Any]]] = []
+
+    def add(self, problem: Problem, part: Part) -> None:
+        """Add the lines of one problem on one device."""
+        for key, tried in part.trials.items():
+            values, config = tried.values, key[0]
+            times = [self._time(None, one) for one in (tried.first,) if one is not None]
+            times += [self._time(one, one.timed[key]) for one in _last(part.rounds, key)]
+            facts = (_short(values[name]) for name in OF_TRIAL)
+            own = (values["source_digest"][:SOURCE_DIGITS], self._keyed(self._bases, [tried.basis]), values["stamp"])
+            line = ["trial", problem.text, config, *own, *facts, times]
+            self._trials.append(((_device(tried.run), problem, config, _line(line)), line))
+        for one in part.rounds:
+            for library, timed in one.vendor.items():
+                facts = (_short(timed.values[name]) for name in OF_VENDOR)
+                place = (_device(one.run), problem, one.stamp, one.final, library)
+                self._vendor.append((place, ["vendor", problem.text, *facts, *self._time(one, timed)]))
+
+    def lines(self) -> Iterator[Sequence[Any]]:
+        """Yield all lines, sorted."""
+        yield from (["tools", key, *values] for key, values in sorted(self._tools.items()))
+        yield from (["run", key, *values] for key, values in sorted(self._runs.items(), key=lambda run: run[1][::-1]))
+        yield from (["basis", key, *values] for key, values in sorted(self._bases.items()))
+        finals = sorted(self._finals.items(), key=lambda final: (final[1][-1], final[0]))
+        yield from (["final", key, *values] for key, values in finals)
+        yield from (line for _, line in sorted(self._trials, key=lambda pair: pair[0]))
+        yield from (line for _, line in sorted(self._vendor, key=lambda pair: pair[0]))
+
+    def _run(self, run: RunKey) -> str:
+        values = dict(zip(RUN, run, strict=True))
+        tools = self._keyed(self._tools, [values[name] for name in TOOLS])
+        return self._keyed(self._runs, [tools, values["started_at"]])
+
+    def _keyed(self, known: dict[str, list[Any]], values: list[Any]) -> str:
+        key = hashlib.sha256(_line(values).encode()).hexdigest()[:DIGITS]
+        if known.setdefault(key, values) != values:
+            raise ValueError(f"two lines have the key {key}")
+        return key
+
+    def _time(self, final: Round | None, timed: Timed) -> list[Any]:
+        v = timed.values
+        if final is not None:
+            self._finals[final.final] = [self._run(final.run), final.stamp]
+        times = (v["median_us"], v["low_us"], v["high_us"], v["sm_clock_mhz"])
+        return [
+            final and final.final,
+            self._run(timed.run),
+            v["cache"],
+            *times,
+            v["summary_of"] or len(timed.samples_us),
+        ]
+
+
+def _last(rounds: Sequence[Round], key: tuple[str, str]) -> list[Round]:
+    """Return the trial's last round in each state of the L2, in order."""
+    last = {one.timed[key].values["cache"]: one for one in rounds if key in one.timed}
+    return sorted(last.values(), key=lambda one: (one.stamp, one.final))
+
+
+def has_line(tried: Tried) -> bool:
+    """Return whether a text has a line for the trial: it gave a right result and was timed."""
+    return tried.values["outcome"] == "ok" and tried.values["verdict_correct"] == 1 and tried.first is not None
+
+
+def _device(run: RunKey) -> str:
+    return str(run[RUN.index("device_name")])
+
+
+def _short(value: Any) -> Any:
+    """Return a ratio of errors with three digits; None if it is infinite, for which JSON has no number."""
+    if not isinstance(value, float):
+        return value
+    return None if math.isinf(value) else float(f"{value:.3g}")
+
+
+def _line(values: object) -> str:
+    return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

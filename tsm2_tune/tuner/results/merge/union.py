@@ -1,0 +1,271 @@
+"""The union of two databases' trials and finals of one problem on one device.
+
+It is a join in a semilattice: every fact has an identity, and a fixed order chooses between two versions of a fact.
+So the union is commutative, associative and idempotent.
+
+- A trial's identity is its configuration, its basis and its kernel. Two tries of one trial become one: its outcome is
+  the first by PRECEDENCE, it has the times of both, and it is superseded if the try with the greater stamp is.
+- If one configuration has several kernels on one basis, one competes: the one that this program renders, else the
+  newest. The others are superseded, even if that one is too.
+- A time's identity is its run, the state of the L2 and the numbers themselves.
+- A final has an identity of its own. Stamps order finals and trials: see stamps.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results import backfill, row_writer
+from tsm2_tune.tuner.results.domains import MOST_STAMP, Row
+from tsm2_tune.tuner.results.fingerprint import superseded_basis
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.trial import Outcome
+
+TrialKey = tuple[str, str]  # configuration, digest of basis and kernel
+RunKey = tuple[Any, ...]  # the values of a row of `run`, in the order of its columns
+Values = Mapping[str, Any]  # of a row, by column
+K = TypeVar("K")
+
+RUN = tuple(column.name for column in schema.run.columns if column.name != "id")
+STARTED_AT = RUN.index("started_at")
+KERNEL = ("source_digest", *schema.LAUNCH_OF_TRIAL)
+# Columns of `trial` that the union does not take from the kept try, but joins by rules of their own.
+JOINED = ("is_between", "full_verdict", "verified_code", "stamp", "superseded", "basis", "first_basis")
+
+# The first of two outcomes counts. A fault that was found once is a fault; a kernel that gave a right result once can
+# be compiled, be launched and end in time.
+PRECEDENCE = (
+    Outcome.WRONG_RESULT,
+    Outcome.CRASHED,
+    Outcome.OK,
+    Outcome.BEHIND,
+    Outcome.LAUNCH_FAILED,
+    Outcome.COMPILE_FAILED,
+    Outcome.TIMED_OUT,
+    Outcome.INTERRUPTED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A row of `measurement` or `vendor_measurement`, with its samples in order, which a summary lacks."""
+
+    run: RunKey
+    values: Values  # all but ids and the number of the round
+    samples_us: tuple[float, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The identity of this time. A summary has the key of the samples that it summarises."""
+        numbers = (self.values[name] for name in ("cache", "median_us", "low_us", "high_us"))
+        return *self.run, *numbers, self.values["summary_of"] or len(self.samples_us)
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """The order of times with one key: the least is kept. A time with samples comes before a summary."""
+        return not self.samples_us, _spelt(self.values), self.samples_us, _spelt(self.run)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A trial with the times that are its own."""
+
+    run: RunKey
+    values: Values  # of a row of `trial`, all but ids
+    first: Timed | None  # round 0
+    others: tuple[Timed, ...] = ()  # below 0, in the order of their keys
+
+    def __post_init__(self) -> None:
+        _refuse_stamp(self.values["stamp"])
+
+    @property
+    def basis(self) -> str:
+        """The basis on which it was tried."""
+        return str(self.values["first_basis"] or self.values["basis"])
+
+    @property
+    def key(self) -> TrialKey:
+        """The configuration, and a digest of its first basis and its kernel."""
+        return key_of(self.values)
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """The order of tries of one kernel: the least is kept.
+
+        No merge changes a rank, so the order of merges does not matter. A try from a text has no duration and comes
+        last, because it lacks other values too.
+        """
+        limits = tuple(-(self.values[name] or 0.0) for name in ("compile_limit_seconds", "run_limit_seconds"))
+        known = (PRECEDENCE.index(Outcome(self.values["outcome"])), not self.values["total_seconds"], *limits)
+        own = {name: value for name, value in self.values.items() if name not in JOINED}
+        timed = _spelt(self.first and self.first.key)
+        return *known, self.values["ended_at"], _spelt(own), _spelt(self.run), timed
+
+
+def key_of(values: Row) -> TrialKey:
+    """Return the key of the trial with these values of a row of `trial`."""
+    kernel = [values["first_basis"] or values["basis"], *(values[name] for name in KERNEL)]
+    return str(values["config"]), hashlib.sha256(json.dumps(kernel).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A final in one state of the L2: every finalist's time, and the vendor's by library."""
+
+    run: RunKey
+    final: str  # its identity
+    stamp: int
+    timed: Mapping[TrialKey, Timed]
+    vendor: Mapping[str, Timed]
+
+    def __post_init__(self) -> None:
+        _refuse_stamp(self.stamp)
+
+    @property
+    def members(self) -> dict[tuple[Any, ...], Timed]:
+        """All times in it, by trial or vendor's library."""
+        return {**self.timed, **{(library,): one for library, one in self.vendor.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """All that a database has of one problem on one device."""
+
+    trials: Mapping[TrialKey, Tried] = field(default_factory=dict)
+    rounds: Sequence[Round] = ()  # in the order of their stamps
+
+    @property
+    def times(self) -> int:
+        """The number of measurements, the vendor's included."""
+        own = sum(len(one.others) + (one.first is not None) for one in self.trials.values())
+        return own + sum(len(one.members) for one in self.rounds)
+
+
+def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
+    """Return the part of these trials and finals. Those with the same identity become one."""
+    every, finals = dict[TrialKey, Tried](), dict[str, Round]()
+    for tried in trials:
+        every[tried.key] = _tries(every[tried.key], tried) if tried.key in every else tried
+    for one in rounds:
+        finals[one.final] = _joined(finals[one.final], one) if one.final in finals else one
+    return Part(every, sorted(finals.values(), key=lambda one: (one.stamp, one.final)))
+
+
+def of_earlier(problem: Problem, numbered: Iterable[Round]) -> Iterator[Round]:
+    """Yield finals of an earlier version, numbered from 1, with the stamps and identities that a migration gives."""
+    newest = 0
+    for one in sorted(numbered, key=lambda one: one.stamp):
+        own = dict(zip(RUN, one.run, strict=True))
+        vendor, timed = (
+            [tuple(found.values[name] for name in backfill.TIMES) for found in of.values()]
+            for of in (one.vendor, one.timed)
+        )
+        place = tuple(row_writer.problem_key(problem).values())
+        newest = backfill.final_stamp(own["started_at"], one.stamp, newest)
+        final = backfill.final([own[name] for name in backfill.RUN], place, vendor, timed)
+        yield replace(one, final=final, stamp=newest)
+
+
+def union(ours: Part, theirs: Part, is_made_so: Callable[[Tried], bool] = lambda tried: False) -> Part:
+    """Return the union of both parts; `ours` itself if `theirs` adds nothing."""
+    joined = part_of((*ours.trials.values(), *theirs.trials.values()), (*ours.rounds, *theirs.rounds))
+    found = Part(_competing(joined.trials, is_made_so), joined.rounds)
+    return ours if (dict(found.trials), list(found.rounds)) == (dict(ours.trials), list(ours.rounds)) else found
+
+
+def conflicts(ours: Part, theirs: Part, found: Part) -> Iterator[tuple[str, str]]:
+    """Yield each configuration whose trials in the two parts contradict each other, and the rule that was applied."""
+    for key in sorted(ours.trials.keys() & theirs.trials.keys()):
+        outcomes = [str(part.trials[key].values["outcome"]) for part in (ours, theirs, found)]
+        if outcomes[0] != outcomes[1] and {*outcomes[:2]} != {Outcome.OK, Outcome.BEHIND}:
+            yield key[0], f"{outcomes[0]} here and {outcomes[1]} there: {outcomes[2]} counts"
+    here, there = (
+        {(key[0], tried.basis): key for key, tried in part.trials.items() if not tried.values["superseded"]}
+        for part in (ours, theirs)
+    )
+    for place in sorted(here.keys() & there.keys()):
+        if here[place] not in theirs.trials and there[place] not in ours.trials:
+            yield place[0], "two kernels of one basis: the one counts that this version makes, the other is kept"
+
+
+def _competing(trials: Mapping[TrialKey, Tried], is_made_so: Callable[[Tried], bool]) -> dict[TrialKey, Tried]:
+    """Mark all but one kernel of each configuration and basis as superseded."""
+    rivals = defaultdict[tuple[str, str], list[Tried]](list)
+    for key, tried in trials.items():
+        rivals[key[0], tried.basis].append(tried)
+    found = dict(trials)
+    for every in rivals.values():
+        if len(every) > 1:
+            made = {tried.key: is_made_so(tried) for tried in every}
+            newest = max(every, key=lambda tried: (made[tried.key], tried.values["stamp"], tried.key))
+            for tried in every:
+                is_left = tried is not newest or (tried.values["superseded"] and not made[tried.key])
+                found[tried.key] = _marked(tried, is_left)
+    return found
+
+
+def _marked(tried: Tried, is_superseded: bool) -> Tried:
+    """Return the trial, marked as superseded or not."""
+    values = {**tried.values, "superseded": int(is_superseded), "basis": tried.basis, "first_basis": None}
+    if is_superseded:
+        values |= {"first_basis": tried.basis, "basis": superseded_basis(values)}
+    return replace(tried, values=values)
+
+
+def _tries(one: Tried, other: Tried) -> Tried:
+    """Join two tries of one kernel."""
+    if one == other:
+        return one
+    kept, left = sorted((one, other), key=lambda tried: tried.rank)
+    states = max((tried.values["stamp"], tried.values["superseded"]) for tried in (one, other))
+    verdicts = [(tried.values["verified_code"] or "", tried.values["full_verdict"]) for tried in (one, other)
+                if tried.values["outcome"] == kept.values["outcome"] and tried.values["full_verdict"]]  # fmt: skip
+    code, verdict = max(verdicts, default=("", None))  # one with a digest of machine code is greater
+    values = {
+        **kept.values,
+        "is_between": min(kept.values["is_between"], left.values["is_between"]),
+        "full_verdict": verdict,
+        "verified_code": code or None,
+        "stamp": states[0],
+    }
+    timed = _by_key(one for one in (kept.first, left.first, *kept.others, *left.others) if one is not None)
+    first = None if kept.first is None else timed.pop(kept.first.key)
+    others = tuple(timed[key] for key in sorted(timed, key=_spelt))
+    return _marked(replace(kept, values=values, first=first, others=others), bool(states[1]))
+
+
+def _by_key(timed: Iterable[Timed]) -> dict[tuple[Any, ...], Timed]:
+    found: dict[tuple[Any, ...], Timed] = {}
+    for one in sorted(timed, key=lambda one: one.rank):
+        found.setdefault(one.key, one)
+    return found
+
+
+def _joined(one: Round, other: Round) -> Round:
+    """Join two versions of one final."""
+    run, stamp = min(one.run, other.run, key=_spelt), max(one.stamp, other.stamp)
+    return Round(run, one.final, stamp, _better(one.timed, other.timed), _better(one.vendor, other.vendor))
+
+
+def _better(one: Mapping[K, Timed], other: Mapping[K, Timed]) -> dict[K, Timed]:
+    found = dict(one)
+    for key, timed in other.items():
+        found[key] = min(found.get(key, timed), timed, key=lambda two: two.rank)
+    return found
+
+
+def _refuse_stamp(stamp: int) -> None:
+    if stamp >= MOST_STAMP // 2:  # later stamps would not fit their column
+        raise InputError(f"the stamp {stamp} is of no time that there has been")
+
+
+def _spelt(values: object) -> str:
+    """Return a text that orders values, the same for equal ones."""
+    return json.dumps(values, sort_keys=True, default=list)

@@ -1,0 +1,116 @@
+"""The store's frequent queries, each built once."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Float, Integer, Select, and_, bindparam, cast, func, literal, or_, select
+
+from tsm2_tune.tuner.results import best_view, conditions
+from tsm2_tune.tuner.results.records import PROBLEM_KEY
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.trial import Outcome
+
+_TRIAL, _PROBLEM, _MEASURED = schema.trial.c, schema.problem.c, schema.measurement.c
+_OWN = schema.trial.alias("own").c
+
+# The problems of an element type and op that a search tried anything of, in a state of the L2.
+SEARCHED = (
+    select(func.min(_TRIAL.id).label("id"), *PROBLEM_KEY)
+    .join(schema.problem, _PROBLEM.id == _TRIAL.problem_id)
+    .where(conditions.OF_DEVICE, _TRIAL.cache == bindparam("cache"), _TRIAL.is_between == 0, conditions.IS_ALIKE)
+    .group_by(_PROBLEM.id)
+)
+# What the full verification tried of a kernel in a configuration, by a trial of one of the bases or of the own one.
+_OWN_BASIS = select(_OWN.basis).where(_OWN.id == bindparam("trial_id")).scalar_subquery()
+FULL_VERDICT = (
+    select(_TRIAL.id, _TRIAL.full_verdict, _TRIAL.verified_code)
+    .where(*(_TRIAL[name] == bindparam(name) for name in ("device_name", "source_digest", "config")))
+    .where(or_(_TRIAL.basis == _OWN_BASIS, _TRIAL.basis.in_(bindparam("bases", expanding=True))))
+    .where(_TRIAL.full_verdict.is_not(None))
+    .order_by(_TRIAL.verified_code.is_(None))
+    .limit(1)
+)
+
+
+@cache
+def best(is_alike: bool | None, given: tuple[str, ...]) -> Select[Any]:
+    """The winners, in order: those whose columns are as given; of all, of a problem, or of those that are alike."""
+    winners = best_view.winners(is_alike)
+    view = winners.c
+    query = select(winners).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
+    return query.where(*(view[name] == bindparam(name) for name in given))
+
+
+@cache
+def ill_marked(is_alike: bool | None) -> Select[Any]:
+    """The first trial that is neither of a search nor of none; of all, of a problem, or of those that are alike."""
+    among = () if is_alike is None else (best_view.condition(is_alike),)
+    return select(func.min(_TRIAL.id)).where(_TRIAL.is_between.not_in((0, 1)), *among)
+
+
+@cache
+def outside_interval(is_alike: bool | None) -> Select[Any]:
+    """Return the first trial with a median that is not in its interval, of the same."""
+    inside = and_(_MEASURED.low_us <= _MEASURED.median_us, _MEASURED.median_us <= _MEASURED.high_us)
+    query = select(func.min(_MEASURED.trial_id)).where(~inside)
+    if is_alike is None:
+        return query
+    return query.where(_MEASURED.trial_id.in_(select(_TRIAL.id).where(best_view.condition(is_alike))))
+
+
+@cache
+def current(is_alike: bool | None) -> Select[Any]:
+    """The device's trials that are not superseded, each with its newest time, of the same."""
+    among = {None: (), False: (conditions.IS_PROBLEM,), True: (conditions.IS_ALIKE,)}[is_alike]
+    return (
+        select(schema.trial, *PROBLEM_KEY, _MEASURED.median_us)
+        .join(schema.problem)
+        .outerjoin(schema.measurement, conditions.is_newest(schema.measurement))
+        .where(conditions.OF_DEVICE, _TRIAL.superseded == 0, *among)
+        .order_by(_TRIAL.id)
+    )
+
+
+def _row_of() -> Select[Any]:
+    """Return the columns of schema.best for the trial `trial_id`, if it is ok and verified; it ties with none."""
+    trial, problem, run, measured = (
+        table.c for table in (schema.trial, schema.problem, schema.run, schema.measurement)
+    )
+    every, of_family = schema.measurement.alias().c, schema.trial.alias().c
+    of_state = and_(every.trial_id == trial.id, every.cache == trial.cache)
+    last = select(func.max(every.round)).where(of_state).scalar_subquery()
+    newest = select(of_family.basis).where(
+        of_family.device_name == trial.device_name,
+        of_family.family == trial.family,
+        of_family.cache == trial.cache,
+        of_family.superseded == 0,
+    )
+    newest_basis = newest.order_by(of_family.stamp.desc(), of_family.basis.desc()).limit(1).scalar_subquery()
+    columns = {
+        **{column.name: column for column in (*trial, *problem, *run, *measured)},
+        "device": trial.device_name,
+        "cache": trial.cache,
+        "parameters": trial.tunables,
+        "floor_us": measured.floor_us,
+        "gbytes_per_s": cast(problem.least_bytes, Float) / measured.median_us * 1e-3,
+        "percent_of_floor": 100 * measured.floor_us / measured.median_us,
+        "ties": literal(1),
+        "stale": cast(trial.basis != newest_basis, Integer),
+        "verified_in_full": cast(trial.full_verdict.is_not(None), Integer),
+        "trial_id": trial.id,
+        "run_id": measured.run_id,
+        "tuned_at": run.started_at,
+    }
+    return (
+        select(*(columns[column.name].label(column.name) for column in schema.best.c))
+        .select_from(schema.trial)
+        .join(schema.problem, problem.id == trial.problem_id)
+        .join(schema.measurement, and_(measured.trial_id == trial.id, measured.round == last))
+        .join(schema.run, run.id == measured.run_id)
+        .where(trial.id == bindparam("trial_id"), trial.outcome == Outcome.OK.value, trial.verdict_correct == 1)
+    )
+
+
+ROW_OF = _row_of()

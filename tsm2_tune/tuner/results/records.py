@@ -1,0 +1,356 @@
+"""Typed records read from the database. Rows are checked as data from outside."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.config import KernelConfig, Launch, OtherConfig
+from tsm2_tune.generator.device.roofline import Ceilings, rate_text
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.scalars import plain
+from tsm2_tune.generator.source import KernelSource, index_defines
+from tsm2_tune.generator.space.tunables import declared
+from tsm2_tune.tuner.measure.timing import median_interval
+from tsm2_tune.tuner.results.domains import MOST_SAMPLES, Row, checked, rates, tunables
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.trial import (
+    Cache,
+    DeviceIdentity,
+    LoadedResources,
+    Measurement,
+    Outcome,
+    TimeLimits,
+    Trial,
+    TuningRun,
+    Verdict,
+    in_a_line,
+)
+
+SAMPLE = (schema.sample.c.ordinal, schema.sample.c.us)
+CONFIGURATIONS_AT_HAND = 4096  # of a database: many trials have one configuration
+EQUAL = 1e-9  # two computations of one number, relative
+LAUNCH = tuple(field.name for field in fields(Launch) if field.name in schema.source.c)  # columns of `source`
+PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k"))
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class BestRow:
+    """The winner of one problem on one device: a row of the view `best`. The rules are in best_view.BEST_VIEW."""
+
+    device: str  # the driver's name of it
+    family: str  # the kernel family, such as stream_a_fma
+    op: str  # transposition and layout of the matrices, as in Problem
+    dtype: str  # element type, as in Problem
+    m: int  # rows of C
+    n: int  # columns of C
+    k: int  # products of each element of C
+    parameters: str  # the tunables as a JSON object
+    median_us: float  # median of the newest measurement
+    low_us: float  # lower end of the median's 95 % confidence interval
+    high_us: float  # upper end
+    floor_us: float  # the least time that the measured ceilings allow
+    gbytes_per_s: float  # least bytes over the median
+    percent_of_floor: float  # floor_us in percent of the median
+    ties: int  # number of configurations within the noise, the winner included
+    stale: int  # 1: the family has newer trials of another toolkit, or this version renders another kernel
+    verified_in_full: int  # 1: the kernel was right for every remainder, long extents and both widths of index
+    round: int  # the number of the final; 0 if it was in none
+    config: str  # the configuration, such as tsm2:version=v3,threads=128,columns=16,prefetch=4
+    registers: int | None  # per thread, as the driver reports them; None if it does not
+    smem_bytes: int | None  # shared memory per block
+    source_digest: str  # SHA-256 of the kernel's code: its text without comments
+    trial_id: int  # the number of the trial for `tsm2-tune show`
+    run_id: int  # the run that measured it
+    compute_capability: str  # "" for the host
+    driver: str  # version of the GPU's driver, or the host's emulation
+    toolkit: str  # the compiler and its version
+    flags: str  # the compiler's flags, as one line
+    version: str  # tsm2-tune's version
+    tuned_at: str  # start of the run, ISO 8601, UTC
+    cache: str  # the state of the L2 of the trials among which it is the fastest
+    strategy: str | None  # strategy of the search; None if no search tried it, or if it was not stored
+    vendor_us: float | None = None  # the vendor's fastest right routine in that final; if none is right, the fastest
+    vendor_right: int | None = None  # 1: within the error bounds for our kernels
+    vendor_routine: str | None = None  # such as cublasSgemm, or cublasLtMatmul #3
+    vendor_version: int | None = None  # version of the routine's library: 130100 is 13.1.0
+    x_cublas: float | None = None  # the vendor's median over ours; None if it is not right
+    # cuBLAS's gemm in that final, which PyTorch and CuPy use; None if only a faster syrk or gemv was measured.
+    cublas_us: float | None = None
+    cublas_right: int | None = None  # 1: within the same bounds
+    cublas_routine: str | None = None  # such as cublasSgemm
+    cublas_version: int | None = None  # 130100 is 13.1.0
+    clean_us: float | None = None  # median with a clean L2 in the last final; None if that was not measured
+    clean_vendor_us: float | None = None  # the vendor's median in the same final
+    clean_x_cublas: float | None = None  # the vendor's median over ours
+    dirty_us: float | None = None  # median with a dirty L2 in the last final
+    dirty_vendor_us: float | None = None  # the vendor's median in the same final
+    dirty_x_cublas: float | None = None  # the vendor's median over ours
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that it won."""
+        return Problem(self.m, self.n, self.k, self.dtype, self.op)
+
+    @property
+    def tunables(self) -> dict[str, Any]:
+        """The values of the tunables, by name."""
+        return dict(json.loads(self.parameters))
+
+    @property
+    def summary(self) -> str:
+        """The family and its time, beside the floor and cuBLAS."""
+        state = f" {self.cache}" if self.compute_capability else ""
+        beside_vendor = f", {self.x_cublas:.2f} x cuBLAS" if self.x_cublas is not None else ""
+        ties = f", ties with {self.ties - 1} more" if self.ties > 1 else ""
+        return (
+            f"{self.family} {self.median_us:.1f} us{state}, {rate_text(self.gbytes_per_s)},"
+            f" {self.percent_of_floor:.0f} % of the floor{beside_vendor}{ties}"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.problem.text} on {self.device}: {self.summary}"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """Everything that is known of one trial."""
+
+    id: int
+    run: TuningRun
+    trial: Trial  # its `measurement` is the first, round 0
+    rounds: tuple[tuple[int, Measurement], ...]  # every measurement with its round, raw samples included
+    ended_at: str  # ISO 8601, UTC
+    current: bool  # it still competes: not superseded, and of its family's newest basis for this device and problem
+    unchanged: bool  # this program makes the same kernel: code, entry point and launch
+
+
+@contextmanager
+def reading(number: int, kind: str = "trial") -> Iterator[None]:
+    """Convert errors in the rows of this trial or run to a StoreError that names it."""
+    try:
+        yield
+    except (InputError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"{kind} {number} is not as this tsm2-tune stores it ({in_a_line(str(error))}):"
+            " another version may have stored it; else restore a copy of the database, or tune into another with --db"
+        ) from error
+
+
+def best_row(row: Row) -> BestRow:
+    """The winner in a row of the view."""
+    with reading(row["trial_id"]):
+        values = checked(row, schema.best.columns)
+        del values["is_between"]  # only used to choose rows
+        best = BestRow(**values)
+        config_of(best.family, best.config, best.parameters)
+        check_interval(best.low_us, best.median_us, best.high_us)
+        computed = (best.problem.least_bytes / best.median_us * 1e-3, 100 * best.floor_us / best.median_us)
+        for value, expected in zip((best.gbytes_per_s, best.percent_of_floor), computed, strict=True):
+            if not math.isclose(value, expected, rel_tol=EQUAL):
+                raise ValueError(f"{value} where {expected} is computed")
+        return best
+
+
+def check_interval(low_us: float, median_us: float, high_us: float) -> None:
+    """ValueError where the median does not lie in its interval."""
+    if not low_us <= median_us <= high_us:
+        raise ValueError(f"median_us = {median_us} is not between {low_us} and {high_us}")
+
+
+@lru_cache(maxsize=CONFIGURATIONS_AT_HAND)
+def config_of(family_name: str, text: str, values: str) -> KernelConfig:
+    """The configuration of these tunables, as JSON; what another version has stored where this one lacks its family
+    or its tunables.
+
+    InputError or ValueError where the tunables are of another type, or the text of other tunables.
+    """
+    found, family = tunables(values), FAMILIES.get(family_name)
+    if family is None:
+        return OtherConfig(family_name, text, values)
+    known, later = {one.name for one in declared(family.config_type)}, family.config_type.later_tunables().keys()
+    if not known - later <= found.keys() <= known:
+        return OtherConfig(family_name, text, values)
+    config: KernelConfig = family.config_type.from_tunables(found)
+    if config.text != text:
+        raise ValueError(f"tunables of {config.text}, but config {text!r}")
+    return config
+
+
+def is_of_this_version(config: KernelConfig, problem: Problem) -> bool:
+    """Return whether this version has such a configuration for the problem. Others are neither rendered nor used."""
+    family = FAMILIES.get(config.family)
+    if family is None or isinstance(config, OtherConfig) or not family.supports(problem):
+        return False
+    return family.has(config, problem)
+
+
+def made_so(problem: Problem, values: Mapping[str, Any]) -> KernelSource | None:
+    """The kernel of these checked values of a row of `trial`; None where this program makes it otherwise."""
+    config = config_of(values["family"], values["config"], values["tunables"])
+    if not is_of_this_version(config, problem):
+        return None
+    made = render(problem, config)
+    launch = {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
+    is_same = made.digest == values["source_digest"] and all(
+        getattr(made.launch, name) == value for name, value in launch.items()
+    )
+    return made if is_same else None
+
+
+def is_unchanged(trial: Trial) -> bool:
+    """Return whether this program makes the very kernel that is stored: its code, entry point, launch and type.
+
+    So it is known to be this program's own, whoever wrote the file.
+    """
+    of_this_version = is_of_this_version(trial.config, trial.problem)
+    return of_this_version and render(trial.problem, trial.config).is_same_kernel(trial.source)
+
+
+def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
+    """The kernel in a row of `source`; ValueError where the text is not the one that its digest was made of."""
+    values = checked(row, schema.source.columns)
+    launch = {name: values[name] for name in LAUNCH}
+    found = KernelSource(
+        kernel=values["kernel"],
+        text=values["text"],
+        defines=defines,
+        launch=Launch(**launch | {"persistent": bool(values["persistent"])}),
+        dtype_name=values["dtype"],
+    )
+    if found.digest != values["digest"]:
+        raise ValueError(f"the kernel's text does not match its digest {values['digest']}")
+    return found
+
+
+def tuning_run(row: Row) -> TuningRun:
+    """The run in a row of `run`."""
+    values = checked(row, schema.run.columns)
+    gflops = tuple(rates(values["gflops"]).items())
+    return TuningRun(
+        identity=DeviceIdentity(
+            name=values["device_name"],
+            uuid=values["device_uuid"],
+            compute_capability=values["compute_capability"],
+            driver=values["driver"],
+            toolkit=values["toolkit"],
+            flags=values["flags"],
+        ),
+        ceilings=Ceilings(values["read_gbytes_per_s"], values["copy_gbytes_per_s"], gflops),
+        seed=values["seed"],
+        version=values["version"],
+        started_at=values["started_at"],
+        sms=values["sms"],
+    )
+
+
+def measurement(row: Row, samples: Sequence[Row]) -> Measurement:
+    """The measurement in a row of `measurement`, with its samples in order; ValueError where it is not of these."""
+    return timed(checked(row, schema.measurement.columns), samples)
+
+
+def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
+    """The same by the values of a row that has times."""
+    found = [checked(sample, SAMPLE) for sample in samples[: MOST_SAMPLES + 1]]
+    stored = (values["median_us"], values["low_us"], values["high_us"])
+    if values["summary_of"] is not None:
+        if found:
+            raise ValueError(f"samples of round {values['round']}, which is of a summary")
+        check_interval(values["low_us"], values["median_us"], values["high_us"])
+        return Measurement((), *stored, values["sm_clock_mhz"], Cache(values["cache"]), values["summary_of"])
+    if not 1 <= len(found) <= MOST_SAMPLES or [one["ordinal"] for one in found] != list(range(len(found))):
+        raise ValueError(f"samples of round {values['round']} are missing, or are too many")
+    samples_us = tuple(one["us"] for one in found)
+    for value, expected in zip(stored, median_interval(samples_us), strict=True):
+        if not math.isclose(value, expected, rel_tol=EQUAL):
+            raise ValueError(f"round {values['round']}: {value} us where the samples have {expected}")
+    slowed = values["slowed"]
+    if slowed is not None and slowed > len(samples_us):
+        raise ValueError(f"round {values['round']}: {slowed} of {len(samples_us)} samples at a dropped clock")
+    return Measurement(samples_us, *stored, values["sm_clock_mhz"], Cache(values["cache"]), slowed=slowed)
+
+
+def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> Trial:
+    """The trial in a row of `trial`, with its rows of `problem` and `source` and its first measurement."""
+    values = checked(row, schema.trial.columns)
+    asked = _problem(problem)
+    return Trial(
+        problem=asked,
+        config=config_of(values["family"], values["config"], values["tunables"]),
+        basis=values["basis"],
+        source=_as_started(kernel_source(source, defines=index_defines(asked.index_bits)), values),
+        outcome=Outcome(values["outcome"]),
+        detail=values["detail"],
+        resources=loaded_resources(values),
+        spill_bytes=values["spill_bytes"],
+        guideline_broken=values["guideline_broken"],
+        verdict=verdict_of(values),
+        measurement=first,
+        floor_us=values["floor_us"],
+        compile_seconds=values["compile_seconds"],
+        total_seconds=values["total_seconds"],
+        limits=limits(values),
+        full_verdict=values["full_verdict"],
+        verified_code=values["verified_code"],
+        cache=Cache(values["cache"]),
+        is_between=bool(values["is_between"]),
+        strategy=values["strategy"],
+        space_configurations=values["space_configurations"],
+    )
+
+
+def _as_started(source: KernelSource, values: Mapping[str, Any]) -> KernelSource:
+    """The kernel with the launch of the trial in a row of `trial`, if the trial has one of its own."""
+    own = {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
+    return replace(source, launch=replace(source.launch, **own))
+
+
+def is_verified(trial: Trial) -> bool:
+    """Return whether it ended well, as a winner does: with a right result and a time."""
+    right = trial.verdict is not None and trial.verdict.correct
+    return trial.outcome is Outcome.OK and right and trial.measurement is not None
+
+
+def _problem(row: Row) -> Problem:
+    """The problem in a row of `problem`; InputError or ValueError where it is none."""
+    values = checked(row, schema.problem.columns)
+    problem = Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
+    if (values["flops"], values["least_bytes"]) != (problem.flops, problem.least_bytes):
+        raise ValueError(f"{problem.text} has other operations or bytes")
+    return problem
+
+
+def verdict_of(values: Mapping[str, Any]) -> Verdict | None:
+    """Return the verdict in a row's values. Raise ValueError if it contradicts itself."""
+    correct, worst_ratio, detail = found = [values[f"verdict_{one}"] for one in ("correct", "worst_ratio", "detail")]
+    if found == [None] * 3:
+        return None
+    if None in found:
+        raise ValueError("a part of the verdict is missing")
+    if correct and worst_ratio > 1:
+        raise ValueError(f"a right result with an error of {worst_ratio} times its bound")
+    return Verdict(bool(correct), worst_ratio, detail)
+
+
+def loaded_resources(values: Mapping[str, Any]) -> LoadedResources | None:
+    """Return the loaded kernel's resources in a row of `trial`. Raise ValueError if one of them is missing."""
+    found = {name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
+    missing = [name for name, value in found.items() if value is None]
+    if missing and len(missing) < len(found):
+        raise ValueError(f"{missing[0]} is missing")
+    return None if missing else LoadedResources(**found)
+
+
+def limits(values: Mapping[str, Any]) -> TimeLimits | None:
+    """Under which a trial was tried, by the values of a row of `trial`."""
+    found = (values["compile_limit_seconds"], values["run_limit_seconds"])
+    return None if None in found else TimeLimits(*found)

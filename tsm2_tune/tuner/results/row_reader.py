@@ -1,0 +1,114 @@
+"""Read a trial's record from its rows. These functions raise StoreError for a damaged row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Select, Table, bindparam, select
+
+from tsm2_tune.tuner.measure.vendor import storing
+from tsm2_tune.tuner.results import queries, records
+from tsm2_tune.tuner.results.best_view import Among
+from tsm2_tune.tuner.results.domains import Row
+from tsm2_tune.tuner.results.records import BestRow, TrialRecord
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.database import fetched
+from tsm2_tune.tuner.results.trial import Measurement
+
+# Statements for each of many trials, built once: SQLAlchemy takes longer to build one than to run it.
+MEASUREMENTS = (
+    select(schema.measurement)
+    .where(schema.measurement.c.trial_id == bindparam("trial_id"))
+    .order_by(schema.measurement.c.round)
+)
+SAMPLES = (
+    select(schema.sample)
+    .where(schema.sample.c.measurement_id == bindparam("measurement_id"))
+    .order_by(schema.sample.c.ordinal)
+)
+RIVAL = ("device_name", "problem_id", "family")  # trials with equal values compete on the newest basis among them
+NEWEST_BASIS = (
+    select(schema.trial.c.basis)
+    .where(*(schema.trial.c[name] == bindparam(name) for name in RIVAL), schema.trial.c.superseded == 0)
+    .order_by(schema.trial.c.stamp.desc(), schema.trial.c.basis.desc())
+    .limit(1)
+)
+
+
+@cache
+def _of_key(table: Table) -> Select[Any]:
+    (column,) = table.primary_key.columns
+    return select(table).where(column == bindparam("key"))
+
+
+def row_of(connection: Connection, table: Table, key: Any) -> Row:
+    """Return the row with this primary key. Raise KeyError if a damaged file lacks it."""
+    row = connection.execute(_of_key(table), {"key": key}).mappings().first()
+    if row is None:
+        raise KeyError(f"no {table.name} {key}")
+    return row
+
+
+def measurements_of(connection: Connection, trial_id: int) -> Iterator[tuple[int, Measurement]]:
+    """Yield each measurement of the trial with its round, in order."""
+    for row in fetched(connection, MEASUREMENTS, {"trial_id": trial_id}):
+        samples = fetched(connection, SAMPLES, {"measurement_id": row["id"]})
+        yield row["round"], records.measurement(row, samples)
+
+
+def trial_record(connection: Connection, trial_id: int) -> TrialRecord:
+    """Return the trial with its run and all of its measurements. Raise KeyError if a row is missing."""
+    found = row_of(connection, schema.trial, trial_id)
+    rounds = tuple(measurements_of(connection, trial_id))
+    newest_basis = connection.execute(NEWEST_BASIS, {name: found[name] for name in RIVAL}).scalar()
+    trial = records.trial(
+        found,
+        problem=row_of(connection, schema.problem, found["problem_id"]),
+        source=row_of(connection, schema.source, found["source_digest"]),
+        first=dict(rounds).get(0),
+    )
+    return TrialRecord(
+        id=trial_id,
+        run=records.tuning_run(row_of(connection, schema.run, found["run_id"])),
+        trial=trial,
+        rounds=rounds,
+        ended_at=found["ended_at"],
+        current=not found["superseded"] and newest_basis == found["basis"],
+        unchanged=records.is_unchanged(trial),
+    )
+
+
+def winner_record(connection: Connection, row: BestRow) -> TrialRecord:
+    """Return the trial of a winner. Raise StoreError if its rows contradict that it won."""
+    with records.reading(row.trial_id):
+        record = trial_record(connection, row.trial_id)
+        if not records.is_verified(record.trial):
+            raise ValueError("it won, but has no right result or no time")
+        return record
+
+
+def as_known(connection: Connection, row: BestRow) -> BestRow:
+    """Return the winner with the vendor's times; it is stale if this program renders another kernel."""
+    record = winner_record(connection, row)
+    return storing.beside(connection, row if record.unchanged else replace(row, stale=1), record.rounds)
+
+
+def refuse_marks(connection: Connection, among: Among | None) -> None:
+    """Raise StoreError if `is_between` of a trial is not 0 or 1: queries would skip the trial silently."""
+    query = queries.ill_marked(None if among is None else among.is_alike)
+    trial_id = connection.execute(query, None if among is None else among.values).scalar()
+    if trial_id is not None:
+        with records.reading(trial_id):
+            raise ValueError("is_between is neither 0 nor 1")
+
+
+def refuse_intervals(connection: Connection, among: Among | None) -> None:
+    """Raise StoreError if a median is outside its interval: the view would skip the trial silently."""
+    query = queries.outside_interval(None if among is None else among.is_alike)
+    trial_id = connection.execute(query, None if among is None else among.values).scalar()
+    if trial_id is not None:
+        with records.reading(trial_id):
+            raise ValueError("a median is not in its interval")

@@ -1,0 +1,136 @@
+"""Whether a database has the tables, indices and the view that this program makes, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateIndex
+
+from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner.results.best_view import BEST_VIEW
+from tsm2_tune.tuner.results.storage import migrations, schema
+
+VIEW = schema.best.name
+Facts = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The schema of one table, as SQLite reports it."""
+
+    columns: frozenset[Facts]  # name, type, whether NOT NULL, place in the primary key, whether it is generated
+    constraints: frozenset[Facts]  # unique ones and foreign keys
+    statement: str  # the CREATE statement, from which all of this follows
+    words: frozenset[str]  # of the statement, which alone tells of checks and collations
+
+
+def refuse_others(connection: Connection, path: str, version: int) -> None:
+    """Raise StoreError if the file, of this schema version, has an object that this program does not make, or not so.
+
+    One of an older schema may lack tables and columns, which its migration adds. Its view and indices are made anew.
+    """
+    expected, is_current = made_here(), version == migrations.version()
+    texts = {str(name): text for name, text in connection.exec_driver_sql(_OBJECTS)}
+    indices = indices_made_here()
+    others = [name for name in texts if name not in (*expected, *indices, VIEW)]
+    lacking = [name for name in (*expected, *indices, VIEW) if is_current and name not in texts]
+    altered = [
+        name
+        for name, made in expected.items()
+        if texts.get(name, made.statement) != made.statement and not _is_ours(connection, name, is_current=is_current)
+    ]
+    if is_current:
+        altered += [name for name in indices if name in texts and not _is_spelt(texts[name], indices[name])]
+    if is_current and VIEW in texts and not _is_spelt(texts[VIEW], BEST_VIEW):
+        altered.append(VIEW)
+    for names, what in ((others, "has"), (lacking, "lacks"), (altered, "has an altered")):
+        if names:
+            raise StoreError(
+                f"{path} {what} {names[0][:64]!r}, unlike what tsm2-tune makes: restore a copy of it, drop what was"
+                " added, or name another file with --db"
+            )
+
+
+def refuse_dangling(connection: Connection, path: str) -> None:
+    """Raise StoreError if a measurement is of a trial or a run that is not there.
+
+    The view of winners would leave it out in silence; what other rows lack shows where they are read.
+    """
+    found = connection.exec_driver_sql("PRAGMA foreign_key_check(measurement)").first()
+    if found is not None:
+        _, row, other, _ = found
+        raise StoreError(
+            f"{path} has a measurement (row {row}) of a {other} that is not there: restore a copy of it, or name"
+            " another file with --db"
+        )
+
+
+# Indices that SQLite makes for constraints have no text.
+_OBJECTS = "SELECT name, sql FROM sqlite_master WHERE type <> 'index' OR sql IS NOT NULL"
+
+
+@cache
+def made_here() -> dict[str, Layout]:
+    """Return each table with its layout in a new file."""
+    engine = create_engine("sqlite://")
+    with engine.connect() as connection:
+        for statement in migrations.statements(connection.dialect):
+            connection.exec_driver_sql(statement)
+        found = {name: layout(connection, name) for name in schema.metadata.tables}
+    engine.dispose()
+    return found
+
+
+@cache
+def indices_made_here() -> dict[str, str]:
+    """Return each index that no constraint makes, with its statement."""
+    dialect = sqlite.dialect()
+    every = (index for table in schema.metadata.tables.values() for index in table.indexes)
+    return {str(index.name): str(CreateIndex(index).compile(dialect=dialect)) for index in every}
+
+
+def layout(connection: Connection, table: str) -> Layout:
+    """Return the layout of a table that the file has."""
+
+    def told(pragma: str, of: object) -> list[Facts]:
+        name = str(of).replace('"', '""')
+        return [tuple(row) for row in connection.exec_driver_sql(f'PRAGMA {pragma}("{name}")')]
+
+    columns = {
+        (name, kind, is_required, key, hidden)
+        for _, name, kind, is_required, _, key, hidden in told("table_xinfo", table)
+    }
+    unique = {  # of an index its key alone: that of a table WITHOUT ROWID has all columns besides
+        (origin, is_unique, is_partial, *(column[2:] for column in told("index_xinfo", index) if column[-1]))
+        for _, index, is_unique, origin, is_partial in told("index_list", table)
+        if origin != "c"  # else its statement tells
+    }
+    foreign = {key[1:] for key in told("foreign_key_list", table)}
+    query = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
+    text = str(connection.exec_driver_sql(query, (table,)).scalar())
+    return Layout(frozenset(columns), frozenset(unique | foreign), text, _words(text))
+
+
+def _is_ours(connection: Connection, table: str, *, is_current: bool) -> bool:
+    """Return whether the table is as this program makes it; one of an older schema may lack columns."""
+    found, expected = layout(connection, table), made_here()[table]
+    return (
+        (found.columns == expected.columns if is_current else found.columns <= expected.columns)
+        and found.constraints == expected.constraints
+        and found.words <= expected.words | {"DEFAULT"}  # where a migration has added a column
+    )
+
+
+def _words(statement: str) -> frozenset[str]:
+    """Words and signs of a statement, without numbers and without the quotes of names."""
+    found = re.findall(r"'\d*'|\w+|[^\w\s]", statement.replace('"', ""))
+    return frozenset(word.upper() for word in found if not word.strip("'").isdigit())
+
+
+def _is_spelt(statement: object, expected: str) -> bool:
+    """Return whether the statement is this one, but for white space."""
+    return str(statement).split() == expected.split()

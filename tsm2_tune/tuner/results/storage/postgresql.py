@@ -1,0 +1,320 @@
+"""A database on a PostgreSQL server: its transactions, its locks, and its errors, each as one sentence.
+
+A transaction that writes takes an advisory lock, as SQLite's do: either one for the whole database, or one for its
+subject with a shared lock for the database. So no transaction has to be repeated because of another's writes. A
+transaction that the server aborts, such as at a restart, raises Lost. If the answer to a commit is lost, the receipt
+written in the transaction shows whether it was stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, delete, event, func, select, text
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, MultipleResultsFound, NoResultFound
+
+from tsm2_tune.errors import StoreError, ToolMissing, pip_install
+from tsm2_tune.tuner.results.storage import migrations, postgresql_layout
+from tsm2_tune.tuner.results.storage.addresses import EXAMPLE, Address, tune_first
+from tsm2_tune.tuner.results.storage.postgresql_layout import RECEIPT
+from tsm2_tune.tuner.results.storage.retry import Lost, until_kept
+from tsm2_tune.tuner.results.storage.schema import APPLICATION_ID
+from tsm2_tune.tuner.results.trial import in_a_line
+
+LOCK_SECONDS = 90  # how long to wait for another program's lock: for longer than one that is gone can hold it
+IDLE_SECONDS = 60  # of a program that stands still in a transaction, until the server ends that
+DETAIL_CHARACTERS = 200  # of the server's own message
+KEPT_DAYS = 7  # receipts of runs that were killed
+CONNECTION = {  # of a machine that is gone a connection ends within a minute
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+    "application_name": "tsm2-tune",
+}
+# What statements and values of a session mean, whatever the server, its database or its user have set.
+SESSION = {
+    "backslash_quote": "safe_encoding",
+    "bytea_output": "hex",
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO, YMD",
+    "default_transaction_deferrable": "off",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "exit_on_error": "off",
+    "extra_float_digits": "1",  # every digit: with fewer, what is read is not what was written
+    "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
+    "idle_session_timeout": "0",
+    "IntervalStyle": "postgres",
+    "lock_timeout": f"{LOCK_SECONDS}s",
+    "quote_all_identifiers": "off",  # SQLAlchemy does not know "text" and the like as types
+    "row_security": "off",  # rows that a policy hides are an error, not a smaller result
+    "standard_conforming_strings": "on",
+    "statement_timeout": "0",
+    "TimeZone": "UTC",
+    "transaction_timeout": "0",
+    "transform_null_equals": "off",
+}
+# PostgreSQL's own search path, unless the address names another with options=-csearch_path=...
+_SEARCH_PATH = """CASE WHEN source = 'client' THEN setting ELSE '"$user", public' END"""
+_SETTINGS = ", ".join(f"('{name}', '{value}')" for name, value in SESSION.items())
+_SET_SESSION = f"""
+SET statement_timeout = 0;
+SELECT set_config(name, coalesce(wanted.value, {_SEARCH_PATH}), false)
+FROM pg_catalog.pg_settings LEFT JOIN (VALUES {_SETTINGS}) AS wanted (name, value) USING (name)
+WHERE wanted.value IS NOT NULL OR name = 'search_path'
+"""  # settings that this version of the server does not have are left out
+
+_RECEIVED = insert(RECEIPT).values(written_at=func.now())
+_WRITTEN = _RECEIVED.on_conflict_do_update(
+    index_elements=[RECEIPT.c.owner],
+    set_={"token": _RECEIVED.excluded.token, "written_at": _RECEIVED.excluded.written_at},
+)
+# What the server ends of itself: a transaction for another one's sake, all of them, or one that stood still.
+LOST = ("08", "40001", "40P01", "25P03", "57P01", "57P02", "57P03", "57P05", "53300")
+UNDEFINED = "42P01"  # a table
+# SQLSTATE -> what is wrong and what to do.
+REMEDIES = {
+    "55P03": "is locked by another program: wait until that has ended, then run this again",
+    "42501": "may not be used so by this user ({said}): have its owner grant that, or name another with --db",
+    "25006": "can only be read: name the server that is written to with --db",
+    "53100": "cannot grow, the server's disk is full: free some space there, then run this again",
+    UNDEFINED: "is no longer as tsm2-tune made it ({said}): restore a copy of it, or name another with --db",
+}
+
+
+class Server:
+    """An open database on a server."""
+
+    def __init__(self, address: Address, engine: Engine) -> None:
+        self.engine = engine
+        self._place = str(address)
+        self._name = uuid.uuid4().hex  # marks this process's receipts
+        self._has_receipts = False
+
+    @classmethod
+    @contextmanager
+    def open(cls, address: Address, *, create: bool) -> Iterator[Server]:
+        """Open the database at the address. With `create`, create its tables if there are none.
+
+        Raise ToolMissing without the driver. Raise StoreError if the database cannot be used.
+        """
+        server = cls(address, _engine(address))
+        try:
+            server._prepare(create=create)
+            yield server
+        finally:
+            server._end()
+
+    def _prepare(self, *, create: bool) -> None:
+        """Create or migrate the tables if necessary, and check that they are this program's."""
+        with self.transaction() as connection:
+            found = postgresql_layout.found_version(connection, self._place)
+        if found == 0 and not create:
+            raise StoreError(f"{self._place} holds no results yet: {tune_first(self._place)}")
+        if not create and found == migrations.version():
+            return
+        with self.transaction(writes=True) as connection:
+            found = postgresql_layout.found_version(connection, self._place)  # again: now nobody else can change it
+            if found < migrations.version():
+                postgresql_layout.upgrade(connection, found)
+            is_old = RECEIPT.c.written_at < func.now() - text(f"interval '{KEPT_DAYS} days'")
+            connection.execute(delete(RECEIPT).where(is_old))
+
+    @contextmanager
+    def transaction(
+        self, *, writes: bool = False, about: tuple[str, ...] = (), durable: bool = True
+    ) -> Iterator[Connection]:
+        """Run a transaction, as Database.transaction does. Raise Lost if the server aborted it and stored nothing."""
+        token, is_ending = uuid.uuid4().hex, False
+        try:
+            with self._begun(writes, about, durable) as connection:
+                yield connection
+                if writes:
+                    connection.execute(_WRITTEN, {"owner": self._writer, "token": token})
+                    self._has_receipts = True
+                is_ending = True
+                connection.commit()
+        except DBAPIError as error:
+            refused = self._refused(error)
+            if not (isinstance(refused, Lost) and writes and is_ending and self._was_stored(token, about)):
+                raise refused from error
+        except (
+            NoResultFound,
+            MultipleResultsFound,
+        ) as error:  # such as of a row that a trigger kept from being stored
+            raise StoreError(f"{self._place} {REMEDIES[UNDEFINED].format(said=in_a_line(str(error)))}") from error
+
+    def now(self, connection: Connection) -> float:
+        """Return the seconds since 1970 by the server's clock."""
+        return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
+
+    def digest(self) -> str:
+        """Return a digest that changes whenever trials are stored."""
+        found = []
+        with self.transaction() as connection:
+            for name in ("run", "problem", "trial", "measurement", "vendor_measurement"):
+                query = f"SELECT md5(string_agg(each::text, '' ORDER BY id)) FROM {name} AS each"
+                found.append(str(connection.execute(text(query)).scalar()))
+        return hashlib.sha256(" ".join(found).encode()).hexdigest()
+
+    @contextmanager
+    def _begun(self, writes: bool, about: tuple[str, ...], durable: bool) -> Iterator[Connection]:
+        """Begin a transaction that reads a snapshot, or one that holds its lock for writing."""
+        with self.engine.connect() as connection:
+            connection.execution_options(
+                isolation_level="READ COMMITTED" if writes else "REPEATABLE READ", postgresql_readonly=not writes
+            )
+            if writes:
+                connection.execute(text(_locks(about, durable)))
+            yield connection
+
+    @property
+    def _writer(self) -> str:
+        """The owner of this thread's receipts: a thread has one transaction at a time."""
+        return f"{self._name} {threading.get_ident()}"
+
+    def _was_stored(self, token: str, about: tuple[str, ...]) -> bool:
+        """Return whether the transaction with this receipt was committed although its answer was lost.
+
+        Raise StoreError if the server stays unreachable.
+        """
+
+        def asked() -> bool:
+            try:  # the lock is free when the other transaction has ended, one way or the other
+                with self._begun(True, about, True) as connection:
+                    query = select(RECEIPT.c.token).where(RECEIPT.c.owner == self._writer)
+                    return connection.execute(query).scalar() == token
+            except DBAPIError as error:
+                raise self._refused(error) from error
+
+        try:
+            return until_kept(asked)
+        except Lost as error:
+            raise StoreError(
+                f"{error}; whether it stored the last results is not known: the same command goes on from there"
+            ) from error
+
+    def _refused(self, error: DBAPIError) -> StoreError:
+        """Return the error, with its remedy, for one of the server's or the driver's."""
+        state = getattr(error.orig, "sqlstate", None) or ""
+        lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
+        said = in_a_line(lines[0])[:DETAIL_CHARACTERS]
+        if "no password supplied" in said:  # libpq's own words, which have no SQLSTATE
+            return StoreError(
+                f"{self._place} wants a password, and there is none here ({said}): write it into ~/.pgpass, or set"
+                " PGPASSWORD, on this machine"
+            )
+        is_away = error.connection_invalidated or (not state and _is_operational(error.orig))
+        if is_away or state.startswith(LOST):
+            return Lost(
+                f"{self._place} cannot be reached ({said}): see that the server runs, and that host, port, user and"
+                " name in --db are right"
+            )
+        remedy = REMEDIES.get(state, "was refused by PostgreSQL ({said}): mend that, or name another with --db")
+        return StoreError(f"{self._place} {remedy.format(said=said)}")
+
+    def _end(self) -> None:
+        if self._has_receipts:
+            with suppress(DBAPIError), self._begun(True, (self._name,), False) as connection:
+                connection.execute(delete(RECEIPT).where(RECEIPT.c.owner.startswith(self._name)))
+                connection.commit()
+        self.engine.dispose()
+
+
+@contextmanager
+def as_it_is(address: Address) -> Iterator[Connection]:
+    """Open a transaction in the database at the address without creating, migrating or removing anything.
+
+    Raise errors as Server.open.
+    """
+    server = Server(address, _engine(address))
+    try:
+        with server.transaction() as connection:
+            yield connection
+    finally:
+        server.engine.dispose()
+
+
+def schema_at(address: Address) -> int:
+    """Return the schema version of the database at the address, 0 if it is empty. Raise errors as Server.open."""
+    with as_it_is(address) as connection:
+        return postgresql_layout.found_version(connection, str(address))
+
+
+def _locks(about: tuple[str, ...], durable: bool) -> str:
+    """Return the statement that takes the lock of the transaction's subject, or the lock of the database."""
+    if about:
+        digest = hashlib.sha256("\0".join(about).encode()).digest()
+        number = int.from_bytes(digest[:4], signed=True) or 1  # 0 is the one for all
+        taken = (
+            f"pg_advisory_xact_lock_shared({APPLICATION_ID}, 0), pg_advisory_xact_lock({APPLICATION_ID}, {number})"
+        )
+    else:
+        taken = f"pg_advisory_xact_lock({APPLICATION_ID}, 0)"
+    return f"SELECT {taken}" + ("" if durable else ", set_config('synchronous_commit', 'off', true)")
+
+
+def _is_operational(error: object) -> bool:
+    import psycopg
+
+    return isinstance(error, psycopg.OperationalError)
+
+
+def _engine(address: Address) -> Engine:
+    """Return the engine for the server. It tests each pooled connection before it is used again."""
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        raise ToolMissing(f"{address} needs the package psycopg: {pip_install('psycopg[binary]')}") from None
+    url = url_of(address)
+    connection = {name: value for name, value in CONNECTION.items() if name not in url.query}
+    try:
+        engine = create_engine(url, pool_pre_ping=True, connect_args=connection, hide_parameters=True)
+    except ArgumentError as error:  # such as more ports than hosts
+        raise StoreError(f"{address} is no address ({error}): name the database as {EXAMPLE}") from None
+
+    @event.listens_for(engine, "connect", insert=True)  # before SQLAlchemy asks the server anything
+    def begin(opened: Any, _: object) -> None:
+        opened.execute(_SET_SESSION)
+        opened.commit()
+
+    return engine
+
+
+def _secret_parameters() -> set[str]:
+    """Return the parameters that libpq itself hides, and the one that names the file of passwords."""
+    known = {"password", "passfile", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
+    try:
+        from psycopg.pq import Conninfo
+    except ImportError:
+        return known
+    return known | {one.keyword.decode() for one in Conninfo.get_defaults() if one.dispchar}
+
+
+def url_of(address: Address) -> URL:
+    """Return the address as SQLAlchemy's URL. Raise StoreError if it is invalid."""
+    try:
+        url = make_url(address.url).set(drivername="postgresql+psycopg")
+    except (ArgumentError, ValueError):
+        raise StoreError(f"{address} is no address: name the database as {EXAMPLE}") from None
+    if "@" in f"{url.host} {url.database}" and str(address) != address.url:
+        raise StoreError(f"{address} has an @ or a / in its user or password: write %40 or %2F there")
+    secrets = _secret_parameters()
+    for name in url.query:
+        if name.lower() in secrets:  # it would stand in the list of processes
+            raise StoreError(
+                f"{address} has {name.lower()} in its query: write it into ~/.pgpass or a service file, or set"
+                " PGPASSWORD"
+            )
+    if not url.database:
+        raise StoreError(f"{address} names no database: name it as {EXAMPLE}")
+    return url

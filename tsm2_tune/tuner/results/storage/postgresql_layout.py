@@ -1,0 +1,144 @@
+"""The tables of a database on a server: whose they are, whether they are as they should be, and making them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    Connection,
+    DateTime,
+    ForeignKeyConstraint,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    inspect,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.types import TypeEngine
+
+from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner.results.storage import migrations, schema
+
+own = MetaData()  # tables that only servers have
+
+# The one row says that the tables beside it are ours, and of which schema.
+VERSION = Table(
+    "tsm2_tune",
+    own,
+    Column("id", Integer, CheckConstraint("id = 1"), primary_key=True),
+    Column("schema_version", Integer, nullable=False),
+)
+
+# The last transaction that each thread of a run has written in: its own, so that it can ask later.
+RECEIPT = Table(
+    "receipt",
+    own,
+    Column("owner", Text, primary_key=True),
+    Column("token", Text, nullable=False),
+    Column("written_at", DateTime(timezone=True), nullable=False),
+)
+ENCODING = "UTF8"
+
+schema.newest_of_family.dialect_kwargs["postgresql_where"] = schema.COUNTS  # for which the dialect is imported
+
+
+def found_version(connection: Connection, place: str) -> int:
+    """Return the schema of the tables; 0 if there are none.
+
+    Raise StoreError for another program's, newer or altered ones.
+    """
+    encoding, current = connection.execute(text("SELECT current_setting('server_encoding'), current_schema()")).one()
+    if encoding != ENCODING:
+        raise StoreError(
+            f"{place} is in {encoding}: name one in {ENCODING}, as"
+            f" createdb --template template0 --encoding {ENCODING} makes it"
+        )
+    if current is None:
+        raise StoreError(f"{place} has no schema that this user may use: have its owner grant that")
+    tables = inspect(connection).get_table_names()
+    if VERSION.name not in tables:
+        if tables:
+            raise StoreError(f"{place} is a database of another program: name an empty one with --db")
+        return 0
+    found = connection.execute(select(VERSION.c.schema_version)).scalar()
+    if not isinstance(found, int) or found < migrations.FIRST_ON_SERVERS:
+        raise StoreError(f"{place} has no version of its schema any more: restore a copy of it")
+    migrations.refuse_newer(found, place)
+    if found == migrations.version():
+        _refuse_altered(connection, place)
+    return found
+
+
+def upgrade(connection: Connection, found: int) -> None:
+    """Bring the tables from schema `found` to this program's, inside the transaction that is open."""
+    if found == 0:
+        own.create_all(connection)
+        connection.execute(VERSION.insert().values(id=1, schema_version=migrations.version()))
+    migrations.make(connection, found)
+    connection.execute(update(VERSION).values(schema_version=migrations.version()))
+
+
+def _refuse_altered(connection: Connection, place: str) -> None:
+    """Raise StoreError if the view or an index is missing, or if a table lacks a key, has other columns, or has a
+    trigger or a rule that changes what is written.
+    """
+    inspector = inspect(connection)
+    columns, indices, views = inspector.get_multi_columns(), inspector.get_multi_indexes(), inspector.get_view_names()
+    constraints = {(table, kind, tuple(on), of) for table, kind, on, of in connection.execute(_CONSTRAINTS)}
+    rewritten = set(connection.execute(_REWRITTEN).scalars())
+    for table in (*schema.metadata.tables.values(), *own.tables.values()):
+        of_table = columns.get((None, table.name), ())
+        found = {(one["name"], one["nullable"], _spelt(one["type"], connection)) for one in of_table}
+        expected = {(one.name, bool(one.nullable), _spelt(one.type, connection)) for one in table.columns}
+        if found != expected or not _constraints(table) <= constraints or table.name in rewritten:
+            _refuse(place, table.name, is_there=bool(found))
+        known = {one["name"] for one in indices.get((None, table.name), ())}
+        for name in sorted({str(one.name) for one in table.indexes} - known):
+            _refuse(place, name, is_there=False)
+    if schema.best.name not in views:
+        _refuse(place, schema.best.name, is_there=False)
+
+
+_HERE = "relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
+_CONSTRAINTS = text(f"""
+SELECT pg_class.relname, contype::text, ARRAY(
+         SELECT attname::text FROM unnest(conkey) WITH ORDINALITY AS one (number, place)
+         JOIN pg_attribute ON attrelid = conrelid AND attnum = number ORDER BY place
+       ), coalesce(other.relname, '')
+FROM pg_constraint JOIN pg_class ON pg_class.oid = conrelid LEFT JOIN pg_class AS other ON other.oid = confrelid
+WHERE pg_class.{_HERE}
+""")
+# Rules, and triggers that run before a row is stored.
+_REWRITTEN = text(f"""
+SELECT relname FROM pg_class WHERE {_HERE} AND relkind <> 'v' AND (relhasrules OR EXISTS (
+  SELECT FROM pg_trigger WHERE tgrelid = pg_class.oid AND NOT tgisinternal AND tgtype & 2 = 2
+))
+""")
+
+
+def _spelt(type_: TypeEngine[Any], connection: Connection) -> str:
+    """Return a column's type and collation as PostgreSQL spells them."""
+    return str(type_.compile(dialect=connection.dialect)).replace("FLOAT", "DOUBLE PRECISION")
+
+
+def _constraints(table: Table) -> set[tuple[str, str, tuple[str, ...], str]]:
+    """Return the table's keys as _CONSTRAINTS tells them."""
+    found = {(table.name, "p", tuple(one.name for one in table.primary_key), "")}
+    for one in table.constraints:
+        if isinstance(one, UniqueConstraint | ForeignKeyConstraint):
+            kind, of = ("u", "") if isinstance(one, UniqueConstraint) else ("f", one.referred_table.name)
+            found.add((table.name, kind, tuple(column.name for column in one.columns), of))
+    return found
+
+
+def _refuse(place: str, name: str, *, is_there: bool) -> None:
+    raise StoreError(
+        f"{place} {'has an altered' if is_there else 'lacks'} {name!r}, unlike what tsm2-tune makes: restore a copy"
+        " of it, or name another with --db"
+    )

@@ -1,0 +1,192 @@
+"""The records of the tuner: what was compiled, what verification said, what was measured, how a try ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.roofline import Ceilings
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.scalars import plain
+from tsm2_tune.generator.source import KernelSource
+
+MOST_TEXT = 1000  # characters of a name
+
+
+def in_a_line(text: str) -> str:
+    """The text as a name may be in a row: whatever cannot be printed is a space, and it is not too long."""
+    return "".join(c if c.isprintable() else " " for c in text)[:MOST_TEXT]
+
+
+class Outcome(StrEnum):
+    """How a trial ended. The stage that failed decides, never the words of a message."""
+
+    OK = "ok"  # right, and timed
+    BEHIND = "behind"  # its first launches were too slow to win: neither verified nor timed further
+    COMPILE_FAILED = "compile-failed"  # the compiler refused the source
+    LAUNCH_FAILED = "launch-failed"  # the driver refused to load or launch the kernel
+    WRONG_RESULT = "wrong-result"  # verification rejected the result
+    TIMED_OUT = "timed-out"  # compiling or running exceeded its time limit
+    CRASHED = "crashed"  # the kernel faulted, or the worker that ran it died
+    INTERRUPTED = "interrupted"  # the machine ended the trial, not the kernel: no verdict, and it is repeated
+
+
+class Cache(StrEnum):
+    """The state of the L2 when a timed kernel starts."""
+
+    CLEAN = "clean"  # the last kernel read more than the L2 holds: it has neither the operands nor dirty lines
+    DIRTY = "dirty"  # the last kernel wrote more than the L2 holds: it has lines to write back, as in most programs
+    WARM = "warm"  # the last kernel was the timed one: the L2 has its operands as far as they fit
+
+
+IN_FINALS = (Cache.CLEAN, Cache.DIRTY)  # states that every final on a GPU measures
+PREFERRED = (Cache.DIRTY, Cache.CLEAN, Cache.WARM)  # the order of choice if a problem has winners in several states
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class Binary:
+    """A compiled kernel on disk, with the compiler's report."""
+
+    path: str  # cubin for a GPU, shared library for the host
+    kernel: str  # entry point
+    spill_bytes: int  # stores and loads of spilled registers, per thread; 0 if the compiler does not report them
+    compile_seconds: float  # 0 if it came from the cache
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class CompileFailure:
+    """The failure of a compilation."""
+
+    outcome: Outcome  # compile-failed, timed-out or interrupted
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class LoadedResources:
+    """The resources of a loaded kernel, as the driver reports them."""
+
+    registers: int
+    local_bytes: int  # local memory per thread: spills, and arrays that are indexed at run time
+    smem_bytes: int  # static plus dynamic, per block
+    blocks_per_sm: int  # the driver's own occupancy
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class Verdict:
+    """Comparison of every element with the reference."""
+
+    correct: bool  # whether every element was within its bound
+    worst_ratio: float  # largest error over its bound; infinite for a wrong NaN or an inexact integer
+    detail: str  # one sentence: the worst element if wrong, the checks if right
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class Measurement:
+    """Times of one kernel on one problem, in microseconds."""
+
+    samples_us: tuple[float, ...]  # in the order of measuring; empty for a summary
+    median_us: float  # the median of the samples
+    low_us: float  # lower end of the median's 95 % confidence interval, by order statistics
+    high_us: float  # upper end
+    sm_clock_mhz: float | None  # the SM clock while measuring; None if the device does not report it
+    cache: Cache = Cache.CLEAN  # the state of the L2 before each sample
+    summary_of: int | None = None  # number of samples of a summary, such as from a text; None with samples
+    slowed: int | None = None  # samples of a final that were taken while the clock had dropped; None: not counted
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class TimeLimits:
+    """The time limits of a trial, in seconds."""
+
+    compile_seconds: float
+    run_seconds: float  # for each stage: loading, verification, timing
+
+    def exceed(self, others: TimeLimits | None) -> bool:
+        """Return whether a trial that timed out under the others may end under these; True if those are unknown."""
+        if others is None:
+            return True
+        return self.compile_seconds > others.compile_seconds or self.run_seconds > others.run_seconds
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class Trial:
+    """One configuration tried once on one problem."""
+
+    problem: Problem  # the problem
+    config: KernelConfig  # the configuration
+    basis: str  # digest of the compiler, its flags and the state of the L2: only times with one basis are comparable
+    source: KernelSource  # the CUDA source, its entry point and its launch
+    outcome: Outcome  # how it ended
+    detail: str  # one sentence: the checks that were made, or the failure
+    resources: LoadedResources | None  # of the loaded kernel; None if it was not loaded
+    spill_bytes: int | None  # stores and loads of spilled registers, per thread; None if it was not compiled
+    guideline_broken: str | None  # the guideline that the loaded kernel's occupancy violates, if any
+    verdict: Verdict | None  # None if it was not verified
+    measurement: Measurement | None  # None if it gave no right result
+    floor_us: float  # the least time that the measured ceilings allow
+    compile_seconds: float  # 0 if it came from the cache
+    total_seconds: float  # time since the previous trial, or the start of the search; a budget counts these
+    limits: TimeLimits | None = None  # None for older trials, which have none stored
+    full_verdict: str | None = None  # the calls of the full verification; None if there was none
+    verified_code: str | None = None  # digests of the machine code verified in full, one for each width of index
+    cache: Cache = Cache.CLEAN  # the state of the L2 for its measurement
+    is_between: bool = False  # tried by no search, but to time its kernel at a shape between tuned ones
+    strategy: str | None = None  # strategy of the search; None if no search tried it, or if it was not stored
+    space_configurations: int | None = None  # size of the search's space; None as for the strategy
+    hung: bool = False  # it timed out, and small problems did too; not stored
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class VendorMeasurement:
+    """A vendor routine on one problem, timed interleaved with the finalists, in one state of the L2."""
+
+    library: str  # cuBLAS or cuBLASLt
+    version: int  # the library's version number: 130100 is 13.1.0
+    routine: str  # cublasSgemm, or cublasLtMatmul #3: the third algorithm of its heuristic
+    verdict: Verdict  # by the error bounds for our kernels
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class Final:
+    """The finalists of one problem timed again, interleaved, in one or more states of the L2."""
+
+    problem: Problem  # the finalists' problem
+    measurements: tuple[tuple[KernelConfig, Measurement], ...]  # each finalist once for each state of the L2
+    vendor: tuple[VendorMeasurement, ...] = ()  # the vendor's routines in the same rounds
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class DeviceIdentity:
+    """The device and its tools: the facts without which a time means nothing."""
+
+    name: str  # devices with the same name share results
+    uuid: str  # the GPU's UUID; "" for the host
+    compute_capability: str  # "9.0"; "" for the host
+    driver: str  # the driver's version; "host" for the host
+    toolkit: str  # the compiler and its version
+    flags: str  # compiler flags, as one line
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class TuningRun:
+    """One run on one device."""
+
+    identity: DeviceIdentity
+    ceilings: Ceilings
+    seed: int
+    version: str  # tsm2-tune's version
+    started_at: str  # ISO 8601, UTC
+    sms: int | None = None  # multiprocessors; None for older runs, which have none stored

@@ -1,0 +1,269 @@
+"""Whether a database is sound: by SQLite itself, and by what every command takes for granted of its rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import ColumnElement, Connection, and_, distinct, exists, func, or_, select
+
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
+from tsm2_tune.tuner.results import forget, records, stamps
+from tsm2_tune.tuner.results.merge.parts import Reader, places
+from tsm2_tune.tuner.results.merge.union import Part, Round, Tried
+from tsm2_tune.tuner.results.storage import layout, migrations, schema
+from tsm2_tune.tuner.results.storage.addresses import Address, command_on, tune_first
+from tsm2_tune.tuner.results.storage.database import Database, code_of
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome, in_a_line
+from tsm2_tune.tuner.runs.claims import Claims
+from tsm2_tune.tuner.search import quarantine
+
+RESTORE = "restore a copy"
+SOON_US = 24 * 3600 * 10**6  # tolerated difference of clocks
+MOST_OF_A_KIND = 20  # findings; the others are counted
+MOST_INTEGRITY = 20  # lines of SQLite's integrity check
+
+HEX, HEX_DIGITS = "0123456789abcdef", 64  # of a SHA-256
+
+TRIAL, TIME, RUN, VENDOR = schema.trial.c, schema.measurement.c, schema.run.c, schema.vendor_measurement.c
+_OWN_TIME = exists().where(TIME.trial_id == TRIAL.id, TIME.round == 0)
+_RIGHT = and_(TRIAL.verdict_correct == 1, _OWN_TIME)
+# What no trial is; its outcome itself is checked where the row is read.
+CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
+    "is ok, but has no right result or no time": and_(
+        TRIAL.outcome == Outcome.OK.value, ~func.coalesce(_RIGHT, False)
+    ),
+    "has a right result and is wrong": and_(TRIAL.outcome == Outcome.WRONG_RESULT.value, TRIAL.verdict_correct == 1),
+    "was behind, which verifies nothing, and has a verdict": and_(
+        TRIAL.outcome == Outcome.BEHIND.value,
+        or_(TRIAL.verdict_correct.is_not(None), TRIAL.full_verdict.is_not(None)),
+    ),
+    "rests on a basis that is no digest: nothing is compared with it": or_(
+        func.length(TRIAL.basis) != HEX_DIGITS, func.ltrim(TRIAL.basis, HEX) != ""
+    ),
+    "has its own time in another state of the L2": exists().where(
+        TIME.trial_id == TRIAL.id, TIME.round <= 0, TIME.cache != TRIAL.cache
+    ),
+    "was interrupted, which leaves no trial": TRIAL.outcome == Outcome.INTERRUPTED.value,
+    "has a time by a run on another device": exists().where(
+        TIME.trial_id == TRIAL.id, TIME.run_id == RUN.id, RUN.device_name != TRIAL.device_name
+    ),
+}
+
+
+def check(place: Path | Address) -> tuple[Finding, ...]:
+    """Return the findings about a database. Nothing is changed. The last finding counts its contents.
+
+    A file is checked in a copy, so that runs on it go on. Of a server only the rows are checked, since it keeps its
+    files itself. Raise StoreError if there is no database of ours that this version knows.
+    """
+    if isinstance(place, Address):
+        with Database.open(place, create=False) as database:
+            return tuple(_shortened(_found(database)))
+    try:
+        with Database.copied(place) as database:
+            return tuple(_findings(database))
+    except StoreError as error:
+        if code_of(error.__cause__) != sqlite3.SQLITE_CORRUPT:
+            raise
+        return (_refusal("integrity", place, error),)
+
+
+def _findings(database: Database) -> list[Finding]:
+    path = str(database.path)
+    with database.transaction() as connection:
+        version = migrations.found_version(connection, path)
+    if version == 0:
+        raise StoreError(f"{path} holds no results yet: {tune_first(path)}")
+    found = list(_in_file(database, version))
+    if any(one.state is State.PROBLEM for one in found):
+        return found
+    database.migrate()
+    return [*found, *_shortened(_found(database))]
+
+
+def _refusal(name: str, path: object, error: StoreError) -> Finding:
+    """Return the error as a finding. Its text does not repeat the file's name."""
+    return problem(name, str(error).removeprefix(f"{path} "))
+
+
+def _in_file(database: Database, version: int) -> Iterator[Finding]:
+    """Yield findings of SQLite's integrity check and of the layout."""
+    path = str(database.path)
+    try:
+        with database.transaction() as connection:
+            layout.refuse_others(connection, path, version)
+    except StoreError as error:
+        yield _refusal("layout", path, error)
+    if version < migrations.version():
+        remedy = f"{command_on('db migrate', path)} brings it to that, as does the next command that opens it"
+        yield note("schema", f"{version}, older than this version's {migrations.version()}", remedy=remedy)
+    try:
+        with database.transaction() as connection:
+            said = connection.exec_driver_sql(f"PRAGMA integrity_check({MOST_INTEGRITY})").scalars().all()
+            dangling = Counter((row[0], row[2]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check"))
+    except StoreError as error:
+        yield _refusal("integrity", path, error)
+        return
+    for text in said:
+        if text != "ok":
+            yield problem("integrity", in_a_line(str(text)), remedy=RESTORE)
+    for (table, parent), count in sorted(dangling.items()):
+        found = f"{_counted(count, 'row')} of {table} of a {parent} that is not there"
+        yield problem("references", found, remedy=RESTORE)
+
+
+def _found(database: Database) -> list[Finding]:
+    """Return what is found in the rows; if that is nothing, what the winners are refused for."""
+    found = list(_in_rows(database))
+    if not any(one.state is State.PROBLEM for one in found):
+        try:
+            for between in (False, True):
+                Store(database).best(between=between)
+        except StoreError as error:
+            found.insert(-1, _refused(error))
+    return found
+
+
+def _in_rows(database: Database) -> Iterator[Finding]:
+    """Yield contradictions between rows, then unused rows, then the counts of what there is."""
+    faulty = list[StoreError]()
+    with database.transaction() as connection:
+        try:
+            every = places(connection)
+        except StoreError as error:
+            yield _refused(error)
+            return
+        yield from _contradictions(connection, str(database.path))
+    otherwise, trials, times = Counter[str](), 0, 0
+    for device, asked in every:
+        try:
+            with database.transaction() as connection:
+                part = Reader(connection, faulty.append).part(device, asked)
+        except (InputError, StoreError) as error:
+            yield problem("row", f"of {asked.text} on {device}: {in_a_line(str(error))}")
+            continue
+        yield from map(_refused, faulty)
+        faulty.clear()
+        yield from _in_part(device, asked, part)
+        otherwise[device] += sum(_is_made_otherwise(asked, tried) for tried in part.trials.values())
+        trials, times = trials + len(part.trials), times + part.times
+    yield from _of_the_future(database)
+    for device, count in sorted((+otherwise).items()):
+        found = f"{_counted(count, 'trial')} of kernels that this version makes otherwise, on {device}"
+        yield note("kernels", found, means="they compete", remedy="tune there again")
+    try:
+        quarantine.entries(database)
+    except StoreError as error:
+        yield _refused(error)
+    yield from _needed_by_nothing(database)
+    counts = (_counted(trials, "trial"), _counted(times, "measurement"), _counted(len(every), "problem"))
+    yield ok("database", ", ".join(counts), trials=trials, times=times)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def _refused(error: StoreError) -> Finding:
+    """Return a row that is not as it was stored."""
+    found, _, remedy = in_a_line(str(error)).partition("): ")
+    return problem("row", f"{found})", remedy=remedy)
+
+
+def _contradictions(connection: Connection, path: str) -> Iterator[Finding]:
+    for what, is_so in CONTRADICTIONS.items():
+        for number in connection.execute(select(TRIAL.id).where(is_so).order_by(TRIAL.id)).scalars():
+            yield problem("trial", f"trial {number} {what}", remedy=command_on(f"forget {number}", path))
+    is_doubled = or_(*(func.count(distinct(one)) > 1 for one in (TIME.run_id, TIME.cache, TIME.final)))
+    of_final = (TRIAL.device_name, TRIAL.problem_id, TIME.round)
+    finals = select(*of_final).join(schema.measurement, TIME.trial_id == TRIAL.id).where(TIME.round > 0)
+    for row in connection.execute(finals.group_by(*of_final).having(is_doubled).order_by(*of_final)):
+        where = f"of problem {row.problem_id} on {in_a_line(row.device_name)}"
+        yield problem("final", f"round {row.round} {where} is of two finals")
+    beside = exists().where(
+        TIME.trial_id == TRIAL.id, TRIAL.problem_id == VENDOR.problem_id, TIME.run_id == VENDOR.run_id,
+        TIME.round == VENDOR.round, TIME.cache != VENDOR.cache,
+    )  # fmt: skip
+    for number in connection.execute(select(VENDOR.id).where(beside).order_by(VENDOR.id)).scalars():
+        found = f"vendor measurement {number} is in another state of the L2 than the kernels of its final"
+        yield problem("final", found, remedy=RESTORE)
+
+
+def _in_part(device: str, asked: Problem, part: Part) -> Iterator[Finding]:
+    """Yield duplicates."""
+    where = f"of {asked.text} on {device}"
+    known = Counter(map(_told_apart, part.rounds))
+    for one in part.rounds:
+        if known[_told_apart(one)] > 1:
+            yield problem("final", f"final {one.final} {where} is there twice")
+
+
+def _told_apart(one: Round) -> object:
+    """Return the key of a final. It includes the samples: medians have too few digits to differ."""
+    timed = ((key, *timed.key, timed.samples_us) for key, timed in one.timed.items())
+    return one.run, frozenset(timed)
+
+
+def _is_made_otherwise(asked: Problem, tried: Tried) -> bool:
+    """Return whether the trial competes, though this program makes another kernel, or none."""
+    return not tried.values["superseded"] and records.made_so(asked, tried.values) is None
+
+
+def _of_the_future(database: Database) -> Iterator[Finding]:
+    """Runs and trials of a clock that was ahead."""
+    latest = stamps.after(None) + SOON_US
+    date = datetime.fromtimestamp(latest / 1e6, UTC).isoformat(timespec="seconds")
+    late = {
+        "run": (RUN.id, RUN.started_at > date),
+        "trial": (TRIAL.id, or_(TRIAL.ended_at > date, TRIAL.stamp > latest)),
+    }
+    for what, (number, is_late) in late.items():
+        with database.transaction() as connection:
+            count, first = connection.execute(select(func.count(), func.min(number)).where(is_late)).one()
+        if count:
+            found = f"{_counted(count, what)} dated in the future, the first is {what} {first}"
+            yield note("clock", found, means="a clock was ahead", remedy="set the clock, then tune again")
+
+
+def _needed_by_nothing(database: Database) -> Iterator[Finding]:
+    claims = select(func.count()).select_from(schema.claim)
+    remedy = f"{command_on('db vacuum', str(database.path))} removes them"
+    with database.transaction() as connection:
+        for table, is_unused in forget.UNUSED.items():
+            count = connection.execute(select(func.count()).select_from(table).where(is_unused)).scalar_one()
+            if count:
+                yield note(
+                    "unused", f"{_counted(count, 'row')} of {table.name}", means="no trial has them", remedy=remedy
+                )
+        before = connection.execute(claims).scalar_one()
+    if database.is_shared:
+        return
+    Claims(database, "").remove_dead()  # of the copy
+    with database.transaction() as connection:
+        dead = before - connection.execute(claims).scalar_one()
+    if dead:
+        yield note(
+            "claims", f"{_counted(dead, 'claim')} of runs that have ended", remedy=f"{remedy}, as does the next run"
+        )
+
+
+def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the first of each kind, and how many more there are."""
+    told, last = Counter[str](), list[Finding]()
+    for one in found:
+        told[one.name] += 1
+        if told[one.name] <= MOST_OF_A_KIND:
+            last.append(one)
+    *others, end = last
+    yield from others
+    for name, count in told.items():
+        if count > MOST_OF_A_KIND:
+            yield problem(name, f"{count - MOST_OF_A_KIND} more like these")
+    yield end

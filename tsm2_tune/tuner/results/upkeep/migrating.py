@@ -1,0 +1,106 @@
+"""A database of an older version's schema brought to this one's, with a copy kept beside it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.tuner.results.storage import database as databases
+from tsm2_tune.tuner.results.storage import migrations
+from tsm2_tune.tuner.results.storage.addresses import Address, tune_first
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.storage.postgresql import schema_at
+
+HEADER_BYTES = 100  # of SQLite's, which counts changes
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """The result of a migration."""
+
+    before: int  # the schema
+    now: int
+    steps: tuple[str, ...]  # a sentence for each schema between
+    kept: Path | None  # the copy of before
+
+    def __str__(self) -> str:
+        if self.before == self.now:
+            return f"schema {self.now}, which is this version's: nothing to do"
+        return f"schema {self.before} before, {self.now} now" + (f"; {self.kept} is as before" if self.kept else "")
+
+
+def migrate(place: Path | Address, *, keep: bool) -> Migrated:
+    """Bring a database to this version's schema, in one transaction; if `keep`, copy the file before.
+
+    Raise InputError for a copy of a server's. Raise StoreError if the database cannot be used or written, or where
+    the copy's name is taken.
+    """
+    if keep and isinstance(place, Address):
+        raise InputError("--keep copies a file: leave it out, and copy a server's database with pg_dump")
+    with _one_at_a_time(place) if keep and isinstance(place, Path) else nullcontext():
+        return _migrated(place, keep=keep)
+
+
+def _migrated(place: Path | Address, *, keep: bool) -> Migrated:
+    before, now = _schema_of(place), migrations.version()
+    if before == 0:
+        raise StoreError(f"{place} holds no results yet: {tune_first(str(place))}")
+    if before == now:
+        return Migrated(before, now, (), None)
+    kept = _kept(place, before) if keep and isinstance(place, Path) else None
+    with Database.open(place, create=True):  # and so it must be writable
+        pass
+    sentences = (" ".join((one.__doc__ or "").split()) for one in migrations.MIGRATIONS[before - 1 :])
+    steps = tuple(f"{number} to {number + 1}: {text}" for number, text in enumerate(sentences, before))
+    return Migrated(before, now, steps, kept)
+
+
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Lock the file, since two migrations that keep a copy would write the same one.
+
+    A file that cannot be opened is not locked here: the migration itself reports it.
+    """
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        yield
+        return
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _schema_of(place: Path | Address) -> int:
+    if isinstance(place, Address):
+        return schema_at(place)
+    with Database.copied(place) as copied, copied.transaction() as connection:
+        return migrations.found_version(connection, str(place))
+
+
+def _kept(path: Path, before: int) -> Path:
+    """Return the name of a copy of the database, which is whole wherever it is.
+
+    Raise StoreError if another file has it.
+    """
+    into = path.with_name(f"{path.name}.schema-{before}")
+    part = into.with_name(f"{into.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        databases.copy(path, part)
+        if _schema_of(part) != before:
+            raise StoreError(f"another program has migrated {path} just now: there is no copy of before")
+        os.link(part, into)
+    except FileExistsError:
+        if into.read_bytes()[HEADER_BYTES:] != part.read_bytes()[HEADER_BYTES:]:
+            raise StoreError(f"{into} is there already, and is no copy of {path}: move it elsewhere") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return into

@@ -1,0 +1,92 @@
+"""Taking out of a database what nothing needs, and giving its room back."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import func, select
+
+from tsm2_tune.tuner.results import forget
+from tsm2_tune.tuner.results.storage import database as databases
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.addresses import Address
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.runs.claims import Claims
+
+MOST_SECONDS = 20.0  # the longest wait of other runs, which give up after BUSY_TIMEOUT_SECONDS
+
+
+ROOM_OF_SERVERS = "PostgreSQL gives the room of removed rows back by itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Vacuumed:
+    """The result of vacuuming."""
+
+    removed: Mapping[str, int]  # rows of each table, if any
+    before_bytes: int = 0  # of the file; 0 of a server
+    after_bytes: int = 0
+    is_compact: bool = True  # else that took too long
+
+    def __str__(self) -> str:
+        rows = ", ".join(f"{count} of {table}" for table, count in self.removed.items())
+        room = f"{self.before_bytes} bytes before, {self.after_bytes} after" if self.before_bytes else ROOM_OF_SERVERS
+        return f"{room}; rows removed: {rows or 'none'}"
+
+
+def vacuum(place: Path | Address, *, alone: bool) -> Vacuumed:
+    """Remove rows that no trial has, and claims of runs that have ended; then write a file anew without gaps.
+
+    Runs on the database go on: they wait for each of the two, and for the second one MOST_SECONDS at the most, or as
+    long as it takes if nobody else uses the database, who is `alone`. Raise StoreError if it cannot be written.
+    """
+    if isinstance(place, Address):
+        return Vacuumed(_removed(place))
+    before = os.path.getsize(place) if place.is_file() else 0
+    removed = _removed(place)
+    is_compact = _compact(place, alone=alone)
+    return Vacuumed(removed, before, os.path.getsize(place), is_compact)
+
+
+def _removed(place: Path | Address) -> Mapping[str, int]:
+    """Return the rows that were removed of each table, if any."""
+    claims = select(func.count()).select_from(schema.claim)
+    with Database.open(place, create=False) as database:
+        with database.transaction(writes=True) as connection:
+            removed = forget.remove_unused(connection)
+            claimed = connection.execute(claims).scalar_one()
+        Claims(database, "").remove_dead()
+        with database.transaction() as connection:
+            dead = claimed - connection.execute(claims).scalar_one()
+        if dead > 0:  # else others have claimed something meanwhile
+            removed[schema.claim.name] = dead
+    return removed
+
+
+def _compact(path: Path, *, alone: bool) -> bool:
+    """Return whether the file was written anew: not where that takes too long.
+
+    Then, or after a kill, it is as it was.
+    """
+    with closing(databases.connected(path, "rw")) as connection:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)  # the new file
+        timer = threading.Timer(MOST_SECONDS, connection.interrupt)
+        if not alone:
+            timer.start()
+        try:
+            connection.execute("VACUUM")
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+                return False
+            raise databases.refused(path, error) from error
+        finally:
+            timer.cancel()
+            if timer.is_alive():
+                timer.join()
+    return True

@@ -1,0 +1,1 @@
+"""Runs: problems tuned on one device or several, in one process or many, on one database."""

@@ -1,0 +1,314 @@
+"""Which run does what, where several on one database work at a time: each claims what it takes on, and beats.
+
+A claim whose owner died, or has not said for a minute that it lives, is anybody's. No claim is needed for the
+database to stay whole, as a configuration has one trial whoever tries it: claims keep two runs from doing it twice.
+
+What kills its run each time would kill one run after another: a configuration is given up whose run died three times
+while it was tried, and not merely claimed ahead.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, and_, bindparam, delete, select, tuple_, update
+
+from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.addresses import place_of
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.storage.retry import repeated
+from tsm2_tune.tuner.results.upsert import add_or_change
+from tsm2_tune.tuner.runs import claim_rows
+from tsm2_tune.tuner.runs.claim_rows import (
+    FINAL,
+    NO_CONFIGURATIONS,
+    RUN,
+    SEARCH,
+    SEARCHED,
+    claim_of,
+    is_claim,
+    is_tried,
+)
+from tsm2_tune.tuner.runs.contested import Asked, LeftToOthers
+from tsm2_tune.tuner.runs.owners import lives, owner_of
+from tsm2_tune.tuner.search.resume import Again, Claimed
+
+BEAT_SECONDS = 5.0
+WAIT_SECONDS = 0.2  # between two looks at whether another's final has ended
+LOOK_SECONDS = 1.0  # between two looks at what is being tried: what ends within one is not written down
+MOST_ATTEMPTS = 3  # times that a run died while it tried a configuration, which is given up then
+NOBODY = ""  # in place of the owner of what nobody has taken on, but somebody had
+
+
+class _Key(NamedTuple):
+    """The key of a claim on a device."""
+
+    problem: Problem
+    config: str
+    basis: str
+
+
+class Claims:
+    """The claims of this run on one device. Use as a context manager: a thread sends heartbeats until it ends."""
+
+    def __init__(self, database: Database, device_name: str) -> None:
+        self.database, self.device_name = database, device_name
+        self.owner = owner_of(os.getpid())
+        self._open: Connection | None = None  # of claims that are taken together
+        # Trials and claims at the most, by the problem, the families and the basis: while nobody else adds any.
+        self._counted = Counter[tuple[Problem, tuple[str, ...], str]]()
+        self.left = LeftToOthers(database, device_name, self.owner)
+        self._at_hand: _Key | None = None  # the claim being tried
+        self._marked: _Key | None = None  # the claim marked so in the database
+        self._marking = threading.Lock()
+        self._ended = threading.Event()
+        self._beating = threading.Thread(target=self._beat, name="claims", daemon=True)
+
+    def __enter__(self) -> Claims:
+        self.remove_dead()
+        self._beating.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._beating.join()
+        with suppress(StoreError):  # they are nobody's soon
+            self._leave(searches=True)
+            self.remove_dead()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Claims that are taken in here are one transaction: a disk takes milliseconds for each.
+
+        On a server each is one of its own, which waits for no disk: others would wait for the last.
+        """
+        if self.database.is_shared:
+            yield
+            return
+        with self.database.transaction(writes=True) as self._open:
+            try:
+                yield
+            finally:
+                self._open = None
+                self._counted.clear()
+
+    @repeated
+    def take(
+        self,
+        problem: Problem,
+        config: str,
+        *,
+        basis: str,
+        again: Again,
+        families: Collection[str] = (),
+        most: int | None = None,
+        given_up: bool = False,
+    ) -> Claimed:
+        """Claim a configuration that nobody has tried, or has claimed and lives; what is given up only if `given_up`.
+
+        `most` is how many trials of these families and this basis there may be, with all claims of them.
+        """
+        opened = self.written(problem) if self._open is None else nullcontext(self._open)
+        asked = Asked(again, tuple(families), most)
+        self.left.forget(problem, config, basis)
+        with opened as connection:
+            if is_tried(connection, self.device_name, problem, config, basis, again):
+                return Claimed.ELSEWHERE
+            claim = self._claim(connection, problem, config, basis)
+            if self._is_others(connection, claim):
+                self.left.note(problem, config, basis, asked)
+                return Claimed.ELSEWHERE
+            if not given_up and claim is not None and _counted(claim.attempts) >= MOST_ATTEMPTS:
+                return Claimed.GIVEN_UP
+            if most is not None and self._count(connection, problem, families, basis) >= most:
+                self.left.note(problem, config, basis, asked)
+                return Claimed.ENOUGH
+            self.add(connection, problem, config, basis)
+            if claim is None or claim.owner != self.owner:
+                self._counted.update(which for which in self._counted if which[0] == problem)
+            return Claimed.YES
+
+    def take_final(self, problem: Problem) -> None:
+        """Claim the finals of a problem: where another run is at them, when that has ended."""
+        while not self._took_final(problem):
+            time.sleep(WAIT_SECONDS)
+
+    @repeated
+    def _took_final(self, problem: Problem) -> bool:
+        with self.written(problem) as connection:
+            is_free = not self._is_others(connection, self._claim(connection, problem, FINAL, ""))
+            if is_free:
+                self.add(connection, problem, FINAL, "")
+            return is_free
+
+    def give_back(self) -> None:
+        """Claim no configurations and no finals any more."""
+        self._leave(searches=False)
+
+    def trying(self, problem: Problem, config: str, basis: str) -> None:
+        """Record the configuration being tried, so that other runs know what killed this one if it dies."""
+        self._at_hand = _Key(problem, config, basis)
+
+    @repeated
+    def given_up(self, problem: Problem) -> tuple[str, ...]:
+        """Return the configurations that are given up, as their runs died."""
+        column = schema.claim.c
+        found = select(column.config).where(
+            column.device_name == self.device_name,
+            column.problem == problem.text,
+            column.attempts >= MOST_ATTEMPTS,
+        )
+        with self.database.transaction() as connection:
+            return tuple(connection.execute(found.order_by(column.config)).scalars())
+
+    @repeated
+    def others(self, problem: Problem) -> int:
+        """Return how many configurations other runs that live have taken on."""
+        column = schema.claim.c
+        theirs = select(column.owner, column.beat_at).where(
+            column.device_name == self.device_name,
+            column.problem == problem.text,
+            column.config.not_in(NO_CONFIGURATIONS),
+            column.owner != self.owner,
+        )
+        with self.database.transaction() as connection:
+            now = self.database.now(connection)
+            return sum(lives(*row, now) for row in connection.execute(theirs).all())
+
+    def written(self, problem: Problem) -> AbstractContextManager[Connection]:
+        """Return a transaction that takes something on of the problem."""
+        about = (self.device_name, problem.text)
+        return self.database.transaction(writes=True, about=about, durable=False)
+
+    def _claim(self, connection: Connection, problem: Problem, config: str, basis: str) -> Any:
+        return claim_of(connection, self.device_name, problem, config, basis)
+
+    def _is_others(self, connection: Connection, claim: Any) -> bool:
+        """Return whether it is the claim of another run, which lives."""
+        if claim is None or claim.owner == self.owner:
+            return False
+        return lives(claim.owner, claim.beat_at, self.database.now(connection))
+
+    def _leave(self, *, searches: bool) -> None:
+        """Claim nothing any more, or no more than searches. What runs died of before is kept."""
+        self._at_hand = None
+        self._mark(None)
+        self._remove_own(() if searches else (SEARCH, RUN))
+
+    @repeated
+    def _remove_own(self, but: Collection[str]) -> None:
+        column = schema.claim.c
+        ours = and_(column.owner == self.owner, column.config.not_in((SEARCHED, *but)))
+        with self.database.transaction(writes=True, about=(self.owner,), durable=False) as connection:
+            connection.execute(delete(schema.claim).where(ours, column.attempts == 0))
+            connection.execute(update(schema.claim).where(ours).values(owner=NOBODY))
+
+    def add(self, connection: Connection, problem: Problem | None, config: str, basis: str) -> None:
+        """Claim it, in the place of whoever had."""
+        text = "" if problem is None else problem.text
+        key = {"device_name": self.device_name, "problem": text, "config": config, "basis": basis}
+        values = {**key, "owner": self.owner, "beat_at": self.database.now(connection)}
+        add_or_change(connection, schema.claim, key, values)
+
+    def _count(self, connection: Connection, problem: Problem, families: Collection[str], basis: str) -> int:
+        """Return the trials of these families and this basis, and claims of them of runs that live.
+
+        Of claims that are taken together they are counted once: each adds one.
+        """
+        which = (problem, tuple(families), basis)
+        if which in self._counted:
+            return self._counted[which]
+        tried = claim_rows.trials(connection, self.device_name, problem, families, basis)
+        owners = claim_rows.owners(connection, self.device_name, problem, families, basis)
+        now = self.database.now(connection)
+        taken_on = (int(number) for owner, at, number in owners if owner == self.owner or lives(owner, at, now))
+        found = tried + sum(taken_on)
+        if self._open is not None:
+            self._counted[which] = found
+        return found
+
+    @repeated
+    def remove_dead(self) -> None:
+        """Remove what nobody has taken on any more, or the table would grow with every run that is killed.
+
+        What runs died of is kept; and so is which searches have ended, while any run lives.
+        """
+        key, columns = schema.claim.primary_key.columns, schema.claim.c
+        with self.database.transaction(writes=True) as connection:
+            rows = connection.execute(select(*key, columns.owner, columns.beat_at, columns.attempts)).all()
+            newest = defaultdict[Any, float](float)
+            now = self.database.now(connection)
+            for row in (row for row in rows if row.config != SEARCHED):
+                newest[row.owner] = max(newest[row.owner], row.beat_at if isinstance(row.beat_at, float) else 0.0)
+            living = {owner for owner, beat_at in newest.items() if lives(owner, beat_at, now)}
+            found = [
+                dict(zip(key.keys(), row, strict=False))
+                for row in rows
+                if not (living if row.config == SEARCHED else row.owner in living or _counted(row.attempts))
+            ]
+            if found:  # one row each, however many owners there are
+                this = and_(*(column == bindparam(column.name) for column in key))
+                connection.execute(delete(schema.claim).where(this), found)
+
+    def _beat(self) -> None:
+        claim, key = schema.claim.c, schema.claim.primary_key.columns
+        ours = select(*key).where(claim.owner == self.owner, claim.config != SEARCHED)
+        free = ours.with_for_update(skip_locked=True)  # others are removed right now
+        about = (self.owner,)
+        beaten_at, seen = time.monotonic(), None
+        while not self._ended.wait(min(LOOK_SECONDS, BEAT_SECONDS)):
+            at_hand = self._at_hand
+            with suppress(StoreError):
+                if at_hand is not self._marked and at_hand is seen:
+                    self._mark(at_hand)
+                if time.monotonic() - beaten_at >= BEAT_SECONDS:
+                    beaten_at = time.monotonic()
+                    with self.database.transaction(writes=True, about=about, durable=False) as connection:
+                        beaten = update(schema.claim).where(tuple_(*key).in_(free))
+                        connection.execute(beaten.values(beat_at=self.database.now(connection)))
+            seen = at_hand
+
+    def _mark(self, at_hand: _Key | None) -> None:
+        """Write down what has been tried for a while: who dies now dies of that. It survived what was before."""
+        with self._marking:
+            if at_hand is not self._marked:
+                self._marked = self._marked_now(self._marked, at_hand)
+
+    def _marked_now(self, before: _Key | None, at_hand: _Key | None) -> _Key | None:
+        """Return the claim that is marked as being tried; None if its trial is stored already."""
+        with self.database.transaction(writes=True, about=(self.owner,)) as connection:
+            if before is not None:
+                self._count_attempt(connection, before, -1)
+            is_marked = at_hand is not None and self._count_attempt(connection, at_hand, 1)
+        return at_hand if is_marked else None
+
+    def _count_attempt(self, connection: Connection, key: _Key, change: int) -> bool:
+        """Return whether there is such a claim of ours, as there is until the trial is stored."""
+        ours = and_(is_claim(self.device_name, *key), schema.claim.c.owner == self.owner)
+        counted = update(schema.claim).where(ours).values(attempts=schema.claim.c.attempts + change)
+        return connection.execute(counted).rowcount > 0
+
+
+def bury(database: str, process: str) -> None:
+    """Let others have at once what a process of another machine had taken on that is known to be dead."""
+    if not process:
+        return
+    theirs = schema.claim.c.owner.startswith(f"{process} ", autoescape=True)
+    with Database.open(place_of(database), create=False) as opened, opened.transaction(writes=True) as connection:
+        connection.execute(update(schema.claim).where(theirs).values(beat_at=0.0))
+
+
+def _counted(attempts: Any) -> int:
+    """Return a stored number of attempts; 0 if there is none."""
+    return attempts if isinstance(attempts, int) and attempts > 0 else 0

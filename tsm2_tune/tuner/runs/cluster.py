@@ -1,0 +1,301 @@
+"""Runs on the workers of a Dask cluster: one on each, as dask-cuda starts a worker for each GPU.
+
+Dask starts runs and brings what they tell. It divides no work and keeps no result: runs do that among themselves, in
+the database. So a worker that is lost costs no more than what its run was at, and one that comes late helps.
+
+Between caller and worker goes JSON. Dask itself still unpickles what its own messages have: docs/scale.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Any, Self
+
+from tsm2_tune import __version__
+from tsm2_tune.errors import DeviceError, InputError, ToolMissing, TuneError, WorkerError, pip_install
+from tsm2_tune.tuner.device.target import HOST
+from tsm2_tune.tuner.results.storage.addresses import EXAMPLE, is_address, without_password
+from tsm2_tune.tuner.results.trial import in_a_line
+from tsm2_tune.tuner.runs.claims import bury
+from tsm2_tune.tuner.runs.events import Event, Noted, RunStarted
+from tsm2_tune.tuner.runs.json_codec import Began, Ended, Heard, Malformed, Message, read, written
+from tsm2_tune.tuner.runs.member import END_SECONDS, End, Member
+from tsm2_tune.tuner.runs.owners import process_of, system
+from tsm2_tune.tuner.runs.run import Run, RunResult
+from tsm2_tune.tuner.search.stopwatch import Phases
+
+ANSWER_SECONDS = 10.0  # for a scheduler to answer
+LOOK_SECONDS = 1.0  # between two looks at which workers there are, and of a worker at whether it is still wanted
+POLL_SECONDS = 0.2  # between two looks at whether runs have told anything
+RETURN_SECONDS = 30.0  # for another worker to come where the last one was lost
+CANCELLED = "cancelled"  # the state of a task on a worker that nobody waits for any more
+MESSAGES = (Began, Heard, Ended)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts that a worker reports about itself."""
+
+    version: str  # of tsm2-tune
+    python: str  # major and minor
+    system: str  # the machine, since it was started
+
+
+@dataclass(slots=True)
+class _Running:
+    """A run on a worker, as its caller knows it."""
+
+    future: Any
+    phases: Phases
+    process: str = ""  # prefix of its claims' owner
+    has_begun: bool = False  # whether its device is known
+    is_over: bool = False  # whether its task has ended
+
+
+class Cluster:
+    """Runs on the workers that a scheduler has, by their addresses. As of Members."""
+
+    def __init__(self, address: str, run: Run) -> None:
+        """Raise InputError for a device or a database that not every worker has; ToolMissing without Dask."""
+        if run.device not in (None, HOST):
+            raise InputError(
+                f"--device {run.device} is of this machine: with --cluster each worker's run takes the first GPU that"
+                f" it sees, as dask-cuda starts workers, or with --device {HOST} the host"
+            )
+        self._address, self._run = address, run
+        self._client: Any = None
+        self._queue: Any = None
+        self._running: dict[str, _Running] = {}
+        self._refused: set[str] = set()  # workers that no run was started on, or whose run has ended
+        self._has_result = False
+        self._looked_at = self._lost_at = 0.0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The workers' addresses."""
+        return tuple(map(_name, self._running))
+
+    def __enter__(self) -> Self:
+        distributed = _distributed()
+        self._client = distributed.Client.__new__(distributed.Client)
+        try:
+            self._client.__init__(self._address, timeout=ANSWER_SECONDS, set_as_default=False)
+        except Exception as error:  # of Dask, or of a protocol that lacks something
+            self._client.status = "closed"  # else, as garbage, it would wait for a scheduler that closes it
+            raise DeviceError(
+                f"no Dask scheduler answers at {in_a_line(self._address)} ({in_a_line(str(error))}): start one with"
+                " `dask scheduler`, and workers with `dask cuda worker` or `dask worker`; its address is as"
+                " tcp://host:8786"
+            ) from None
+        try:
+            self._queue = distributed.Queue(f"tsm2-tune-{uuid.uuid4().hex}", client=self._client)
+            self._begin()
+        except BaseException:
+            self._client.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(OSError):
+            self._client.cancel([one.future for one in self._running.values()], force=True)
+            end = time.monotonic() + END_SECONDS
+            while self._running and time.monotonic() < end:  # until each has given back what it had claimed
+                for _ in self._heard():
+                    pass
+        self._client.close()
+
+    def events(self) -> Iterator[tuple[str, Event | End]]:
+        """As of Members."""
+        while self._running or self._may_return():
+            yield from self._heard()
+
+    def _begin(self) -> None:
+        """Start a run on every worker. One that cannot have one is refused, with what to do."""
+        facts = self._facts(list(self._client.nthreads()))
+        if not facts:
+            raise DeviceError(
+                f"the Dask scheduler at {self._address} has no workers: start some with `dask cuda worker"
+                f" {self._address}`, or `dask worker {self._address}`"
+            )
+        for worker, of_worker in facts.items():
+            refusal = self._refusal(worker, of_worker)
+            if refusal is not None:
+                raise refusal
+        self._start(facts)
+
+    def _start(self, facts: Mapping[str, Facts | Exception]) -> None:
+        systems = [one.system for one in facts.values() if isinstance(one, Facts)]
+        for worker, one in facts.items():
+            assert isinstance(one, Facts)
+            database = without_password(self._database)
+            run = replace(self._run.on(self._run.device, sharing=systems.count(one.system)), db=database)
+            future = self._client.submit(
+                work, written(run), self._queue.name, worker, key=f"tsm2-tune-{uuid.uuid4().hex}",
+                workers=[worker], allow_other_workers=False, pure=False, retries=0,
+            )  # fmt: skip
+            self._running[worker] = _Running(future, Phases())
+
+    @property
+    def _database(self) -> str:
+        """As a worker in another working folder finds it."""
+        return self._run.db if is_address(self._run.db) else os.path.abspath(self._run.db)
+
+    def _facts(self, workers: list[str]) -> dict[str, Facts | Exception]:
+        found = self._client.run(told_facts, workers=workers, on_error="return")
+        return {worker: _facts_read(one) for worker, one in found.items()}
+
+    def _refusal(self, worker: str, facts: Facts | Exception) -> TuneError | None:
+        """Return why no run is started on the worker, if so."""
+        name, own = _name(worker), facts_here()
+        if isinstance(facts, Exception):
+            said = " ".join(str(facts).split())
+            return ToolMissing(f"worker {name} cannot load tsm2-tune {own.version} ({said}): install it there")
+        if (facts.version, facts.python) != (own.version, own.python):
+            return ToolMissing(
+                f"worker {name} has tsm2-tune {facts.version} on Python {facts.python}, and this is {own.version} on"
+                f" {own.python}: install the same there and here"
+            )
+        if not is_address(self._run.db) and facts.system != own.system:
+            return InputError(
+                f"{self._run.db} is a file of this machine, and worker {name} is on another one: name a database that"
+                f" all workers reach, such as --db {EXAMPLE}"
+            )
+        return None
+
+    def _heard(self) -> Iterator[tuple[str, Event | End]]:
+        """Yield the events that arrive within a moment, and the ends of workers that left the cluster."""
+        try:
+            for told in self._told():
+                yield from self._news(told)
+            if time.monotonic() - self._looked_at >= LOOK_SECONDS:
+                yield from self._looked()
+                self._looked_at = time.monotonic()
+        except OSError as error:
+            raise WorkerError(
+                f"the Dask scheduler at {self._address} does not answer any more ({error}): every trial that ended is"
+                " in the database, and the same command goes on from there"
+            ) from None
+
+    def _told(self) -> list[object]:
+        """Return the messages that have arrived. Sleep a moment if there are none.
+
+        Dask's own time limit is not used: it would put an error into the scheduler's log.
+        """
+        found: list[object] = self._queue.get(batch=True)
+        if not found:
+            time.sleep(POLL_SECONDS)
+        return found
+
+    def _news(self, told: object) -> Iterator[tuple[str, Event | End]]:
+        try:
+            message: Message = read(told, MESSAGES)
+        except Malformed as error:
+            yield self._address, Noted(f"something else than a run's message is left out ({in_a_line(str(error))})")
+            return
+        worker, running = message.worker, self._running.get(message.worker)
+        if running is None:  # it was lost, or so it seemed
+            return
+        if isinstance(message, Began):
+            running.process = message.process
+        elif isinstance(message, Heard):
+            running.phases.enter(message.phase)
+            for event in message.events:
+                if isinstance(event, RunStarted):
+                    event, running.has_begun = replace(event, phases=running.phases), True
+                if running.has_begun or isinstance(event, Noted):
+                    yield _name(worker), event
+        else:
+            yield from self._ended(worker, message.end)
+
+    def _ended(self, worker: str, end: End) -> Iterator[tuple[str, End]]:
+        del self._running[worker]
+        self._refused.add(worker)
+        self._has_result |= isinstance(end, RunResult)
+        yield _name(worker), end
+
+    def _looked(self) -> Iterator[tuple[str, End]]:
+        """Runs whose worker is gone, or who failed; those of new workers are started."""
+        present = set(self._client.nthreads())
+        for worker, running in list(self._running.items()):
+            if worker not in present:
+                running.future.cancel()
+                with suppress(TuneError):
+                    bury(self._database, running.process)
+                self._lost_at = time.monotonic()
+                yield from self._ended(worker, WorkerError("its worker is lost"))
+            elif running.is_over:  # and what it told last has been read since
+                yield from self._ended(worker, WorkerError("its worker failed: see its log"))
+            running.is_over = running.future.status in ("error", "finished")
+        new = [worker for worker in present if worker not in self._running and worker not in self._refused]
+        if new and not self._has_result:  # else there is hardly anything left
+            facts = self._facts(new)
+            refused = {worker for worker, one in facts.items() if self._refusal(worker, one) is not None}
+            self._refused |= refused
+            self._start({worker: one for worker, one in facts.items() if worker not in refused})
+
+    def _may_return(self) -> bool:
+        """Return whether no run has ended and a new worker may replace the one that was just lost."""
+        return not self._has_result and 0 < self._lost_at > time.monotonic() - RETURN_SECONDS
+
+
+def facts_here() -> Facts:
+    """Return those of this process."""
+    return Facts(__version__, "{}.{}".format(*sys.version_info), system())
+
+
+def told_facts() -> str:
+    """Return those of this process as JSON."""
+    return written(facts_here())
+
+
+def _facts_read(told: object) -> Facts | Exception:
+    """Return a worker's facts, or why there are none."""
+    try:
+        return told if isinstance(told, Exception) else read(told, (Facts,))
+    except Malformed as error:
+        return error
+
+
+def work(run: str, queue: str, name: str) -> None:
+    """Do a run in a process of its own, on a worker: its events go to the caller's queue, while the caller waits."""
+    distributed = _distributed()
+    worker = distributed.get_worker()
+    key = worker.get_current_task()
+    to_caller = distributed.Queue(queue)
+    member = Member(read(run, (Run,)))
+    try:
+        to_caller.put(written(Began(name, process_of(member.process_id))))
+        while not member.has_ended:
+            if wait([member.connection], timeout=LOOK_SECONDS):
+                news = member.news()
+                told = Ended(name, member.end) if member.has_ended else Heard(name, news, member.phases.now)
+                to_caller.put(written(told))
+            task = worker.state.tasks.get(key)
+            if task is None or task.state == CANCELLED:
+                member.stop()
+    finally:
+        member.stop()
+        member.close()
+
+
+def _name(worker: str) -> str:
+    return worker.partition("://")[2] or worker
+
+
+def _distributed() -> Any:
+    """Dask's module; ToolMissing without it."""
+    try:
+        import distributed
+    except ModuleNotFoundError:
+        raise ToolMissing(f"--cluster needs Dask: {pip_install('distributed')}") from None
+    return distributed

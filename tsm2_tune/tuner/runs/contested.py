@@ -1,0 +1,94 @@
+"""Configurations claimed by another run, to retry if that run dies or gives them back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cache, partial
+from typing import NamedTuple
+
+from sqlalchemy import Connection, select
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.storage.retry import repeated
+from tsm2_tune.tuner.runs import claim_rows
+from tsm2_tune.tuner.runs.claim_rows import NO_CONFIGURATIONS, is_tried
+from tsm2_tune.tuner.runs.owners import lives
+from tsm2_tune.tuner.search.resume import Again
+
+
+class Asked(NamedTuple):
+    """How a run asked for a configuration."""
+
+    again: Again
+    families: tuple[str, ...]
+    most: int | None  # trials of these families that there may be
+
+
+class LeftToOthers:
+    """The configurations that one run on one device left to others.
+
+    They are kept in memory and not read from the others' claims, since any run may remove the claims of a dead one.
+    """
+
+    def __init__(self, database: Database, device_name: str, owner: str) -> None:
+        self._database, self._device_name, self._owner = database, device_name, owner
+        self._left = defaultdict[Problem, dict[tuple[str, str], Asked]](dict)  # by configuration and basis
+
+    def note(self, problem: Problem, config: str, basis: str, asked: Asked) -> None:
+        """Another run has it, or has so much that this one is to try no more."""
+        self._left[problem][config, basis] = asked
+
+    def forget(self, problem: Problem, config: str, basis: str) -> None:
+        """This run asks for it again."""
+        self._left[problem].pop((config, basis), None)
+
+    def forget_all(self, problem: Problem) -> None:
+        """This run asks for all of the problem again, or is done with it."""
+        self._left.pop(problem, None)
+
+    @repeated
+    def state(self, problem: Problem) -> tuple[set[str], bool]:
+        """Return which runs that live are at some of it yet, and whether some is nobody's and was not tried."""
+        column, left = schema.claim.c, self._left[problem]
+        if not left:
+            return set(), False
+        theirs = select(column.config, column.basis, column.owner, column.beat_at).where(
+            column.device_name == self._device_name,
+            column.problem == problem.text,
+            column.config.not_in(NO_CONFIGURATIONS),
+            column.owner != self._owner,
+        )
+        enough = cache(partial(self._enough, problem))
+        found, is_nobodys = set[str](), False
+        with self._database.transaction() as connection:
+            now = self._database.now(connection)
+            rows = [row for row in connection.execute(theirs).all() if lives(row.owner, row.beat_at, now)]
+            owners = {(row.config, row.basis): str(row.owner) for row in rows}
+            for (config, basis), asked in list(left.items()):
+                if (config, basis) in owners:
+                    found.add(owners[config, basis])
+                elif is_tried(connection, self._device_name, problem, config, basis, asked.again):
+                    del left[config, basis]
+                elif asked.most is None:
+                    is_nobodys = True
+                else:
+                    is_too_few, at_some = enough(connection, basis, asked.families, asked.most)
+                    is_nobodys |= is_too_few
+                    found |= at_some
+        return found, is_nobodys
+
+    def _enough(
+        self, problem: Problem, connection: Connection, basis: str, families: tuple[str, ...], most: int
+    ) -> tuple[bool, set[str]]:
+        """Whether trials and claims are fewer than `most`; if not, but trials alone are, whose these claims are."""
+        tried = claim_rows.trials(connection, self._device_name, problem, families, basis)
+        if tried >= most:
+            return False, set()
+        owners = claim_rows.owners(connection, self._device_name, problem, families, basis)
+        now = self._database.now(connection)
+        at_some = {owner: int(number) for owner, at, number in owners if number and lives(owner, at, now)}
+        if tried + sum(at_some.values()) < most:
+            return True, set()
+        return False, set(at_some.keys() - {self._owner})

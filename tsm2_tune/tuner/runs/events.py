@@ -1,0 +1,308 @@
+"""The events of a run, as records. `str` of each is one line of text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.scalars import plain
+from tsm2_tune.generator.space.space import SearchSpace
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.trial import Final, Measurement, Outcome, Trial, in_a_line
+from tsm2_tune.tuner.search.budget import Options
+from tsm2_tune.tuner.search.candidates import Why
+from tsm2_tune.tuner.search.stopwatch import Phases
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class Noted:
+    """A note for the user, such as that the run waits for another one that uses the device."""
+
+    text: str  # a sentence
+
+    def __str__(self) -> str:
+        return in_a_line(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class RunStarted:
+    """The search begins: the run has locked the device and opened the database."""
+
+    target: Target  # the device
+    problems: tuple[Problem, ...]  # in tuning order
+    options: Options  # limits and other settings of the search
+    phases: Phases  # `phases.now` is the current phase, also while no event comes
+
+    def __str__(self) -> str:
+        return f"tuning {_counted(len(self.problems), 'problem')} on {in_a_line(self.target.identity.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class ProblemStarted:
+    """Tuning of a problem begins."""
+
+    space: SearchSpace  # the problem's configurations
+    tried_before: int  # configurations that earlier runs tried
+    seconds_before: float  # spent on the problem by earlier runs
+    best_before_us: float | None  # the least median of earlier runs
+    vendor_us: float | None = None  # the vendor's newest right median in finals of earlier runs
+
+    def __str__(self) -> str:
+        kept = _counted(len(self.space.kept), "configuration")
+        return f"{self.space.problem.text}: {kept}, {self.tried_before} tried before"
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class TrialStored:
+    """A trial ended and is in the database."""
+
+    trial: Trial  # its outcome and its measurements
+    trial_id: int  # the number for `tsm2-tune show`
+
+    def __str__(self) -> str:
+        return _trial_text(self.trial)
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class TrialInterrupted:
+    """The machine ended a trial and its immediate retry. That says nothing about the kernel, so it is not stored."""
+
+    trial: Trial  # the trial; `detail` names the cause
+
+    def __str__(self) -> str:
+        return _trial_text(self.trial)
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class FinalStored:
+    """The finalists were timed in turns, and the final is in the database."""
+
+    final: Final  # the finalists and their times
+
+    def __str__(self) -> str:
+        finalists = {config for config, _ in self.final.measurements}
+        return f"{self.final.problem.text}: {_counted(len(finalists), 'finalist')} measured again"
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class FinalFailure:
+    """The finalists could not be timed in turns. The times of their trials stand."""
+
+    problem: Problem  # the finalists' problem
+    detail: str  # the reason
+    interrupted: bool = False  # by the machine: the next run repeats the final
+
+    def __str__(self) -> str:
+        return f"{self.problem.text}: finalists not measured again: {in_a_line(self.detail)}"
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class WinnerVerified:
+    """The prospective winner was verified in full. If it is wrong, the next finalist takes its place."""
+
+    problem: Problem  # the tuned problem
+    trial_id: int  # the number of the winner's trial for `tsm2-tune show`
+    config: str  # the configuration, such as tsm2:version=v3,threads=128,columns=16,prefetch=4
+    outcome: Outcome  # OK if every call was right
+    detail: str  # the calls that were verified, or the failure
+
+    def __str__(self) -> str:
+        return f"{in_a_line(self.config)}: verified in full: {self.outcome}"
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class VendorLeftOut:
+    """The vendor could not be measured beside the finalists."""
+
+    problem: Problem | None  # None: for no problem of this run
+    detail: str  # the reason
+
+    def __str__(self) -> str:
+        of = f"{self.problem.text}: " if self.problem is not None else ""
+        return f"{of}cuBLAS not measured: {in_a_line(self.detail)}"
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class ProblemEnded:
+    """Tuning of a problem is over. `winner` is None if no configuration gave a right result."""
+
+    problem: Problem  # the tuned problem
+    new_trials: int  # trials of this run
+    tried: int  # configurations tried, including earlier runs'
+    timed_out: int  # those of `tried` that timed out
+    untried: int  # kept configurations left out because of the budget or the limit on trials
+    interrupted: int  # configurations untried because the machine interrupted them
+    elsewhere: int  # configurations that another run is trying
+    winner: BestRow | None  # the fastest right one
+    why: Why  # the reason for the end of the search
+    given_up: int = 0  # configurations given up because several runs died while they tried them
+    quarantined: int = 0  # configurations left out because their kernels hung or faulted for other problems
+
+    def __str__(self) -> str:
+        won = self.winner
+        text = f"{in_a_line(won.config)} {won.median_us:.1f} us" if won is not None else "no winner"
+        return f"{self.problem.text}: {text} ({_counted(self.new_trials, 'new trial')})"
+
+
+MOST_DRIFT = 0.05  # relative change of a winner's time between two finals, beyond their intervals
+NEXT_STEP = "confirm again on an idle device; if it stays so, forget the problem's trials and tune again"
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class Confirmed:
+    """The finals of a problem were repeated, or could not be."""
+
+    before: BestRow  # the winner before
+    now: BestRow | None  # the winner now; None if no kernel gives a right result
+    again: Measurement | None  # the new time of the winner before; None if it was not timed
+    wrong: tuple[WinnerVerified, ...] = ()  # finalists that failed the full verification now
+    trouble: str = ""  # why the finals were not repeated, or not completed
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the same configuration won again in about the same time, and all finalists were right."""
+        won = self.now is not None and self.now.config == self.before.config
+        return won and self.again is not None and not self.wrong and not self.trouble and not self.change
+
+    @property
+    def change(self) -> str:
+        """Either "slower" or "faster" if the drift exceeds the spread by more than MOST_DRIFT, else ""."""
+        if self.drift is None or abs(self.drift) <= MOST_DRIFT + self.spread:
+            return ""
+        return "slower" if self.drift > 0 else "faster"
+
+    @property
+    def drift(self) -> float | None:
+        """The relative change of the previous winner's time: 0.05 is 5 % slower. None if it was not timed."""
+        return None if self.again is None else self.again.median_us / self.before.median_us - 1
+
+    @property
+    def spread(self) -> float:
+        """The sum of the relative half-widths of the 95 % intervals of both medians."""
+        times: list[BestRow | Measurement] = [self.before]
+        times += [self.again] if self.again is not None else []
+        return sum((one.high_us - one.low_us) / 2 / one.median_us for one in times)
+
+    def __str__(self) -> str:
+        before, text = self.before, f"{self.before.problem.text}: "
+        is_winner = self.now is not None and self.now.config == before.config
+        if self.again is None:
+            text += f"not confirmed: {in_a_line(before.config)} was {before.median_us:.1f} us"
+        else:
+            text += (self.change or "kept") if is_winner else "changed"
+            text += f": {in_a_line(before.config)} {before.median_us:.1f} us, now {self.again.median_us:.1f} us"
+            text += f" ({100 * (self.drift or 0.0):+.1f} %, spread {100 * self.spread:.1f} %)"
+        if self.now is None:
+            text += "; no kernel is right now"
+        elif self.now.config != before.config:
+            text += f"; {in_a_line(self.now.config)} wins with {self.now.median_us:.1f} us"
+        text += "".join(f"; {in_a_line(one.config)} is wrong now: {in_a_line(one.detail)}" for one in self.wrong)
+        if self.change and is_winner:
+            text += f"; {NEXT_STEP}"
+        if self.again is not None and self.again.slowed:
+            text += f"; {self.again.slowed} samples while the clock had dropped"
+        return text + (f"; {in_a_line(self.trouble)}" if self.trouble else "")
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class PairsStarted:
+    """The run begins to measure kernels at shapes that they did not win: see `pairs` of `tune`."""
+
+    def __str__(self) -> str:
+        return "looking for kernels to measure at shapes that they did not win"
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class Crossed:
+    """A pair was measured: a kernel at a shape that it did not win."""
+
+    done: int  # pairs measured so far
+    total: int  # pairs to measure
+
+    def __str__(self) -> str:
+        return f"{self.done} of {_counted(self.total, 'pair')} measured"
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class FleetStarted:
+    """Several runs begin on one database, each on a device of its own. Their events follow as `OfRun`."""
+
+    runs: tuple[str, ...]  # names, such as "GPU 0" or that of a cluster's worker; more may join
+    problems: tuple[Problem, ...]  # divided among the runs
+
+    def __str__(self) -> str:
+        return f"tuning {_counted(len(self.problems), 'problem')} by {_counted(len(self.runs), 'run')}"
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class OfRun:
+    """An event of one of several runs."""
+
+    run: str  # the run's name
+    event: Event  # its event
+
+    def __str__(self) -> str:
+        return f"{in_a_line(self.run)}: {self.event}"
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class RunEnded:
+    """One of several runs is over. If it failed, the others take over its problem."""
+
+    run: str  # the run's name
+    trouble: str  # a sentence on its failure, else empty
+
+    def __str__(self) -> str:
+        return f"{in_a_line(self.run)}: {f'ended early: {in_a_line(self.trouble)}' if self.trouble else 'ended'}"
+
+
+# Events about one problem.
+ProblemEvent = (
+    Noted
+    | ProblemStarted
+    | TrialStored
+    | TrialInterrupted
+    | FinalStored
+    | FinalFailure
+    | WinnerVerified
+    | VendorLeftOut
+    | ProblemEnded
+)
+Event = ProblemEvent | RunStarted | Confirmed | PairsStarted | Crossed | FleetStarted | OfRun | RunEnded
+
+
+def is_interruption(event: Event) -> bool:
+    """Return whether the machine interrupted a trial, a final or a verification, so that it has to be repeated."""
+    if isinstance(event, FinalFailure):
+        return event.interrupted
+    return isinstance(event, TrialInterrupted) or (
+        isinstance(event, WinnerVerified) and event.outcome is Outcome.INTERRUPTED
+    )
+
+
+def _trial_text(trial: Trial) -> str:
+    text = f"{trial.problem.text} {in_a_line(trial.config.text)}: {trial.outcome}"
+    if trial.outcome is not Outcome.OK:
+        return f"{text}: {in_a_line(trial.detail)}"
+    return f"{text}, {trial.measurement.median_us:.1f} us" if trial.measurement is not None else text
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

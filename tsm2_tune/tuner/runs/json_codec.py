@@ -1,0 +1,208 @@
+"""Runs and their events as JSON, as they go between the caller and the workers of a cluster.
+
+What arrives may be from anybody: it becomes only the records that are named here, each value of its field's type.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import json
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+
+from tsm2_tune import errors
+from tsm2_tune.errors import TuneError
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.space import Counted, SearchSpace, made_again
+from tsm2_tune.tuner.results.records import BestRow, config_of
+from tsm2_tune.tuner.runs.events import Event, RunStarted
+from tsm2_tune.tuner.runs.run import RunResult
+from tsm2_tune.tuner.search.stopwatch import Phases
+
+MOST_CHARACTERS = 1 << 26  # of one message
+MOST_KEPT = 1 << 40  # configurations of a space
+WRONG = (
+    TuneError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+NOT_SENT = ("wrap", "phases")  # fields of a Toolchain and of RunStarted that are of the process alone
+ERRORS = {name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, TuneError)}
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A worker's run has a process."""
+
+    worker: str
+    process: str  # prefix of its claims' owner
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Events of a worker's run, and the phase that it is in."""
+
+    worker: str
+    events: list[Event]
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A worker's run is over."""
+
+    worker: str
+    end: RunResult | TuneError | None  # None: it was stopped
+
+
+Message = Began | Heard | Ended
+
+
+class Malformed(Exception):
+    """A received message is no valid record."""
+
+
+def written(record: object) -> str:
+    """Return a run, a message or a worker's facts as JSON."""
+    return json.dumps(_plain(record))
+
+
+def read(text: object, kinds: tuple[type[Any], ...]) -> Any:
+    """Return the record of one of these kinds that `written` wrote. Raise Malformed if it is anything else."""
+    if not isinstance(text, str) or len(text) > MOST_CHARACTERS:
+        raise Malformed("no text")
+    try:
+        found = json.loads(text)
+        return _made(_chosen(kinds, _object(found)), found)
+    except WRONG as error:
+        raise Malformed(str(error)) from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of JSON; a record is an object whose "is" names its class."""
+    match value:
+        case Enum():
+            return value.value
+        case None | bool() | int() | float() | str():
+            return value
+        case KernelConfig():
+            return {"is": "KernelConfig", "family": value.family, "config": value.text, "tunables": value.json}
+        case SearchSpace():
+            kept = (value.problem, value.limits, value.families, value.guidelines)
+            counts = [[rule.name, count] for rule, count in value.dropped]
+            return {"is": "SearchSpace", "of": _plain(kept), "kept": len(value.kept), "dropped": counts}
+        case TuneError():
+            kind = next(one.__name__ for one in type(value).__mro__ if one.__name__ in ERRORS)
+            return {"is": "TuneError", "class": kind, "text": str(value)}
+        case collections.abc.Mapping():
+            return {key: _plain(one) for key, one in value.items()}
+        case tuple() | list() | set() | frozenset():
+            return [_plain(one) for one in value]
+    assert is_dataclass(value), type(value)
+    return {"is": type(value).__name__} | {
+        name: _plain(getattr(value, name)) for name in _sent(cast(Hashable, type(value)))
+    }
+
+
+def _made(hint: Any, found: Any) -> Any:
+    """Return the value of this type that `_plain` made a value of JSON of. Raise one of WRONG if it is another."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return _made(_chosen(inner, found), found)
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return tuple(_made(each, one) for each, one in zip(inner, _list(found), strict=True))
+    if origin in (tuple, list, frozenset):
+        return origin(_made(inner[0], one) for one in _list(found))
+    if origin is collections.abc.Mapping:
+        return {key: _made(inner[1], one) for key, one in _object(found).items()}
+    if hint is float and type(found) is int:
+        return float(found)
+    if hint in (NoneType, bool, int, float, str):
+        if type(found) is not hint:
+            raise TypeError(f"{errors.shown(found)} is no {hint.__name__}")
+        return found
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(found)
+    made = _MADE.get(hint)
+    return _record(hint, _object(found)) if made is None else made(_object(found))
+
+
+def _chosen(of: tuple[Any, ...], found: Any) -> Any:
+    """Return the type of a union that the value says it is of. Raise IndexError if it is of none."""
+    others = [one for one in of if one is not NoneType]
+    if found is not None and len(others) == 1:
+        return others[0]
+    if isinstance(found, dict):
+        return [one for one in of if getattr(one, "__name__", "") == found["is"]][0]  # noqa: RUF015
+    if isinstance(found, list):
+        return [one for one in of if get_origin(one) is list][0]  # noqa: RUF015
+    return type(found) if type(found) in of else [one for one in of if one in (float, NoneType)][0]  # noqa: RUF015
+
+
+def _record(kind: type[Any], found: dict[str, Any], **more: object) -> Any:
+    return kind(**{name: _made(hint, found[name]) for name, hint in _sent(cast(Hashable, kind)).items()}, **more)
+
+
+def _config(found: dict[str, Any]) -> KernelConfig:
+    return config_of(*(_made(str, found[name]) for name in ("family", "config", "tunables")))
+
+
+def _space(found: dict[str, Any]) -> SearchSpace:
+    problem, limits, *more = _made(tuple[Problem, DeviceLimits, tuple[str, ...], tuple[Guidelines, ...]], found["of"])
+    dropped = _made(tuple[tuple[str, int], ...], found["dropped"])
+    number = _made(int, found["kept"])
+    if not 0 <= number <= MOST_KEPT:
+        raise ValueError(f"{number} configurations")
+    return made_again(Counted(problem, limits, more[0], more[1], number), dropped)
+
+
+def _error(found: dict[str, Any]) -> TuneError:
+    return ERRORS[_made(str, found["class"])](_made(str, found["text"]))
+
+
+def _winner(found: dict[str, Any]) -> BestRow:
+    row: BestRow = _record(BestRow, found)
+    config_of(row.family, row.config, row.parameters)
+    row.problem  # noqa: B018  # raises if it is none
+    return row
+
+
+_MADE: dict[Any, Callable[[dict[str, Any]], Any]] = {
+    KernelConfig: _config,
+    SearchSpace: _space,
+    TuneError: _error,
+    BestRow: _winner,
+    RunStarted: lambda found: _record(RunStarted, found, phases=Phases()),
+}
+
+
+@cache
+def _sent(kind: Hashable) -> dict[str, Any]:
+    """Return the fields of a record that are sent, with their types."""
+    assert isinstance(kind, type)
+    hints = get_type_hints(kind)
+    return {one.name: hints[one.name] for one in fields(kind) if one.name not in NOT_SENT}
+
+
+def _list(found: Any) -> list[Any]:
+    if not isinstance(found, list):
+        raise TypeError("no list")
+    return found
+
+
+def _object(found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise TypeError("no record")
+    return found

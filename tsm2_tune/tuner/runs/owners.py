@@ -1,0 +1,52 @@
+"""Owners of claims, and whether an owner's run is alive."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tsm2_tune.tuner.worker.clock import process_fields
+
+STALE_SECONDS = 60.0  # without a beat: a machine that swaps is late, but not by that much
+STARTED = 19  # where in the fields of proc(5)'s `stat` from the third on is when a process started
+_OWNER = re.compile(r"(?P<system>[-\w]+:\d+) (?P<process>\d{1,9}) (?P<started>\d{1,20}) [0-9a-f]{32}", re.ASCII)
+
+
+def owner_of(process_id: int) -> str:
+    """Return a new owner, of a run of the process."""
+    return f"{process_of(process_id)} {uuid.uuid4().hex}"
+
+
+def process_of(process_id: int) -> str:
+    """Return the prefix of all owners of claims in a process."""
+    return f"{system()} {process_id} {_started(process_id)}"
+
+
+def lives(owner: Any, beat_at: Any, now: float) -> bool:
+    """Return whether the owner is a process that runs; of another system's, whether it beats."""
+    if not isinstance(owner, str) or not isinstance(beat_at, float) or abs(now - beat_at) > STALE_SECONDS:
+        return False
+    found = _OWNER.fullmatch(owner)
+    if found is None:
+        return False
+    return found["system"] != system() or _started(int(found["process"])) == int(found["started"])
+
+
+def _started(process_id: int) -> int:
+    """When the process started, in ticks since the system did; 0 if there is none, or the system does not tell."""
+    fields = process_fields(process_id)
+    return int(fields[STARTED]) if len(fields) > STARTED else 0
+
+
+@cache
+def system() -> str:
+    """This boot of this machine, and in it the numbers of processes that are seen from here."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # no Linux: nobody else's numbers mean anything here
+        return f"{uuid.uuid4()}:0"

@@ -1,0 +1,106 @@
+"""A run: problems tuned on one device into one database, and everything that happens as events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.device.lock import device_lock
+from tsm2_tune.tuner.device.target import Target, default_spec, find_target
+from tsm2_tune.tuner.measure.cross_timing import Crossing
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.storage.retry import until_kept
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.runs.events import Event, Noted, PairsStarted, ProblemEnded, RunStarted, is_interruption
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.budget import Options
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.spaces import Spaces, spaces
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The result of a run. All trials are in the database."""
+
+    target: Target  # its device
+    ended: tuple[ProblemEnded, ...]  # of each problem that it had a part in, in the order in which these ended
+    winners: tuple[BestRow, ...]  # of what was asked for
+    interrupted: int  # trials and finals that the machine kept from being judged
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The complete request for a run, which may execute in another process or on another machine."""
+
+    device: Target | str | None  # a text is looked up where the run is; None is GPU 0 there, or the host
+    problems: tuple[Problem, ...]
+    guidelines: Mapping[str, float]  # thresholds that are moved
+    families: tuple[str, ...]
+    options: Options
+    pairs: bool  # whether kernels are measured at shapes that they did not win
+    wait: bool  # whether to wait for another run on the device
+    db: str
+
+    def planned(self) -> tuple[Target, Spaces]:
+        """Return the device, and the spaces of the problems on it.
+
+        Raise InputError if there is one that it cannot tune.
+        """
+        target = self.device if isinstance(self.device, Target) else find_target(self.device or default_spec())
+        return target, spaces(self.problems, target, guidelines=self.guidelines, families=self.families)
+
+    def result(self, tell: Callable[[Event], object], *, is_member: bool = False) -> RunResult:
+        """Search, and then measure pairs; what came of it. Errors as of `tune`.
+
+        A member of several runs waits for a server that is away: who started it has reached that.
+        """
+        target, planned = self.planned()
+        ended: dict[Problem, ProblemEnded] = {}
+        interrupted = 0
+        with (
+            device_lock(target, (lambda sentence: tell(Noted(sentence))) if self.wait else None),
+            Tuner(target, self.options) as tuner,
+            (awaited if is_member else Store.open)(self.db, create=True) as store,
+        ):
+            tell(RunStarted(target, self.problems, self.options, tuner.phases))
+            for event in self._events(planned, tuner, store):
+                interrupted += is_interruption(event)
+                if isinstance(event, ProblemEnded):
+                    before = ended.pop(event.problem, None)  # it comes again where another run left some of it
+                    earlier = before.new_trials if before is not None else 0
+                    ended[event.problem] = replace(event, new_trials=event.new_trials + earlier)
+                tell(event)
+            won = winners(store, target, tuner.cache, self.problems)
+        return RunResult(target, solved(ended.values(), won), won, interrupted)
+
+    def on(self, device: Target | str | None, *, sharing: int = 1) -> Run:
+        """Return the same on another device, beside which as many runs share the machine's processors."""
+        return replace(self, device=device, options=replace(self.options, sharing=sharing))
+
+    def _events(self, planned: Spaces, tuner: Tuner, store: Store) -> Iterator[Event]:
+        yield from session.run(planned, tuner, store)
+        if self.pairs:
+            yield PairsStarted()
+            yield from Crossing(frozenset(self.problems), tuner, store, self.families).events()
+
+
+@contextmanager
+def awaited(db: str, *, create: bool) -> Iterator[Store]:
+    """The store in this database, as Store.open; a server that is away is waited for, as in the middle of a run."""
+    with ExitStack() as stack:
+        yield until_kept(lambda: stack.enter_context(Store.open(db, create=create)))
+
+
+def winners(store: Store, target: Target, cache: Cache, asked: tuple[Problem, ...]) -> tuple[BestRow, ...]:
+    """Return those of what was asked for, as `best` has them."""
+    rows, of = store.best(device=target.identity.name, cache=cache), frozenset(asked)
+    return tuple(row for row in rows if row.problem in of)
+
+
+def solved(ended: Iterable[ProblemEnded], won: Iterable[BestRow]) -> tuple[ProblemEnded, ...]:
+    """Return the ends of problems, with the winners that other runs have found since of those that had none."""
+    since = {row.problem: row for row in won}
+    return tuple(one if one.winner is not None else replace(one, winner=since.get(one.problem)) for one in ended)

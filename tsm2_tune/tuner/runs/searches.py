@@ -1,0 +1,104 @@
+"""Which run is at which problem, of those that live on one database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, func, literal, select
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.retry import repeated
+from tsm2_tune.tuner.runs.claim_rows import NO_CONFIGURATIONS, RUN, SEARCH, SEARCHED, is_claim
+from tsm2_tune.tuner.runs.claims import Claims
+from tsm2_tune.tuner.runs.owners import lives
+from tsm2_tune.tuner.search.resume import Claimed
+
+
+class Searches:
+    """Claims of a run to whole problems: to search them so. `search` says all that tells one search from another."""
+
+    def __init__(self, claims: Claims, search: str) -> None:
+        self._claims, self._search = claims, search
+        self._before = self._begun()
+
+    @repeated
+    def take(self, problem: Problem) -> Claimed:
+        """Claim the search of a problem: ENDED where another run has ended the same one since this was made,
+        ELSEWHERE where another one that lives is at it, and OTHERWISE where that is another search.
+        """
+        claims, column, before = self._claims, schema.claim.c, self._before.get(problem.text)
+        query = select(column.config, column.basis, column.owner, column.beat_at).where(
+            column.device_name == claims.device_name,
+            column.problem == problem.text,
+            column.config.in_((SEARCH, SEARCHED)),
+        )
+        with claims.written(problem) as connection:
+            found = [row for row in connection.execute(query).all() if row.owner != claims.owner]
+            if any((row.config, row.basis) == (SEARCHED, self._search) and row.owner != before for row in found):
+                return Claimed.ENDED
+            now, beaten = claims.database.now(connection), self._beaten(connection, [row.owner for row in found])
+            others = {
+                row.basis for row in found if row.config == SEARCH and lives(row.owner, beaten.get(row.owner), now)
+            }
+            if others:
+                return Claimed.ELSEWHERE if self._search in others else Claimed.OTHERWISE
+            claims.add(connection, problem, SEARCH, self._search)
+            return Claimed.YES
+
+    @repeated
+    def others(self, problem: Problem) -> set[str]:
+        """Other runs that live, search so too, and have taken on configurations of the problem."""
+        claims, column = self._claims, schema.claim.c
+        alike = select(column.owner).where(
+            column.device_name == claims.device_name,
+            column.config == RUN,
+            column.basis == literal(f"{self._search} ") + column.owner,
+        )
+        theirs = select(column.owner, func.max(column.beat_at)).where(
+            column.device_name == claims.device_name,
+            column.problem == problem.text,
+            column.config.not_in(NO_CONFIGURATIONS),
+            column.owner != claims.owner,
+            column.owner.in_(alike),
+        )
+        with claims.database.transaction() as connection:
+            now = claims.database.now(connection)
+            found = connection.execute(theirs.group_by(column.owner)).all()
+            return {str(owner) for owner, beat_at in found if lives(owner, beat_at, now)}
+
+    @staticmethod
+    def _beaten(connection: Connection, owners: Sequence[str]) -> dict[str, Any]:
+        """When each last said that it lives. What it claimed since its last beat is newer than its search: who took
+        that over before all of it is anybody's would leave the rest untried.
+        """
+        if not owners:
+            return {}
+        column = schema.claim.c
+        newest = select(column.owner, func.max(column.beat_at)).where(
+            column.owner.in_(owners), column.config != SEARCHED
+        )
+        return {row[0]: row[1] for row in connection.execute(newest.group_by(column.owner))}
+
+    @repeated
+    def end(self, problem: Problem) -> None:
+        """Give the search of a problem back, and say that it has ended."""
+        claims = self._claims
+        ours = and_(is_claim(claims.device_name, problem, SEARCH, self._search), schema.claim.c.owner == claims.owner)
+        with claims.written(problem) as connection:
+            claims.add(connection, problem, SEARCHED, self._search)
+            connection.execute(delete(schema.claim).where(ours))
+
+    @repeated
+    def _begun(self) -> dict[str, str]:
+        """Say that this run lives, also where it has claimed nothing; the problems, by their texts, of which such a
+        search has ended, and by which run.
+        """
+        claims, column = self._claims, schema.claim.c
+        ended = select(column.problem, column.owner).where(
+            column.device_name == claims.device_name, column.config == SEARCHED, column.basis == self._search
+        )
+        with claims.database.transaction(writes=True, about=(claims.owner,)) as connection:
+            claims.add(connection, None, RUN, f"{self._search} {claims.owner}")
+            return {str(problem): str(owner) for problem, owner in connection.execute(ended).all()}

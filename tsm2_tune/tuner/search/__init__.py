@@ -1,0 +1,1 @@
+"""The search of one problem: which configurations are tried, and what each trial came to."""

@@ -1,0 +1,151 @@
+"""A trial, from a candidate whose compiler was started to what is stored of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tsm2_tune.generator.device.roofline import Ceilings
+from tsm2_tune.generator.probes import edge_problems
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.rules import GUIDELINE_RULES
+from tsm2_tune.tuner.compile.pool import Compiled, Compilers
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure, LoadedResources, Outcome, Trial
+from tsm2_tune.tuner.search.budget import Options
+from tsm2_tune.tuner.search.quarantine import HAZARDS, small_problems
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.worker.client import CLEANED, Attempt, AttemptResult, Meanwhile, Worker
+from tsm2_tune.tuner.worker.clock import RunningClock
+
+TRIES = 2  # of a kernel whose binary was touched
+CHANGED = f"its binary was changed or removed while it was tried, twice: {CLEANED}"
+LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # however the cache was touched meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A candidate that is compiled, and what the worker is asked for; None if it does not compile."""
+
+    candidate: Candidate
+    source: KernelSource
+    binary: Binary | CompileFailure
+    request: Attempt | None
+    files: tuple[object, ...]  # identities of the request's files before the attempt
+
+
+class Trials:
+    """Makes the trials of a device."""
+
+    def __init__(
+        self,
+        target: Target,
+        options: Options,
+        compilers: Compilers,
+        worker: Callable[[], Worker],
+        ceilings: Callable[[], Ceilings],
+        clock: RunningClock,
+    ) -> None:
+        self._target, self._options, self._compilers, self._worker = target, options, compilers, worker
+        self._ceilings, self._clock = ceilings, clock
+        self._cache = target.cache(options.cache)
+
+    def ready(
+        self, candidate: Candidate, source: KernelSource, compiling: Compiled, fastest_us: float | None
+    ) -> Ready:
+        """Return the candidate, when it is compiled.
+
+        Its trial ends early where it is out of reach of the fastest one.
+        """
+        binary = self._compilers.finish(source, begun=compiling)
+        problem, config = candidate.problem, candidate.config
+        if isinstance(binary, CompileFailure):
+            return Ready(candidate, source, binary, None, ())
+        reach = None if self._target.is_host else self._options.reach  # a host's first launches say little
+        request = Attempt(
+            problem,
+            Entry(binary.path, source.kernel, source.launch),
+            probes=edge_problems(config, problem),
+            seed=trial_seed(self._options.seed, problem, config.text),
+            effort=self._options.effort,
+            cache=self._cache,
+            within_us=None if reach is None or fastest_us is None else reach * fastest_us,
+            support_path=self._compilers.support(problem.dtype_name),
+        )
+        return Ready(candidate, source, binary, request, self._files(source, binary))
+
+    def ask_ahead(self, ready: Ready) -> None:
+        """Ask the worker for what it is to do after what it does now."""
+        if ready.request is not None:
+            self._worker().ask_ahead(ready.request)
+
+    def ended(self, ready: Ready, *, since: float, meanwhile: Meanwhile) -> Trial:
+        """Return the trial of what is ready. `since`: when the one before had ended, on the run's clock."""
+        candidate, source = ready.candidate, ready.source
+        result, compiled = self._tried(ready, meanwhile)
+        is_late = result.outcome is Outcome.TIMED_OUT
+        hung = is_late and compiled is not None and self._hangs(candidate, source, compiled)
+        return Trial(
+            problem=candidate.problem,
+            config=candidate.config,
+            basis=self._target.basis(self._cache),
+            source=source,
+            outcome=result.outcome,
+            detail=result.detail,
+            resources=result.resources,
+            spill_bytes=compiled.spill_bytes if compiled else None,
+            guideline_broken=broken_guideline(candidate, result.resources),
+            verdict=result.verdict,
+            measurement=result.measurement,
+            floor_us=self._ceilings().floor_us(candidate.problem),
+            compile_seconds=compiled.compile_seconds if compiled else 0.0,
+            total_seconds=self._clock.seconds() - since,
+            limits=self._options.limits,
+            cache=self._cache,
+            hung=hung,
+        )
+
+    def _tried(self, ready: Ready, meanwhile: Meanwhile) -> tuple[AttemptResult, Binary | None]:
+        """Return how the trial ended, repeated if the machine failed: the kernel alone decides."""
+        binary, request, files = ready.binary, ready.request, ready.files
+        for _ in range(TRIES):
+            if isinstance(binary, CompileFailure):
+                return AttemptResult(binary.outcome, binary.detail), None
+            assert request is not None  # of what is compiled
+            result = self._worker().attempt(request, meanwhile)
+            if result.outcome in LASTING or self._compilers.are_whole(files, [(ready.source, None)]):
+                return result, binary
+            self._worker().close()  # it may have what was there before
+            binary = self._compilers.finish(ready.source)
+            if isinstance(binary, Binary):
+                request = replace(request, entry=replace(request.entry, path=binary.path))
+                files = self._files(ready.source, binary)
+        return AttemptResult(Outcome.INTERRUPTED, CHANGED), None
+
+    def _files(self, source: KernelSource, binary: Binary) -> tuple[object, ...]:
+        return self._compilers.files(source.dtype_name, binary.path)
+
+    def _hangs(self, candidate: Candidate, source: KernelSource, binary: Binary) -> bool:
+        """Return whether the kernel, which timed out, does not end on small problems either, or faults there."""
+        entry = Entry(binary.path, source.kernel, source.launch)
+        request = small_problems(candidate.problem, candidate.config, entry, seed=self._options.seed)
+        request = replace(request, support_path=self._compilers.support(candidate.problem.dtype_name))
+        return self._worker().verify_in_full(request).outcome in HAZARDS
+
+
+def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:
+    """Return the first guideline that the compiled kernel breaks, though the estimate kept it; None if none."""
+    if resources is None:
+        return None
+    real = replace(candidate.resources, registers=resources.registers, smem_bytes=resources.smem_bytes)
+    compiled = replace(candidate, compiled=real)
+    return next((rule.name for rule in GUIDELINE_RULES if not rule.keeps(compiled)), None)
+
+
+def trial_seed(seed: int, problem: Problem, text: str) -> int:
+    """Return the seed of a trial's inputs: a function of the run's seed, the problem and the configuration."""
+    digest = hashlib.sha256(f"{seed} {problem.text} {text}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")

@@ -1,0 +1,253 @@
+"""Audit rules by stored trials: winners that a guideline would have dropped, and wrong resource estimates."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.architecture import HOST
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines, Thresholds
+from tsm2_tune.generator.space.rules import Rule
+from tsm2_tune.generator.space.space import guidelines_in_force, rules_of
+from tsm2_tune.tuner.results.briefs import CurrentTrial
+from tsm2_tune.tuner.results.records import is_of_this_version
+from tsm2_tune.tuner.results.trial import Cache, LoadedResources
+
+Timed = tuple[Problem, Cache]  # trials with the same pair have comparable times
+ALL = "all of them"  # in place of a rule's name
+Quantity = Literal["registers", "smem_bytes", "blocks_per_sm"]
+
+# The estimated quantities: how to read each from a candidate, and from the loaded kernel.
+ESTIMATES: dict[Quantity, tuple[Callable[[Candidate], int], Callable[[LoadedResources], int]]] = {
+    "registers": (lambda candidate: candidate.resources.registers, lambda loaded: loaded.registers),
+    "smem_bytes": (lambda candidate: candidate.resources.smem_bytes, lambda loaded: loaded.smem_bytes),
+    "blocks_per_sm": (lambda candidate: candidate.occupancy.blocks_per_sm, lambda loaded: loaded.blocks_per_sm),
+}
+OF_THE_HOST: tuple[Quantity, ...] = ("smem_bytes",)  # a CPU reports neither registers nor occupancy
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedWinner:
+    """The fastest that was measured of a problem, where a guideline would have dropped it."""
+
+    problem: Problem
+    winner: KernelConfig
+    winner_us: float
+    kept: KernelConfig | None  # the fastest measured configuration that the guideline keeps, if any
+    kept_us: float | None
+
+    @property
+    def cost(self) -> float | None:
+        """The time of the kept configuration over the winner's; None if none was kept."""
+        return None if self.kept_us is None else self.kept_us / self.winner_us
+
+
+@dataclass(frozen=True, slots=True)
+class GuidelineAudit:
+    """The effect of one guideline alone on all measured trials."""
+
+    rule: str
+    would_drop: int  # measured configurations that it would drop
+    problems: int  # problems with such a configuration
+    dropped: tuple[DroppedWinner, ...]
+
+    @property
+    def costs(self) -> tuple[float, ...]:
+        """The known costs of the dropped winners."""
+        return tuple(one.cost for one in self.dropped if one.cost is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The error of a family's estimate, compared with the loaded kernels."""
+
+    family: str
+    quantity: Quantity
+    trials: int
+    mean: float  # mean of the differences compiled - estimated
+    under: int  # trials whose estimate was too low
+    worst: int  # the difference of the largest size
+    worst_config: KernelConfig
+    worst_problem: Problem
+    spilled: int  # trials whose kernel spills registers
+
+
+@dataclass(frozen=True, slots=True)
+class RuleAudit:
+    """How often a rule decides differently by the compiled kernel than by the estimate."""
+
+    rule: str
+    kind: str
+    trials: int  # trials of families with this rule
+    wrongly_kept: int  # kept by the estimate, dropped by the compiled kernel
+    wrongly_dropped: int  # dropped by the estimate, kept by the compiled kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The audit of all rules by the trials of one device."""
+
+    trials: int  # audited trials
+    left_out: int  # further trials, whose configurations this version does not have
+    measured: int  # trials with a right result and a time
+    problems: int  # problems with such a trial
+    guidelines: tuple[GuidelineAudit, ...]  # each alone, then all together; empty if nothing was measured
+    estimates: tuple[Estimate, ...]
+    rules: tuple[RuleAudit, ...]  # those that decide some trial differently by the compiled kernel
+
+
+def audit(trials: Sequence[CurrentTrial], limits: DeviceLimits, asked: Thresholds) -> Audit:
+    """Audit the rules by the trials of one device, with each family's own guidelines and the thresholds asked for.
+
+    Raise InputError if no trial was compiled of a configuration that this version has.
+    """
+    every, trials = trials, [trial for trial in trials if is_of_this_version(trial.config, trial.problem)]
+    if all(trial.compiled is None for trial in trials):
+        raise InputError(
+            f"nothing to audit of {limits.name}: of {len(every)} trials none is of a configuration that this version"
+            " has and was compiled; tune there again"
+        )
+    in_force: dict[tuple[str, Problem], Guidelines] = {}
+    candidates = {}
+    for trial in trials:
+        family = family_named(trial.config.family)
+        key = (family.name, trial.problem)
+        if key not in in_force:
+            in_force[key] = guidelines_in_force(family, trial.problem, limits, asked)
+        candidates[trial.id] = Candidate(family, trial.config, trial.problem, limits, in_force[key])
+    measured = defaultdict(list)
+    for trial in trials:
+        if trial.median_us is not None:
+            measured[trial.problem, trial.cache].append(trial)
+    fastest_first = {
+        timed: sorted(of_problem, key=lambda trial: (trial.median_us or 0.0, trial.config.text))
+        for timed, of_problem in sorted(measured.items())
+    }
+    return Audit(
+        trials=len(trials),
+        left_out=len(every) - len(trials),
+        measured=sum(map(len, fastest_first.values())),
+        problems=len({problem for problem, _ in fastest_first}),
+        guidelines=_guidelines(fastest_first, candidates) if fastest_first else (),
+        estimates=_estimates(trials, candidates, limits),
+        rules=() if limits.compute_capability == HOST else _rules(trials, candidates),
+    )
+
+
+def _guidelines(
+    fastest_first: Mapping[Timed, Sequence[CurrentTrial]], candidates: Mapping[int, Candidate]
+) -> tuple[GuidelineAudit, ...]:
+    dropping: dict[int, set[str]] = {}  # trial -> guidelines that would drop it
+    names: dict[str, None] = {}
+    for of_problem in fastest_first.values():
+        for trial in of_problem:
+            candidate = candidates[trial.id]
+            own = [rule for rule in rules_of(family_named(candidate.config.family)) if rule.kind == "guideline"]
+            names |= dict.fromkeys(rule.name for rule in own)
+            dropping[trial.id] = {rule.name for rule in own if not rule.keeps(candidate)}
+    found = []
+    for name in (*names, ALL):
+        would_drop = {trial_id for trial_id, by in dropping.items() if (by if name == ALL else name in by)}
+        found.append(
+            GuidelineAudit(
+                rule=name,
+                would_drop=len(would_drop),
+                problems=len({timed[0] for timed, every in fastest_first.items() if _has_any(every, would_drop)}),
+                dropped=tuple(
+                    _dropped_winner(problem, every, would_drop)
+                    for (problem, _), every in fastest_first.items()
+                    if every[0].id in would_drop
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def _has_any(trials: Sequence[CurrentTrial], ids: set[int]) -> bool:
+    return any(trial.id in ids for trial in trials)
+
+
+def _dropped_winner(problem: Problem, fastest_first: Sequence[CurrentTrial], would_drop: set[int]) -> DroppedWinner:
+    winner = fastest_first[0]
+    kept = next((trial for trial in fastest_first if trial.id not in would_drop), None)
+    assert winner.median_us is not None
+    return DroppedWinner(
+        problem=problem,
+        winner=winner.config,
+        winner_us=winner.median_us,
+        kept=kept.config if kept else None,
+        kept_us=kept.median_us if kept else None,
+    )
+
+
+def _estimates(
+    trials: Iterable[CurrentTrial], candidates: Mapping[int, Candidate], limits: DeviceLimits
+) -> tuple[Estimate, ...]:
+    of_family = defaultdict(list)
+    for trial in trials:
+        if trial.compiled is not None:
+            of_family[trial.config.family].append((trial, trial.compiled))
+    return tuple(
+        _estimate(family, quantity, compiled, candidates)
+        for family, compiled in sorted(of_family.items())
+        for quantity in ESTIMATES
+        if limits.compute_capability != HOST or quantity in OF_THE_HOST
+    )
+
+
+def _estimate(
+    family: str,
+    quantity: Quantity,
+    compiled: Sequence[tuple[CurrentTrial, LoadedResources]],
+    candidates: Mapping[int, Candidate],
+) -> Estimate:
+    estimated, loaded = ESTIMATES[quantity]
+    beyond = [loaded(real) - estimated(candidates[trial.id]) for trial, real in compiled]
+    worst = max(range(len(beyond)), key=lambda place: abs(beyond[place]))
+    return Estimate(
+        family=family,
+        quantity=quantity,
+        trials=len(beyond),
+        mean=sum(beyond) / len(beyond),
+        under=sum(difference > 0 for difference in beyond),
+        worst=beyond[worst],
+        worst_config=compiled[worst][0].config,
+        worst_problem=compiled[worst][0].problem,
+        spilled=sum(bool(trial.spill_bytes) for trial, _ in compiled),
+    )
+
+
+def _rules(trials: Iterable[CurrentTrial], candidates: Mapping[int, Candidate]) -> tuple[RuleAudit, ...]:
+    decided: dict[tuple[str, str], list[tuple[bool, bool]]] = defaultdict(list)
+    for trial in trials:
+        if trial.compiled is not None:
+            estimate = candidates[trial.id]
+            real = replace(
+                estimate.resources, registers=trial.compiled.registers, smem_bytes=trial.compiled.smem_bytes
+            )
+            compiled = replace(estimate, compiled=real)
+            for rule in rules_of(family_named(estimate.config.family)):
+                decided[rule.name, rule.kind].append((_keeps(rule, estimate), _keeps(rule, compiled)))
+    return tuple(
+        RuleAudit(
+            rule=name,
+            kind=kind,
+            trials=len(both),
+            wrongly_kept=both.count((True, False)),
+            wrongly_dropped=both.count((False, True)),
+        )
+        for (name, kind), both in decided.items()
+        if any(by_estimate != by_compiler for by_estimate, by_compiler in both)
+    )
+
+
+def _keeps(rule: Rule, candidate: Candidate) -> bool:
+    return bool(rule.keeps(candidate))

@@ -1,0 +1,125 @@
+"""The candidates that a run tries of one problem, each new and claimed, and why the search ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.tuner.search.resume import NOTHING_PAST, Claimed, Past
+from tsm2_tune.tuner.search.strategies.gain import Gain
+from tsm2_tune.tuner.search.strategies.strategy import Strategy, Told
+
+Claim = Callable[[Candidate], Claimed]
+
+
+class Why(StrEnum):
+    """The reason for the end of a search."""
+
+    ALL_TRIED = "all tried"  # all candidates of the strategy; others are claimed by another run
+    MAX_TRIALS = "max-trials"
+    BUDGET = "budget"
+    GAIN = "gain"  # less is expected of going on than was asked for
+
+
+class Search(Iterator[Candidate]):
+    """The untried candidates of one problem, each claimed before it is returned.
+
+    After the last one there may be another, because of results passed to `tell`. The candidates `first` come before
+    the strategy's. `most` is the limit on candidates. The search ends if the expected gain falls below `gain`. None
+    is no limit.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        past: Past = NOTHING_PAST,
+        claim: Claim = lambda _: Claimed.YES,
+        *,
+        first: Iterable[Candidate] = (),
+        most: int | None = None,
+        gain: float | None = None,
+    ) -> None:
+        self.past, self.why = past, Why.ALL_TRIED
+        self._strategy, self._claim, self._first = strategy, claim, iter(first)
+        self._left = most
+        self._gain = None if gain is None else Gain(gain)
+        self._given = set(past.tried)
+        self._back: Candidate | None = None
+        self._heard: Told | None = None
+        for told in past.told:
+            strategy.tell(told)
+            if self._gain is not None:
+                self._gain.tell(told)
+        self._judge()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether candidates that were returned need not be tried any more either."""
+        return self.why in (Why.BUDGET, Why.GAIN)
+
+    def __next__(self) -> Candidate:
+        if self._back is not None:
+            candidate, self._back = self._back, None
+            return candidate
+        while self.why is Why.ALL_TRIED and (found := self._new()) is not None:
+            answer = Claimed.ENOUGH if self._left == 0 else self._claim(found)
+            if answer is Claimed.ENOUGH:
+                self.why = Why.MAX_TRIALS
+            elif answer is Claimed.YES:
+                self._left = None if self._left is None else self._left - 1
+                return found
+        raise StopIteration
+
+    @property
+    def left(self) -> int | None:
+        """The number of candidates that may still be returned; None is no limit."""
+        return self._left
+
+    def put_back(self, candidate: Candidate) -> None:
+        """Return this candidate again next time."""
+        self._back = candidate
+
+    def tell(self, told: Told) -> None:
+        """Pass the result of a candidate's trial to the strategy."""
+        self.hear(told)
+        self.learn()
+
+    def hear(self, told: Told) -> None:
+        """Note the result, and pass it to the strategy when there is time, before the next result."""
+        self.learn()
+        self._heard = told
+        if self._gain is not None:
+            self._gain.tell(told)
+            self._judge()
+
+    def learn(self) -> bool:
+        """Pass the noted result to the strategy; return False if there is none."""
+        if self._heard is None:
+            return False
+        told, self._heard = self._heard, None
+        self._strategy.tell(told)
+        return True
+
+    def is_behind(self, candidate: Candidate) -> bool:
+        """Return whether a returned candidate should now wait until no other remains."""
+        return self._strategy.is_behind(candidate)
+
+    def end(self, why: Why) -> None:
+        """End the search."""
+        self.why = why
+
+    def _judge(self) -> None:
+        if self._gain is not None and self._gain.is_too_little:
+            self.why = Why.GAIN
+
+    def _new(self) -> Candidate | None:
+        """Return the next candidate that was neither tried nor returned, and count it as returned.
+
+        Noted results may change which one that is.
+        """
+        while (candidate := next(self._first, None) or self._strategy.ask()) is not None or self.learn():
+            if candidate is not None and candidate.config.text not in self._given:
+                self._given.add(candidate.config.text)
+                return candidate
+        return None

@@ -1,0 +1,100 @@
+"""The queue of candidates whose compilation has begun."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, islice
+from typing import Protocol
+
+from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.tuner.compile.pool import Compiled
+
+WAIT_SECONDS = 0.1  # for a compiler, before other work is looked for
+Begun = tuple[Candidate, KernelSource, Compiled]
+
+
+class Line(Protocol):
+    """Decides which candidates wait until no other remains."""
+
+    def is_behind(self, candidate: Candidate) -> bool: ...
+
+
+class Pending:
+    """Candidates that compile ahead of their trials.
+
+    There are at least so many, if as many remain, and up to twice as many if there is time. They are claimed
+    `together`.
+    """
+
+    def __init__(
+        self,
+        remaining: Iterator[Candidate],
+        line: Line,
+        begin: Callable[[Candidate], tuple[KernelSource, Compiled]],
+        least: int,
+        together: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._remaining, self._line, self._begin, self._least = remaining, line, begin, least
+        self._together = together
+        self._claimed = deque[Candidate]()
+        self._begun, self._waiting = deque[Begun](), deque[Begun]()
+
+    @property
+    def compiling(self) -> Iterator[Compiled]:
+        """The kernels whose compilation has begun and that were not taken yet."""
+        return (one for _, _, one in chain(self._begun, self._waiting))
+
+    def step(self) -> bool:
+        """Do a little ahead of the next trials: claim some, or start one's compiler; False if all is done."""
+        if len(self._begun) >= 2 * self._least:
+            return False
+        if not self._claimed:
+            with self._together():
+                self._claimed.extend(islice(self._remaining, self._least))
+        if not self._claimed:
+            return False
+        candidate = self._claimed.popleft()
+        self._begun.append((candidate, *self._begin(candidate)))
+        return True
+
+    def take(self, meanwhile: Callable[[], object] = lambda: None) -> Begun | None:
+        """Return the next one that is compiled; None if none is left. `meanwhile` is done while compilers run."""
+        while True:
+            while len(self._begun) < self._least and self.step():
+                pass
+            if not self._begun:
+                return self._waiting.popleft() if self._waiting else None
+            if (taken := self._taken(self._first_compiled(meanwhile))) is not None:
+                return taken
+
+    def take_compiled(self) -> Begun | None:
+        """Return the next one that is compiled; None if no compiler has ended, or what is left waits for others."""
+        while (place := self._compiled()) is not None:
+            if (taken := self._taken(place)) is not None:
+                return taken
+        return None
+
+    def _taken(self, place: int) -> Begun | None:
+        """Take the candidate at this place; return None and let it wait if it is behind."""
+        taken = self._begun[place]
+        del self._begun[place]
+        if not self._line.is_behind(taken[0]):
+            return taken
+        self._waiting.append(taken)
+        return None
+
+    def _compiled(self) -> int | None:
+        """Return the place of the first one that is compiled; None if there is none."""
+        return next((at for at, one in enumerate(self._begun) if one[2].done()), None)
+
+    def _first_compiled(self, meanwhile: Callable[[], object]) -> int:
+        """Return the place of the first one that is compiled, as soon as there is one."""
+        while (place := self._compiled()) is None:
+            meanwhile()
+            if not self.step():
+                wait([one[2] for one in self._begun], timeout=WAIT_SECONDS, return_when=FIRST_COMPLETED)
+        return place

@@ -1,0 +1,130 @@
+"""Finals of stored problems, repeated: whether the winner wins again, how its time has drifted, what is wrong now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Final, Measurement, Outcome
+from tsm2_tune.tuner.runs.claims import Claims
+from tsm2_tune.tuner.runs.events import Confirmed, FinalFailure, FinalStored, WinnerVerified
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.quarantine import refuted
+from tsm2_tune.tuner.search.resume import Again, Past, finalists, is_final_due
+from tsm2_tune.tuner.search.session import MOST_FINALS, past_of, tuning_run
+
+NOTHING_AGAIN = Again(None)
+CHANGED = "its kernel is made otherwise now, by this program or its compiler: tune again"
+Event = WinnerVerified | FinalStored | FinalFailure | Confirmed
+
+
+def confirm(rows: tuple[BestRow, ...], tuner: Tuner, store: Store) -> Iterator[Event]:
+    """Repeat the finals of each of these winners' problems; what is found is stored before its event is yielded.
+
+    The rows are of the tuner's device and of the state of the L2 that it ranks by. A Confirmed ends each.
+    """
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    with store.claims(tuner.target.identity.name) as claims:
+        for row in rows:
+            yield from _Confirming(row, tuner, store, claims, started_at).events()
+
+
+@dataclass(slots=True)
+class _Confirming:
+    """The finals of one problem."""
+
+    row: BestRow  # its winner before
+    tuner: Tuner
+    store: Store
+    claims: Claims
+    started_at: str
+
+    def events(self) -> Iterator[Event]:
+        """Each finalist is verified in full, and the right ones are timed, until the fastest was among them."""
+        device, problem = self.tuner.target.identity.name, self.row.problem
+        self.store.supersede(device, problem, self.tuner.basis)
+        if self.row.config not in {one.config.text for one in self._past().contenders}:
+            yield Confirmed(self.row, self.row, None, (), CHANGED)
+            return
+        again: Measurement | None = None
+        verified, wrong, trouble = set[str](), list[WinnerVerified](), ""
+        for round_ in range(MOST_FINALS):
+            self.claims.take_final(problem)
+            try:
+                for event in self._verified(verified):
+                    wrong += [event] if event.outcome not in (Outcome.OK, Outcome.INTERRUPTED) else []
+                    trouble = event.detail if event.outcome is Outcome.INTERRUPTED else trouble
+                    yield event
+                past = self._past()
+                if trouble or not past.contenders:
+                    break
+                also = self._winner_in(past)
+                if round_ > 0 and not is_final_due([one for one, _ in finalists(problem, past, also)], past, also):
+                    break
+                final = self.tuner.final(problem, past, also, repeat=True)
+                if isinstance(final, Final):
+                    run = tuning_run(self.tuner, self.started_at)
+                    self.store.add_final(run, final, self._families, self.tuner.basis)
+            finally:
+                self.claims.give_back()
+            assert final is not None  # it repeats what was done
+            if isinstance(final, FinalFailure):
+                trouble = final.detail
+                yield final
+                break
+            again = self._measured(final) or again
+            yield FinalStored(final)
+        now = next(iter(self.store.best(device=device, problem=problem, cache=self.tuner.cache)), None)
+        yield Confirmed(self.row, now, again, tuple(wrong), trouble)
+
+    @property
+    def _families(self) -> tuple[str, ...]:
+        """Those that took part in the finals before: what is only by name does where it has won."""
+        return tuple(
+            name
+            for name, family in FAMILIES.items()
+            if family.supports(self.row.problem) and (not family.only_by_name or name == self.row.family)
+        )
+
+    def _past(self) -> Past:
+        return past_of(self.store, self.tuner, self.row.problem, self._families, NOTHING_AGAIN)
+
+    def _winner_in(self, past: Past) -> tuple[str, ...]:
+        """Return the winner of before, unless it was wrong: it is timed however slow it is."""
+        return tuple(one.config.text for one in past.contenders if one.config.text == self.row.config)
+
+    def _verified(self, known: set[str]) -> Iterator[WinnerVerified]:
+        """Verify the finalists in full that are not known to be right; who takes the place of a wrong one, too."""
+        problem, store, tuner = self.row.problem, self.store, self.tuner
+        while True:
+            past = self._past()
+            chosen = finalists(problem, past, self._winner_in(past))
+            config = next((one.config for one, _ in chosen if one.config.text not in known), None)
+            if config is None:
+                return
+            result = tuner.verify_in_full(problem, config)
+            known.add(config.text)
+            trial_id = self._trial_of(config.text)
+            if result.outcome is Outcome.OK:
+                detail = result.verdict.detail if result.verdict else ""
+                store.add_full_verdict(trial_id, detail, result.verified_code)
+            elif result.outcome is not Outcome.INTERRUPTED:
+                hazards = refuted(tuner.target, problem, config, result)
+                store.refute(trial_id, result.outcome, f"when it was confirmed: {result.detail}", hazards)
+            yield WinnerVerified(problem, trial_id, config.text, result.outcome, result.detail)
+            if result.outcome is Outcome.INTERRUPTED:
+                return
+
+    def _trial_of(self, config: str) -> int:
+        device = self.tuner.target.identity.name
+        tried = self.store.history(device, self.row.problem, self._families, self.tuner.basis).tried()
+        return next(one.id for one in tried if one.config.text == config)
+
+    def _measured(self, final: Final) -> Measurement | None:
+        """Return the winner of before, in the state of the L2 that ranks."""
+        times = (one for config, one in final.measurements if config.text == self.row.config)
+        return next((one for one in times if one.cache is self.tuner.cache), None)

@@ -1,0 +1,90 @@
+"""Earlier trials of one problem on a device, for some families, of kernels that this version renders unchanged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Integer, Select, and_, cast, func, or_, select
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.measure.vendor import storing
+from tsm2_tune.tuner.results import briefs, conditions
+from tsm2_tune.tuner.results.briefs import StoredTrial
+from tsm2_tune.tuner.results.conditions import IS_FIRST, TRIED
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.trial import Outcome
+
+_TRIAL, _MEASURED = schema.trial.c, schema.measurement.c
+
+
+def _stored() -> Select[Any]:
+    newest = schema.measurement.alias()
+    finals = select(func.max(_MEASURED.id)).join(schema.trial).where(TRIED, _MEASURED.round > 0)
+    given = (
+        newest.c.median_us.label("newest_us"),
+        newest.c.high_us.label("newest_high_us"),
+        cast(_MEASURED.id > func.coalesce(finals.scalar_subquery(), 0), Integer).label("is_new"),
+    )
+    return (
+        select(schema.trial, _MEASURED.median_us, *given)
+        .outerjoin(schema.measurement, IS_FIRST)
+        .outerjoin(newest, conditions.is_newest(newest))
+        .where(TRIED)
+        .order_by(_TRIAL.id)
+    )
+
+
+def _older() -> Select[Any]:
+    families, configs = (select(column).where(TRIED) for column in (_TRIAL.family, _TRIAL.config))
+    is_older = or_(_TRIAL.family.not_in(families), and_(_TRIAL.superseded == 1, _TRIAL.config.not_in(configs)))
+    return (
+        select(_TRIAL.id, _TRIAL.family, _TRIAL.config)
+        .join(schema.measurement, IS_FIRST)
+        .where(conditions.OF_PROBLEM, conditions.OF_FAMILIES)
+        .where(_TRIAL.outcome == Outcome.OK.value, _TRIAL.verdict_correct == 1, is_older)
+        .order_by(_MEASURED.median_us, _TRIAL.id)
+    )
+
+
+_IN_LAST_FINALS = and_(TRIED, _MEASURED.round == conditions.last_round(TRIED).scalar_subquery())
+_FINALS = select(_MEASURED.run_id, _MEASURED.round).join(schema.trial).where(_IN_LAST_FINALS)
+_FINALISTS = select(_TRIAL.id, _TRIAL.config).join(schema.measurement).where(_IN_LAST_FINALS, _MEASURED.round > 0)
+_STORED, _OLDER, _VENDOR = _stored(), _older(), storing.of_finals(_FINALS)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Read anew at each question. Raise StoreError if a row is not as it was stored."""
+
+    database: Database
+    device_name: str
+    problem: Problem
+    families: tuple[str, ...]
+    basis: str  # of the trials; what others rest on is comparable with none of them
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        return conditions.values_tried(self.device_name, self.problem, self.families, self.basis)
+
+    def tried(self) -> tuple[StoredTrial, ...]:
+        """Return the trials in the order they were stored, but for those that are superseded."""
+        return tuple(briefs.stored_trial(row, self.problem) for row in self.database.rows(_STORED, self._values))
+
+    def fastest_of_older(self) -> tuple[str, ...]:
+        """Texts of configurations, fastest first: of each family the fastest right one whose kernel is made otherwise
+        now; where nothing was tried of the family since, the fastest of any basis.
+        """
+        fastest: dict[str, str] = {}
+        for row in self.database.rows(_OLDER, self._values):
+            fastest.setdefault(row["family"], briefs.config_text(row))
+        return tuple(fastest.values())
+
+    def final_configs(self) -> frozenset[str]:
+        """Texts of the configurations in the last finals of those tried; none before a final."""
+        return frozenset(map(briefs.config_text, self.database.rows(_FINALISTS, self._values)))
+
+    def vendor_of_last_final(self) -> frozenset[tuple[str, str, int]]:
+        """Return the vendor's libraries in these finals: driver, library, version."""
+        return storing.versions(self.database.rows(_VENDOR, self._values))

@@ -1,0 +1,50 @@
+"""Trials of configurations that no search of the shape has suggested, but the results of other shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.space import SearchSpace
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.runs.claims import Claims
+from tsm2_tune.tuner.runs.events import TrialInterrupted, TrialStored
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
+
+
+def candidate_of(config: KernelConfig, problem: Problem, limits: DeviceLimits) -> Candidate:
+    """Return the configuration, which no guideline is asked about."""
+    return Candidate(family_named(config.family), config, problem, limits, Guidelines())
+
+
+def turn_of(
+    problem: Problem,
+    families: Collection[str],
+    tuner: Tuner,
+    store: Store,
+    claims: Claims,
+    started_at: str,
+    *,
+    is_between: bool = False,
+) -> session.Turn:
+    """The turn of a shape at which configurations of these families are tried; all families are in its finals."""
+    own = tuple(sorted(name for name in families if name in FAMILIES and family_named(name).supports(problem)))
+    space = SearchSpace(problem, tuner.target.limits, own, (), (), ())
+    cache = tuner.target.cache(tuner.options.cache)
+    names = tuple(name for name in session.counted((), space) if family_named(name).supports(problem))
+    return session.Turn(space, tuner, store, claims, names, started_at, cache, is_between)
+
+
+def tried(turn: session.Turn, candidates: Sequence[Candidate]) -> Iterator[TrialStored | TrialInterrupted]:
+    """Try those that were not tried at the turn's shape, each stored before it is told."""
+    turn.store.supersede(turn.tuner.target.identity.name, turn.space.problem, turn.tuner.basis)
+    again = session.again_of(turn.store, turn.tuner, turn.space.problem, turn.own)
+    past = session.past_of(turn.store, turn.tuner, turn.space.problem, turn.own, again)
+    yield from turn.tried(turn.search(InOrder(candidates), past, again), again)

@@ -1,0 +1,137 @@
+"""The ladder on a device: its six steps tuned as any kernel is, and what each of them buys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families.ladder import LADDER, PUBLISHED_ON, PUBLISHED_SHAPE, STEPS, Step
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.order import ordered
+from tsm2_tune.generator.space.space import OWN, SearchSpace
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.records import TrialRecord
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.runs.events import ProblemEvent
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.spaces import Spaces
+from tsm2_tune.tuner.search.spaces import spaces as spaces_of
+from tsm2_tune.tuner.search.strategies import Known
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One step and its fastest right configuration, by the times of their trials."""
+
+    step: Step
+    tried: int  # configurations
+    best: TrialRecord | None  # None if no configuration gave a right result
+    speedup_over_previous: float | None  # None of the first step, and where either step has none
+    speedup_over_first: float | None
+
+    @property
+    def median_us(self) -> float | None:
+        return _median_us(self.best)
+
+    @property
+    def gflops(self) -> float | None:
+        """Operations over the time, in 1e9 a second: an FMA counts as two."""
+        return self.best.trial.problem.flops / self.median_us * 1e-3 if self.best and self.median_us else None
+
+    @property
+    def percent_of_floor(self) -> float | None:
+        """100 is the least time that the device's measured ceilings allow."""
+        return 100 * self.best.trial.floor_us / self.median_us if self.best and self.median_us else None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it; null where there is no time."""
+        return {
+            "step": self.step.name,
+            "about": self.step.about,
+            "tried": self.tried,
+            "configuration": self.best.trial.config.text if self.best else None,
+            "trial": self.best.id if self.best else None,
+            "cache": self.best.trial.cache if self.best else None,
+            "median_us": self.median_us,
+            "gflops": self.gflops,
+            "speedup_over_previous": self.speedup_over_previous,
+            "speedup_over_first": self.speedup_over_first,
+            "percent_of_floor": self.percent_of_floor,
+            "published_gflops": self.step.published_gflops,
+            "driver": self.best.run.identity.driver if self.best else None,
+            "toolkit": self.best.run.identity.toolkit if self.best else None,
+            "flags": self.best.run.identity.flags if self.best else None,
+            "version": self.best.run.version if self.best else None,
+            "ended_at": self.best.ended_at if self.best else None,
+        }
+
+
+def spaces(problems: Sequence[Problem], target: Target) -> Spaces:
+    """Return the ladder's space of each problem.
+
+    Raise InputError as of other spaces, and where it has no kernel for one.
+    """
+    for problem in problems:
+        if not LADDER.supports(problem):
+            raise InputError(
+                f"the ladder does not compute {problem.text}: its matrices are all column-major, or with --layout row"
+                f" all row-major, of {' or '.join(LADDER.dtypes)}; choose another --op, --dtype or --math"
+            )
+    return spaces_of(problems, target, guidelines=OWN, families=(LADDER.name,))
+
+
+def in_turns(space: SearchSpace, seed: int, known: Known = ()) -> InOrder:
+    """The kept candidates in the order of a search, the steps in turns: a budget that is spent leaves no step out."""
+    candidates = ordered(space, seed)
+    steps = ([one for one in candidates if one.config.tunables["step"] == name] for name in STEPS)
+    return InOrder(candidate for turn in zip_longest(*steps) for candidate in turn if candidate is not None)
+
+
+def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator[ProblemEvent]:
+    """Try the configurations of the ladder. What was tried of other families counts for nothing here."""
+    return session.run(searched, tuner, store, make=in_turns, families=(LADDER.name,))
+
+
+def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple[Rung, ...]:
+    """Return every step, as the store has it for the problem on this device, timed in this state of the L2."""
+    tried = store.history(target.identity.name, problem, (LADDER.name,), target.basis(cache)).tried()
+    found: list[Rung] = []
+    for name, step in STEPS.items():
+        trials = [trial for trial in tried if trial.config.tunables["step"] == name]
+        right = [
+            (trial.median_us, trial.id)
+            for trial in trials
+            if trial.outcome is Outcome.OK and trial.median_us is not None
+        ]
+        best = store.trial(min(right)[1]) if right else None
+        previous = found[-1].best if found else None
+        first = found[0].best if found else best
+        found.append(Rung(step, len(trials), best, _speedup(previous, best), _speedup(first, best)))
+    return tuple(found)
+
+
+def facts(problem: Problem, target: Target, found: Sequence[Rung]) -> dict[str, Any]:
+    """Return the ladder of a problem as JSON has it, with where the article's numbers are from."""
+    return {
+        "problem": problem.text,
+        "device": target.identity.name,
+        "published_shape": PUBLISHED_SHAPE,
+        "published_on": PUBLISHED_ON,
+        "steps": [rung.facts for rung in found],
+    }
+
+
+def _speedup(slow: TrialRecord | None, fast: TrialRecord | None) -> float | None:
+    slow_us, fast_us = _median_us(slow), _median_us(fast)
+    return slow_us / fast_us if slow_us and fast_us else None
+
+
+def _median_us(record: TrialRecord | None) -> float | None:
+    return record.trial.measurement.median_us if record and record.trial.measurement else None

@@ -1,0 +1,82 @@
+"""The fastest stored kernels of problems similar to one that is to be searched, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from sqlalchemy import Column, Float, func, select
+
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.seed_table import Choice, Measured, distance
+from tsm2_tune.generator.space.seeds import NEIGHBOURS
+from tsm2_tune.tuner.results import briefs, conditions
+from tsm2_tune.tuner.results.domains import Row, checked
+from tsm2_tune.tuner.results.records import PROBLEM_KEY, reading
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome, TuningRun
+
+MOST_KERNELS = 3  # of a problem on a device
+MEDIAN_US = Column("median_us", Float)
+
+
+def nearby(store: Store, problem: Problem, limits: DeviceLimits, device: str) -> tuple[Measured, ...]:
+    """Return the nearest problems of the same element type and op that a search tried anything of, this device's
+    first.
+
+    `limits` are this device's. Of another one they are what its last run says, and this one's where that does not.
+    """
+    trial = schema.trial.c
+    key = schema.problem.c
+    alike = select(key.id, *PROBLEM_KEY).where(key.dtype == problem.dtype_name, key.op == problem.op)
+    found = {row["id"]: briefs.problem_of(row) for row in store.database.rows(alike)}
+    nearest = sorted(found, key=lambda number: (distance(problem, found[number]), number))[:NEIGHBOURS]
+    place = func.row_number().over(
+        partition_by=(trial.device_name, trial.problem_id), order_by=schema.measurement.c.median_us
+    )
+    ranked = (
+        select(schema.trial, schema.measurement.c.median_us, place.label("place"))
+        .join(schema.measurement, conditions.IS_FIRST)
+        .where(trial.device_name.in_(store.devices_of_runs()), trial.problem_id.in_(nearest))  # in the index's order
+        .where(trial.superseded == 0, trial.is_between == 0)
+        .where(trial.outcome == Outcome.OK.value)
+        .subquery()
+    )
+    columns = ranked.c
+    query = select(columns.id, columns.device_name, columns.problem_id, columns.config, columns.median_us)
+    rows = store.database.rows(
+        query.where(columns.place <= MOST_KERNELS).order_by(columns.device_name != device, columns.device_name)
+    )
+    return tuple(_measured(store, rows, found, limits, device))
+
+
+def _measured(
+    store: Store, rows: Sequence[Row], problems: dict[int, Problem], limits: DeviceLimits, device: str
+) -> Iterator[Measured]:
+    for name, of_device in groupby(rows, key=lambda row: str(row["device_name"])):
+        its = limits if name == device else _limits_of(store.newest_run(name), limits)
+        choices = dict[int, list[Choice]]()
+        for row in of_device:
+            with reading(row["id"]):
+                values = checked(row, [schema.trial.c.problem_id, schema.trial.c.config, MEDIAN_US])
+            config = config_spelt(values["config"])
+            if config is not None:  # else another version's
+                choices.setdefault(values["problem_id"], []).append(Choice(config.early, values["median_us"]))
+        for number, of_problem in choices.items():
+            yield Measured(its, problems[number], tuple(sorted(of_problem, key=lambda one: one.us)))
+
+
+def _limits_of(run: TuningRun, limits: DeviceLimits) -> DeviceLimits:
+    """Return the limits of the run's device as far as they are stored, and these otherwise."""
+    capability = tuple(int(part) for part in run.identity.compute_capability.split(".") if part.isdecimal())
+    return replace(
+        limits,
+        name=run.identity.name,
+        compute_capability=capability if len(capability) == 2 else (0, 0),
+        sms=run.sms or limits.sms,
+        dram_gbytes_per_s=run.ceilings.read_gbytes_per_s,
+    )

@@ -1,0 +1,232 @@
+"""Kernels that hung or faulted on a device: other problems with the same kernel leave it out there, until forgiven.
+
+One text serves many problems, and an endless kernel costs each of them a time limit. Only what a kernel did to its
+device counts: see `is_hazard`. Another compiler, other flags or another driver end it, as the machine code or what
+runs it is another one then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, select, tuple_
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.probes import edge_problems
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results import records
+from tsm2_tune.tuner.results.domains import MOST_DETAIL, Row, checked
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.addresses import command_on
+from tsm2_tune.tuner.results.storage.database import Database, fetched
+from tsm2_tune.tuner.results.trial import Outcome, TimeLimits, Trial
+from tsm2_tune.tuner.results.upsert import add_or_change
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.verify.checks import probe_checks
+from tsm2_tune.tuner.worker.protocol import AttemptResult, Call, FullVerification, Run
+
+HAZARDS = (Outcome.TIMED_OUT, Outcome.CRASHED)  # outcomes of what may be quarantined
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A kernel that is left out on a device, and how it ended there last."""
+
+    device_name: str
+    digest: str  # of its code, its definitions and its launch
+    tools: str  # digest of compiler, flags and driver, under which alone it is left out
+    toolkit: str  # the compiler's version
+    driver: str
+    config: str
+    problem: str
+    outcome: Outcome  # timed-out or crashed
+    detail: str
+    run_limit_seconds: float | None  # under which it timed out: a larger limit tries it again
+    times: int  # how often it ended so
+    last_at: str  # ISO 8601, UTC
+
+
+def is_hazard(trial: Trial) -> bool:
+    """Return whether the trial's kernel is quarantined: it faulted, or its worker died of it, or it hung.
+
+    A kernel serves every shape, so one that faults anywhere wins nowhere. One that timed out may only be slow: it
+    hung where it does not end on small problems either. A compiler that hangs takes no device's time. What is refused
+    or wrong is found in milliseconds, and may be right for other problems.
+    """
+    return trial.outcome is Outcome.CRASHED or trial.hung
+
+
+def small_problems(problem: Problem, config: KernelConfig, entry: Entry, *, seed: int) -> FullVerification:
+    """Return a request to run only the probes of a kernel that timed out, each within the time limit of a stage."""
+    probes = enumerate(edge_problems(config, problem))
+    calls = tuple(Call("small problems", probe, probe_checks(probe, number)) for number, probe in probes)
+    return FullVerification(problem, (Run("again", entry, problem.index_bits, calls),), seed)
+
+
+def kernel_digest(source: KernelSource) -> str:
+    """SHA-256 of a kernel's code, its definitions and its launch: the same for all problems that share these."""
+    facts = [source.digest, source.kernel, source.dtype_name, source.defines, source.launch.as_rendered]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def quarantined(
+    target: Target,
+    problem: Problem,
+    config: KernelConfig,
+    outcome: Outcome,
+    detail: str,
+    run_limit_seconds: float | None = None,
+) -> Quarantined:
+    """Return the record of a kernel that ended so on the device just now."""
+    identity = target.identity
+    return Quarantined(
+        device_name=identity.name,
+        digest=kernel_digest(render(problem, config)),
+        tools=target.tools,
+        toolkit=identity.toolkit,
+        driver=identity.driver,
+        config=config.text,
+        problem=problem.text,
+        outcome=outcome,
+        detail=detail[:MOST_DETAIL],
+        run_limit_seconds=run_limit_seconds if outcome is Outcome.TIMED_OUT else None,
+        times=1,
+        last_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def hazards(trials: Iterable[Trial], target: Target) -> list[Quarantined]:
+    """Records of those of the trials whose kernels are quarantined."""
+    return [
+        quarantined(
+            target, one.problem, one.config, one.outcome, one.detail, one.limits.run_seconds if one.limits else None
+        )
+        for one in trials
+        if is_hazard(one)
+    ]
+
+
+def refuted(target: Target, problem: Problem, config: KernelConfig, result: AttemptResult) -> list[Quarantined]:
+    """Return the record of a kernel that faulted in the full verification; none of one that ended otherwise there,
+    where a call may take long.
+    """
+    if result.outcome is not Outcome.CRASHED:
+        return []
+    return [quarantined(target, problem, config, result.outcome, result.detail)]
+
+
+class Quarantine:
+    """The kernels that a run on a device leaves out."""
+
+    def __init__(self, found: Iterable[Quarantined]) -> None:
+        self._found = frozenset((one.config, one.digest) for one in found)
+        self._configs = frozenset(config for config, _ in self._found)
+
+    def holds(self, candidate: Candidate) -> bool:
+        """Return whether the candidate's kernel is one of them.
+
+        Rendering takes milliseconds, and few are rendered for this: each tunable is a part of the text or of the
+        launch, so no other configuration has the same kernel.
+        """
+        text = candidate.config.text
+        if text not in self._configs:
+            return False
+        return (text, kernel_digest(render(candidate.problem, candidate.config))) in self._found
+
+
+def in_force(database: Database, target: Target, limits: TimeLimits, retried: Collection[Outcome]) -> Quarantine:
+    """Return the device's quarantine under its tools, without kernels that are retried or have a larger limit now."""
+    column = schema.quarantine.c
+    found = entries(database, and_(column.device_name == target.identity.name, column.tools == target.tools))
+    return Quarantine(
+        one
+        for one in found
+        if one.outcome not in retried
+        and (one.run_limit_seconds is None or limits.run_seconds <= one.run_limit_seconds)
+    )
+
+
+def entries(database: Database, which: ColumnElement[bool] | None = None) -> list[Quarantined]:
+    """Return the rows of the table, the last one first. Raise StoreError if one is not as this program stores it."""
+    table = schema.quarantine
+    query = select(table) if which is None else select(table).where(which)
+    return _as_stored(database.rows(query.order_by(table.c.last_at.desc(), table.c.digest)))
+
+
+def _as_stored(rows: Iterable[Row]) -> list[Quarantined]:
+    table, found = schema.quarantine, list[Quarantined]()
+    for number, row in enumerate(rows, start=1):
+        with records.reading(number, "quarantined kernel"):
+            values = checked(row, table.columns)
+            outcome = Outcome(values["outcome"])
+            if outcome not in HAZARDS:
+                raise ValueError(f"outcome = {outcome.value}")
+            found.append(Quarantined(**{**values, "outcome": outcome}))
+    return found
+
+
+def add(connection: Connection, found: Iterable[Quarantined]) -> None:
+    """Add these, or count them once more."""
+    table = schema.quarantine
+    key = table.primary_key.columns.keys()
+    for one in found:
+        values: dict[str, Any] = {**asdict(one), "outcome": one.outcome.value}
+        again = select(table.c.times + 1).where(*(table.c[name] == values[name] for name in key))
+        values["times"] = connection.execute(again).scalar() or 1
+        add_or_change(connection, table, key, values)
+
+
+def unite(connection: Connection, theirs: Iterable[Quarantined]) -> int:
+    """Add what is theirs alone; of what both have, how it ended last and the larger count stay, so that twice is as
+    once. How many were changed.
+    """
+    table, changed = schema.quarantine, 0
+    key = table.primary_key.columns.keys()
+    ours = _as_stored(fetched(connection, select(table)))
+    known = {tuple(getattr(one, name) for name in key): one for one in ours}
+    for other in theirs:
+        one = known.get(tuple(getattr(other, name) for name in key), other)
+        last = max(one, other, key=lambda each: (each.last_at, json.dumps(asdict(each))))
+        found = replace(last, times=max(one.times, other.times))
+        if other is one or found != one:
+            changed += 1
+            add_or_change(connection, table, key, {**asdict(found), "outcome": found.outcome.value})
+    return changed
+
+
+def forgive(database: Database, digest: str, device_name: str | None) -> int:
+    """Remove what is quarantined under digests that begin so, or all, on this device or on any: how many rows.
+
+    Raise InputError if there is none of that digest.
+    """
+    column, which = schema.quarantine.c, list[ColumnElement[bool]]()
+    if digest != ALL:
+        which.append(column.digest.startswith(digest, autoescape=True))
+    if device_name is not None:
+        which.append(column.device_name == device_name)
+    with database.transaction(writes=True) as connection:
+        count = connection.execute(delete(schema.quarantine).where(*which)).rowcount
+    if not count and digest != ALL:
+        path = str(database.path)
+        raise InputError(f"no quarantined kernel {digest} in {path}: {command_on('quarantine', path)} lists them")
+    return count
+
+
+def forgive_trials(connection: Connection, trials: Collection[int]) -> None:
+    """Remove what these trials, which are forgotten, may have brought into quarantine: a search tries them anew."""
+    trial, row = schema.trial.c, schema.quarantine.c
+    failed = select(trial.device_name, trial.config).where(
+        trial.id.in_(trials), trial.outcome.in_([one.value for one in HAZARDS])
+    )
+    connection.execute(delete(schema.quarantine).where(tuple_(row.device_name, row.config).in_(failed)))

@@ -1,0 +1,105 @@
+"""Earlier trials of a problem: configurations not to try again, and contenders for the final."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
+from tsm2_tune.tuner.search.strategies.strategy import Told
+
+FINALISTS, LEAST_FINALISTS = 5, 2  # at the most and at the least, measured again
+FINALIST_MARGIN = 0.05  # a finalist's median is at most this much over the best one's
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A configuration that gave a right result, and its newest time: of its last final, or its first."""
+
+    config: KernelConfig
+    median_us: float
+    high_us: float = 0.0  # end of the median's interval
+    is_new: bool = True  # tried after the last final
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Which stored trials count as untried, and give their place to the next one."""
+
+    limits: TimeLimits | None  # trials that timed out under smaller limits; None: none of them
+    retried: frozenset[tuple[int, float]] = frozenset()  # ids, with the seconds that they took: not their successors
+
+    def includes(self, trial_id: int, outcome: Outcome, limits: TimeLimits | None, seconds: float) -> bool:
+        """Return whether the trial with these values is one of them."""
+        if outcome is Outcome.TIMED_OUT and self.limits is not None and self.limits.exceed(limits):
+            return True
+        return outcome is Outcome.INTERRUPTED or (trial_id, seconds) in self.retried
+
+
+class Claimed(Enum):
+    """The result of a claim."""
+
+    YES = "ours"
+    ELSEWHERE = "another run has it, or has done it"
+    QUARANTINED = "its kernel hung or faulted for another problem"
+    ENOUGH = "with the claims of all runs there are as many trials as asked for"
+    OTHERWISE = "another run is at the problem, with other options"
+    ENDED = "another run has ended the search of the problem"
+    GIVEN_UP = "several runs died while they tried it"
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Stored trials of one problem on this device, of kernels that this version still renders unchanged."""
+
+    tried: frozenset[str]  # texts of configurations; without those that timed out under limits less than today's
+    seconds: float
+    contenders: tuple[Contender, ...]
+    last_finalists: frozenset[str]
+    timed_out: int = 0  # of those tried
+    vendor: frozenset[tuple[str, str, int]] = frozenset()  # in the last final: the driver, a library, its version
+    told: tuple[Told, ...] = ()  # of those tried, in the order they were stored
+
+
+NOTHING_PAST = Past(frozenset(), 0.0, (), frozenset())
+
+
+def finalists(problem: Problem, past: Past, also: Collection[str] = ()) -> tuple[tuple[Contender, KernelSource], ...]:
+    """Return the fastest few contenders whose medians are within the margin of the best, each with its text.
+
+    The second is one of them however slow it is, so that the first is timed beside another, and so are those that
+    `also` spells.
+    """
+    found: list[tuple[Contender, KernelSource]] = []
+    is_closed, missing = False, set(also)
+    for contender in sorted(past.contenders, key=_rank):
+        is_near = not found or contender.median_us <= found[0][0].median_us * (1 + FINALIST_MARGIN)
+        is_closed |= len(found) >= FINALISTS or (len(found) >= LEAST_FINALISTS and not is_near)
+        if not is_closed or contender.config.text in missing:
+            found.append((contender, render(problem, contender.config)))
+        missing.discard(contender.config.text)
+        if is_closed and not missing:
+            break
+    return tuple(found)
+
+
+def is_final_due(chosen: Sequence[Contender], past: Past, also: Collection[str] = ()) -> bool:
+    """Return whether these finalists, the fastest first, have yet to be measured in turns.
+
+    That is where one is new, or where the fastest, or one that `also` spells, was not in the last final: of those
+    that were, each second time may be worse than the first time of one that was not.
+    """
+    if len(chosen) < LEAST_FINALISTS:
+        return False
+    are_out = {chosen[0].config.text, *also} - past.last_finalists
+    return any(one.is_new or one.config.text in are_out for one in chosen)
+
+
+def _rank(contender: Contender) -> tuple[float, float, str]:
+    """Return the key by which the view `best` orders the leaders."""
+    return contender.median_us, contender.high_us, contender.config.text

@@ -1,0 +1,405 @@
+"""The tuning loop: take problems, store trials and finals, yield events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from math import inf
+
+from tsm2_tune import __version__
+from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.columnar import places
+from tsm2_tune.generator.space.space import SearchSpace
+from tsm2_tune.tuner.results.briefs import StoredTrial
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.storage.retry import Lost
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.runs.claims import Claims
+from tsm2_tune.tuner.runs.events import (
+    FinalFailure,
+    FinalStored,
+    Noted,
+    ProblemEnded,
+    ProblemEvent,
+    ProblemStarted,
+    TrialInterrupted,
+    TrialStored,
+    VendorLeftOut,
+    WinnerVerified,
+)
+from tsm2_tune.tuner.runs.problem_order import Spread, search_key
+from tsm2_tune.tuner.runs.signals import Stopped
+from tsm2_tune.tuner.search import quarantine
+from tsm2_tune.tuner.search.candidates import Claim, Search
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.nearby import nearby
+from tsm2_tune.tuner.search.resume import Again, Claimed, Contender, Past
+from tsm2_tune.tuner.search.spaces import Spaces
+from tsm2_tune.tuner.search.strategies import Make, strategy_named
+from tsm2_tune.tuner.search.strategies.strategy import Strategy, Told
+
+TOGETHER_SECONDS = 0.1  # trials that end within so much of each other are stored together
+LATEST_SECONDS = 0.2  # after the last ones they are stored also where no kernel runs meanwhile
+MOST_FINALS = 3  # of a problem in a run: rounds until the fastest was in the last one
+
+
+def run(
+    searched: Sequence[SearchSpace],
+    tuner: Tuner,
+    store: Store,
+    *,
+    make: Make | None = None,
+    families: Sequence[str] = (),
+) -> Iterator[ProblemEvent]:
+    """Tune each problem. Every trial is in the database before its event is yielded.
+
+    `make` returns the strategy; the default is the options' strategy.
+
+    Earlier trials of `families` take part in the finals. The default is all families that need not be named, even if
+    fewer are searched now, and those of the space. The limits on trials and seconds count only the searched families,
+    in the state of the L2 that trials have. If other runs on the database work on problems, those problems come last,
+    and configurations that they tried or claimed are left to them.
+    """
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    cache = tuner.target.cache(tuner.options.cache)
+    if isinstance(searched, Spaces):
+        problems, asked = searched.problems, searched.asked
+    else:
+        problems, asked = tuple(space.problem for space in searched), ()
+    key = search_key(tuner.basis, tuner.options, tuple(families), asked)
+    with store.claims(tuner.target.identity.name) as claims:
+        spread, agains = Spread(claims, problems, key), dict[Problem, Again]()
+        for place in spread:
+            tuner.expect(problems[place])
+            space = searched[place]
+            names = tuple(name for name in counted(families, space) if family_named(name).supports(space.problem))
+            yield from Turn(space, tuner, store, claims, names, started_at, cache, agains=agains).events(make)
+    if spread.ended_elsewhere:
+        yield Noted(f"other runs have tuned {spread.ended_elsewhere} of the {len(problems)} problems meanwhile")
+
+
+def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
+    """Return the families whose trials take part in the finals."""
+    return families or [name for name, one in FAMILIES.items() if not one.only_by_name or name in space.families]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One problem in a run."""
+
+    space: SearchSpace
+    tuner: Tuner
+    store: Store
+    claims: Claims
+    families: tuple[str, ...]  # families in the finals
+    started_at: str  # of the run
+    cache: Cache  # the state of the L2 for trials
+    is_between: bool = False  # whether the problem is no search's, but between those of searches
+    skipped: set[str] = field(default_factory=set)  # configurations whose kernels are quarantined
+    agains: dict[Problem, Again] = field(default_factory=dict)  # of earlier turns: what fails in one is not due again
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The searched families."""
+        return tuple(name for name in self.families if name in self.space.families)
+
+    def events(self, make: Make | None) -> Iterator[ProblemEvent]:
+        """Yield all events of the problem, each after it is stored."""
+        space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
+        device = tuner.target.identity.name
+        store.supersede(device, problem, tuner.basis)
+        store.count_as_tuned(device, problem, self.cache)
+        again = again_of(store, tuner, problem, self.own, self.agains.get(problem))
+        self.agains.setdefault(problem, again)
+        past = past_of(store, tuner, problem, self.own, again)
+        contenders = past_of(store, tuner, problem, self.families, again).contenders
+        best_before_us = min((one.median_us for one in contenders), default=None)
+        vendor_us = store.vendor_us(device, problem, self.cache)
+        yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us, vendor_us)
+
+        new_trials = interrupted = 0
+        older = store.history(device, problem, self.own, tuner.basis).fastest_of_older()
+        known = nearby(store, problem, tuner.target.limits, device)
+        strategy = (make or strategy_named(tuner.options.strategy))(space, tuner.options.seed, known)
+        search = self.search(strategy, past, again, first=spelt(older, space))
+        for event in self.tried(search, again, strategy=None if make else tuner.options.strategy):
+            interrupted += isinstance(event, TrialInterrupted)
+            new_trials += isinstance(event, TrialStored)
+            yield event
+        if not make:
+            store.end_search(device, problem, tuner.basis, search.why)
+        yield from self.settled(again)
+        past = past_of(store, tuner, problem, self.own, again)
+        winners = store.best(device=device, problem=problem, cache=self.cache)
+        configs = frozenset(filter(None, map(config_spelt, past.tried)))
+        elsewhere, skipped = self.claims.others(problem), len(self.skipped)
+        given_up = len(self.claims.given_up(problem))
+        left_out = interrupted + elsewhere + skipped + given_up
+        yield ProblemEnded(
+            problem,
+            new_trials=new_trials,
+            tried=len(past.tried),
+            timed_out=past.timed_out,
+            untried=max(0, len(space.kept) - len(places(space.kept, configs)) - left_out),
+            interrupted=interrupted,
+            elsewhere=elsewhere,
+            given_up=given_up,
+            quarantined=skipped,
+            winner=winners[0] if winners else None,
+            why=search.why,
+        )
+
+    def search(self, strategy: Strategy, past: Past, again: Again, first: Sequence[Candidate] = ()) -> Search:
+        """Return the search: the candidates of `first`, then the strategy's that earlier runs did not try."""
+        options = self.tuner.options
+        most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
+        return Search(strategy, past, self._claim(again), first=first, most=most, gain=options.gain)
+
+    def tried(
+        self, search: Search, again: Again, *, strategy: str | None = None
+    ) -> Iterator[TrialStored | TrialInterrupted]:
+        """Try the candidates of the search, and store ended trials while the next kernel runs.
+
+        Trials are stored with the strategy's name and the number of configurations in the space.
+        """
+        configurations = len(self.space.kept) if strategy else None
+        ended: list[Trial] = []  # and not stored yet
+        told: list[TrialStored] = []  # stored trials to report
+        stored_at = time.monotonic()
+
+        def store(after_seconds: float = TOGETHER_SECONDS) -> bool:
+            nonlocal stored_at
+            if not ended or time.monotonic() - stored_at < after_seconds:
+                return False
+            told.extend(self._stored(ended, again))
+            stored_at = time.monotonic()
+            return True
+
+        try:
+            for trial in self.tuner.tune(search, self.claims.together, store, self._trying):
+                if trial.outcome is Outcome.INTERRUPTED:
+                    yield TrialInterrupted(trial)
+                    continue
+                ended.append(
+                    replace(
+                        trial,
+                        is_between=self.is_between,
+                        strategy=strategy,
+                        space_configurations=configurations,
+                    )
+                )
+                store(LATEST_SECONDS)
+                while told:
+                    yield told.pop(0)
+        except Stopped as stopped:
+            with suppress(Lost):  # the signal is what ends the run
+                store(0.0)
+            stopped.unstored = len(ended)
+            ended.clear()
+            raise
+        finally:
+            store(0.0)
+        yield from told
+        self.claims.give_back()  # claims of kernels compiled ahead
+
+    def _stored(self, ended: list[Trial], again: Again) -> list[TrialStored]:
+        """Store these trials, empty the list, and return their events.
+
+        A trial has no event if another run stored it before, since that run, which thought this one dead, reports it.
+        """
+        if not ended:
+            return []
+        hazards = quarantine.hazards(ended, self.tuner.target)
+        kept = self.store.add_trials(tuning_run(self.tuner, self.started_at), ended, again, hazards)
+        events = [TrialStored(trial, one.trial_id) for trial, one in zip(ended, kept, strict=True) if one.is_new]
+        ended.clear()
+        return events
+
+    def settled(self, again: Again, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
+        """Run the finals and the full verification of the winner; yield their events.
+
+        The configurations `also` take part too. There is no event if no search tried anything.
+        """
+        yield from self._winner_verified(again, also)
+        yield from _left_out(self.tuner, self.space.problem)
+
+    def _claim(self, again: Again) -> Claim:
+        """Return the function that claims candidates within the limit on trials.
+
+        Trials that gave up their place add to it.
+        """
+        options, own = self.tuner.options, self.own
+        basis = self.tuner.basis
+        tried = self.store.history(self.tuner.target.identity.name, self.space.problem, own, basis).tried()
+        replaced = sum(again.includes(one.id, one.outcome, one.limits, one.total_seconds) for one in tried)
+        most = None if options.max_trials is None else options.max_trials + replaced
+        given_up = Outcome.CRASHED in options.retried
+        quarantined = quarantine.in_force(self.store.database, self.tuner.target, options.limits, options.retried)
+
+        def claim(candidate: Candidate) -> Claimed:
+            problem, text = candidate.problem, candidate.config.text
+            if quarantined.holds(candidate):
+                self.skipped.add(text)
+                return Claimed.QUARANTINED
+            return self.claims.take(
+                problem, text, basis=basis, again=again, families=own, most=most, given_up=given_up
+            )
+
+        return claim
+
+    def _trying(self, candidate: Candidate) -> None:
+        self.claims.trying(candidate.problem, candidate.config.text, self.tuner.basis)
+
+    def _winner_verified(
+        self, again: Again, also: Collection[str]
+    ) -> Iterator[FinalStored | FinalFailure | WinnerVerified]:
+        """Run finals and verify their winner in full, until a winner is right or none remains; yield the events."""
+        device = self.tuner.target.identity.name
+        while True:
+            yield from self.finals(again, also)
+            winners = self.store.best(device=device, problem=self.space.problem, cache=self.cache)
+            winner = next(iter(winners), None)
+            event = verified(winner, self.tuner, self.store) if winner is not None and not winner.stale else None
+            if event is None:
+                return
+            yield event
+            if event.outcome in (Outcome.OK, Outcome.INTERRUPTED):
+                return
+
+    def finals(self, again: Again, also: Collection[str]) -> Iterator[FinalStored | FinalFailure]:
+        """Time the finalists again until the fastest was among them. Each round is stored before its event."""
+        problem, tuner, store = self.space.problem, self.tuner, self.store
+        for _ in range(MOST_FINALS):
+            self.claims.take_final(problem)  # and then see what another run has made of them
+            try:
+                final = tuner.final(problem, past_of(store, tuner, problem, self.families, again), also)
+                if isinstance(final, Final):
+                    store.add_final(tuning_run(tuner, self.started_at), final, self.families, tuner.basis)
+            finally:
+                self.claims.give_back()
+            if final is None:
+                return
+            yield final if isinstance(final, FinalFailure) else FinalStored(final)
+            if isinstance(final, FinalFailure):
+                return
+
+
+def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
+    """Verify the row's kernel in full with the row's launch.
+
+    Return None if that was done before, here or elsewhere.
+    """
+    if row.verified_in_full:
+        return None
+    in_each_state = [tuner.target.basis(cache) for cache in Cache]
+    known = store.full_verdict(row, in_each_state)
+    if known is not None:  # the same kernel won another problem
+        store.add_full_verdict(row.trial_id, *known)
+        return None
+    config = config_spelt(row.config)
+    assert config is not None  # else it would be stale
+    result = tuner.verify_in_full(row.problem, config)
+    if result.outcome is Outcome.OK:
+        store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "", result.verified_code)
+    elif result.outcome is not Outcome.INTERRUPTED:
+        hazards = quarantine.refuted(tuner.target, row.problem, config, result)
+        store.refute(row.trial_id, result.outcome, f"in the full verification: {result.detail}", hazards)
+    return WinnerVerified(row.problem, row.trial_id, row.config, result.outcome, result.detail)
+
+
+def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
+    """Yield why the vendor was left out of the problem's finals, if it was."""
+    if tuner.vendor is None:
+        return
+    if problem in tuner.vendor.troubles:
+        yield VendorLeftOut(problem, tuner.vendor.troubles[problem])
+    elif tuner.vendor.trouble:
+        yield VendorLeftOut(None, tuner.vendor.trouble)
+
+
+def spelt(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
+    """Return the candidates for these configurations; past winners whose code changed compete again.
+
+    A variant that is not in the space is found by the configuration of which it is one.
+    """
+    configs = list(filter(None, map(config_spelt, texts)))
+    at = places(space.kept, frozenset(config.early for config in configs))
+    there = [config for config in configs if config.early in at]
+    early = {config: space.kept[at[config.early]] for config in there}
+    found = {config: replace(candidate, config=config) for config, candidate in early.items()}
+    return [one for config, one in found.items() if family_named(config.family).has(config, one.problem)]
+
+
+def again_of(
+    store: Store, tuner: Tuner, problem: Problem, families: Collection[str], first: Again | None = None
+) -> Again:
+    """Return which stored trials count as untried from now on.
+
+    These are present trials with an outcome to retry, and trials that ended as behind but may win now, as the winner
+    at that time was refuted or forgotten. A trial that failed since the run's first turn of the problem, for which
+    `first` was made, is not repeated.
+    """
+    options = tuner.options
+    tried = store.history(tuner.target.identity.name, problem, families, tuner.basis).tried()
+    times_us = [one.newest_us for one in tried if one.outcome is Outcome.OK and one.newest_us is not None]
+    most_us = inf if options.reach is None else options.reach * min(times_us, default=inf)
+    retried = frozenset(
+        (one.id, one.total_seconds)
+        for one in tried
+        if (one.outcome in options.retried and (first is None or (one.id, one.total_seconds) in first.retried))
+        or (one.outcome is Outcome.BEHIND and (one.median_us is None or one.median_us <= most_us))
+    )
+    return Again(options.limits, retried)
+
+
+def past_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[str], again: Again) -> Past:
+    """Return the stored trials of the problem on this device.
+
+    A trial that is to be repeated counts only by the time spent on it, and a retried one not even so.
+    """
+    history = store.history(tuner.target.identity.name, problem, families, tuner.basis)
+    found = history.tried()
+    tried = [one for one in found if not again.includes(one.id, one.outcome, one.limits, one.total_seconds)]
+    return Past(
+        tried=frozenset(trial.config.text for trial in tried),
+        seconds=sum(one.total_seconds for one in found if (one.id, one.total_seconds) not in again.retried),
+        contenders=tuple(
+            Contender(
+                trial.config,
+                trial.newest_us,
+                trial.newest_high_us,
+                is_new=trial.is_new,
+            )
+            for trial in found
+            if trial.outcome is Outcome.OK and trial.newest_us is not None and trial.newest_high_us is not None
+        ),
+        last_finalists=history.final_configs(),
+        vendor=history.vendor_of_last_final(),
+        timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
+        told=tuple(map(_told, tried)),
+    )
+
+
+def _told(trial: StoredTrial) -> Told:
+    """Return the trial's result for a strategy. A possible winner has its newest time."""
+    if trial.outcome is Outcome.OK and trial.newest_us is not None:
+        return Told(trial.config, trial.newest_us, is_right=True)
+    return Told(trial.config, trial.median_us, is_right=False)
+
+
+def tuning_run(tuner: Tuner, started_at: str) -> TuningRun:
+    """Return the record of the run that stored results refer to."""
+    return TuningRun(
+        identity=tuner.target.identity,
+        ceilings=tuner.ceilings,
+        seed=tuner.options.seed,
+        version=__version__,
+        started_at=started_at,
+        sms=tuner.target.limits.sms,
+    )

@@ -1,0 +1,91 @@
+"""The search spaces of a run's problems: refused before anything is tried, and enumerated when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.guidelines import Thresholds
+from tsm2_tune.generator.space.space import SearchSpace, has_configurations, search_space
+from tsm2_tune.generator.transposed import transposed
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.verify.operands import needed_bytes
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Spaces(Sequence[SearchSpace]):
+    """The search space of each problem, enumerated when it is asked for."""
+
+    problems: tuple[Problem, ...]
+    limits: DeviceLimits
+    guidelines: Thresholds
+    families: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    @property
+    def asked(self) -> tuple[object, ...]:
+        """A key of these spaces among others of the same problems."""
+        return self.families, sorted(self.guidelines.items())
+
+    @overload
+    def __getitem__(self, index: int) -> SearchSpace: ...
+    @overload
+    def __getitem__(self, index: slice) -> Spaces: ...
+    def __getitem__(self, index: int | slice) -> SearchSpace | Spaces:
+        if isinstance(index, slice):
+            return replace(self, problems=self.problems[index])
+        return search_space(self.problems[index], self.limits, guidelines=self.guidelines, families=self.families)
+
+
+def spaces(problems: Sequence[Problem], target: Target, *, guidelines: Thresholds, families: Sequence[str]) -> Spaces:
+    """Return the search space of each problem, each enumerated at its turn: that may take seconds.
+
+    InputError, before anything is tried, where a problem does not fit the device's memory or where no configuration
+    is left.
+    """
+    limits = target.limits
+    for problem in problems:
+        needed = needed_bytes(problem)
+        if needed > limits.memory_bytes:
+            raise InputError(
+                f"{problem.text} needs {needed / GIB:.1f} GiB, {limits.name} has {limits.memory_bytes / GIB:.1f} GiB:"
+                " choose a smaller shape or another device"
+            )
+        if not has_configurations(problem, limits, guidelines=guidelines, families=families):
+            raise InputError(_nothing_left(problem, limits, guidelines, families))
+    return Spaces(tuple(problems), limits, guidelines, tuple(families))
+
+
+def _nothing_left(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> str:
+    """Return why no configuration is left, and what to do."""
+    space = search_space(problem, limits, guidelines=guidelines, families=families)
+    dropped = [(rule, count) for rule, count in space.dropped if count]
+    counts = ", ".join(f"{count} by {rule.name}" for rule, count in dropped)
+    others = ["loosen --guidelines"] if any(rule.kind == "guideline" for rule, _ in dropped) else []
+    if families:
+        others.append("name other families")
+    remedies = [*_instead(problem, limits, guidelines, families), *others] or ["choose another shape"]
+    why = f"dropped {counts}" if counts else "no family computes it"
+    return f"no configuration left for {problem.text} on {limits.name}: {why}; {' or '.join(remedies)}"
+
+
+def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> list[str]:
+    """Suggest the transposed product if that can be tuned: an exported module serves this one by its kernels."""
+    if problem.is_gram:
+        return []
+    other = transposed(problem)
+    if not has_configurations(other, limits, guidelines=guidelines, families=families):
+        return []
+    shape = f"{other.m}x{other.n}x{other.k}"
+    return [
+        f"tune the transposed product, whose kernels serve it too: --shapes {shape} --dtype {other.dtype_name}"
+        f" --op {other.op}"
+    ]

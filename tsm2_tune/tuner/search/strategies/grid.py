@@ -1,0 +1,47 @@
+"""Configurations of a family as points, so that there are distances between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.order import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The candidates of one family: a coordinate for each tunable that varies, from 0 to 1 in its values' order."""
+
+    values: dict[str, tuple[Any, ...]]  # of the tunables that vary, in order
+    places: np.ndarray[Any, np.dtype[np.int_]]  # of the candidates among all
+    points: Floats  # a row for each of them
+
+    @classmethod
+    def of_families(cls, candidates: Sequence[Candidate]) -> dict[str, Grid]:
+        """Return the grid of each family."""
+        places = dict[str, list[int]]()
+        for place, one in enumerate(candidates):
+            places.setdefault(one.config.family, []).append(place)
+        return {name: cls.of([candidates[place].config for place in of], of) for name, of in places.items()}
+
+    @classmethod
+    def of(cls, configs: Sequence[KernelConfig], places: Sequence[int]) -> Grid:
+        """Return the grid of one family's configurations, which are at these places."""
+        columns = {name: [one.tunables[name] for one in configs] for name in configs[0].tunables}
+        values = {name: tuple(sorted(set(column))) for name, column in columns.items() if len(set(column)) > 1}
+        points = np.zeros((len(configs), len(values)))
+        for number, (name, options) in enumerate(values.items()):
+            coordinate = {value: place / (len(options) - 1) for place, value in enumerate(options)}
+            points[:, number] = [coordinate[value] for value in columns[name]]
+        return cls(values, np.array(places, int), points)
+
+    def squares(self, place: int) -> Floats:
+        """Return the square of each one's distance from the candidate at the place."""
+        own = self.points[np.searchsorted(self.places, place)]
+        found: Floats = ((self.points - own) ** 2).sum(axis=1)
+        return found

@@ -1,0 +1,93 @@
+"""The default strategy: first choices, then whoever is expected to be the fastest by the model and by trials."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, islice
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.tuner.search.strategies.expectation import Expectation
+from tsm2_tune.tuner.search.strategies.strategy import Strategy, Told
+
+FAR_BEHIND = 4.0  # times as long as the fastest of all: the fastest of a family whose others wait
+# A judgement, which nothing was measured for: by then the first choices of the families were tried once.
+FIRST = 8  # candidates are right and timed before anything is made of them, and tried before any is expected
+LEADING = 3  # the fastest of them, of which others are made
+MOST = 20_000  # candidates whose times are expected by trials; those after them keep their order
+
+
+class Model(Strategy):
+    """First choices, and the first others up to FIRST, in their order; then whoever is expected to be the fastest.
+
+    Those of a family that is far behind wait. What families have tried late is made of the fastest candidates: once
+    FIRST have a time, or no other is left, and again whenever one becomes as fast. Without `late` nothing is made of
+    any.
+    """
+
+    def __init__(self, first: Sequence[Candidate], others: Sequence[Candidate] = (), *, late: bool = True) -> None:
+        more = max(0, FIRST - len(first))
+        first = [*first, *others[:more]]
+        self._coming = iter(first)
+        self._expected = Expectation(first, others[more:MOST])
+        self._last = islice(others, MOST, None)
+        self._waiting = deque[Candidate]()
+        self._like = next(chain(first, others), None) if late else None  # any: of the problem, device and guidelines
+        self._made = set[KernelConfig]()  # of leaders, or tried before
+        self._times_us = dict[KernelConfig, float]()  # of those that are right
+        self._in_order = list[tuple[float, str, KernelConfig]]()  # of those that the space has, the fastest first
+        self._used = list[tuple[float, str, KernelConfig]]()  # leaders of which nothing is left to be made
+        self._least_us = dict[str, float]()  # of each family, of those that were timed
+
+    def ask(self) -> Candidate | None:
+        late = self._late() if len(self._times_us) >= FIRST else None
+        return late or self._in_line() or self._late()
+
+    def tell(self, told: Told) -> None:
+        self._expected.tell(told)
+        self._made.add(told.config)
+        if told.us is not None:
+            family = told.config.family
+            self._least_us[family] = min(self._least_us.get(family, told.us), told.us)
+            if told.is_right:
+                self._take(told.config, told.us)
+
+    def is_behind(self, candidate: Candidate) -> bool:
+        own = self._least_us.get(candidate.config.family)
+        return own is not None and own > FAR_BEHIND * min(self._least_us.values())
+
+    def _take(self, config: KernelConfig, us: float) -> None:
+        """Take the time of one that is right, in the place of the one that it had."""
+        before = self._times_us.get(config)
+        self._times_us[config] = us
+        if self._like is not None and config == config.early:
+            if before is not None:
+                self._in_order.remove((before, config.text, config))
+            insort(self._in_order, (us, config.text, config), key=lambda one: one[:2])
+
+    def _in_line(self) -> Candidate | None:
+        """Return the next that need not wait, or the first that waits."""
+        for candidate in self._coming:
+            if not self.is_behind(candidate):
+                return candidate
+            self._waiting.append(candidate)
+        found = self._expected.fastest() or next(self._last, None)
+        return found or (self._waiting.popleft() if self._waiting else None)
+
+    def _late(self) -> Candidate | None:
+        """Return a variant of a leading candidate that was not returned yet."""
+        leading = self._in_order[:LEADING]
+        if self._like is None or leading == self._used:
+            return None
+        for _, _, leader in leading:
+            family = family_named(leader.family)
+            for config in family.later(leader):
+                if config not in self._made:
+                    self._made.add(config)
+                    return replace(self._like, family=family, config=config)
+        self._used = leading
+        return None

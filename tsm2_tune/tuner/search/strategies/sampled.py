@@ -1,0 +1,109 @@
+"""Strategies of Optuna's samplers, which is imported only where one is asked for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.errors import ToolMissing, pip_install
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.tuner.search.strategies.grid import Grid
+from tsm2_tune.tuner.search.strategies.strategy import Strategy, Told
+
+FAMILY = "family"  # the parameter that the others depend on
+
+
+def _tpe(seed: int) -> Any:
+    from optuna.samplers import TPESampler
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a warning about `group`, which gives each family a model of its own
+        return TPESampler(seed=seed, multivariate=True, group=True)
+
+
+def _nsgaii(seed: int) -> Any:
+    from optuna.samplers import NSGAIISampler
+
+    return NSGAIISampler(seed=seed)
+
+
+SAMPLERS: dict[str, Callable[[int], Any]] = {"tpe": _tpe, "nsgaii": _nsgaii}
+
+
+def require_optuna() -> None:
+    """Raise ToolMissing if Optuna is not installed."""
+    try:
+        import optuna
+    except ImportError:
+        raise ToolMissing(f"Optuna is not installed: {pip_install('optuna')}, or name another --strategy") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+class Sampled(Strategy):
+    """The candidates nearest to the points that a sampler asks for; the sampler is told the time of its point."""
+
+    def __init__(self, sampler: str, candidates: Sequence[Candidate], seed: int) -> None:
+        import optuna
+
+        self._study = optuna.create_study(sampler=SAMPLERS[sampler](seed))
+        self._candidates, self._grids = candidates, Grid.of_families(candidates)
+        self._place = {one.config: place for place, one in enumerate(candidates)}
+        self._is_left = np.ones(len(candidates), bool)
+        self._asked = dict[KernelConfig, Any]()  # Optuna's trials that were not told of
+
+    def ask(self) -> Candidate | None:
+        if not self._is_left.any():
+            return None
+        trial = self._study.ask()
+        name = trial.suggest_categorical(FAMILY, list(self._grids))
+        grid = self._grids[name]
+        point = [
+            trial.suggest_int(f"{name}.{tunable}", 0, len(values) - 1) / (len(values) - 1)
+            for tunable, values in grid.values.items()
+        ]
+        away = np.abs(grid.points - np.array(point)).sum(axis=1)
+        place = int(grid.places[np.where(self._is_left[grid.places], away, np.inf).argmin()])
+        if not self._is_left[place]:  # all of the family are tried
+            self._end(trial, None)
+            return self._taken(int(self._is_left.argmax()))
+        candidate = self._taken(place)
+        self._asked[candidate.config] = trial
+        return candidate
+
+    def tell(self, told: Told) -> None:
+        place = self._place.get(told.config)
+        if told.config in self._asked:
+            self._end(self._asked.pop(told.config), told.us)
+        elif place is not None:
+            self._taken(place)
+            self._study.add_trial(self._trial_of(told))
+
+    def _taken(self, place: int) -> Candidate:
+        self._is_left[place] = False
+        return self._candidates[place]
+
+    def _end(self, trial: Any, us: float | None) -> None:
+        from optuna.trial import TrialState
+
+        if us is None:
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial, us)
+
+    def _trial_of(self, told: Told) -> Any:
+        """Optuna's trial of a configuration that it has not asked for."""
+        from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+        from optuna.trial import TrialState, create_trial
+
+        name = told.config.family
+        params: dict[str, Any] = {FAMILY: name}
+        distributions: dict[str, BaseDistribution] = {FAMILY: CategoricalDistribution(list(self._grids))}
+        for tunable, values in self._grids[name].values.items():
+            params[f"{name}.{tunable}"] = values.index(told.config.tunables[tunable])
+            distributions[f"{name}.{tunable}"] = IntDistribution(0, len(values) - 1)
+        state = TrialState.FAIL if told.us is None else TrialState.COMPLETE
+        return create_trial(params=params, distributions=distributions, value=told.us, state=state)

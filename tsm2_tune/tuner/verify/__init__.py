@@ -1,0 +1,1 @@
+"""Verification of a kernel: its operands, the calls that it must pass, and the comparison with a reference."""

@@ -1,0 +1,117 @@
+"""A kernel loaded on a device, with the workspace that it needs for given operands."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.tuner.device.interface import BinaryLost, Buffer, Device, Kernel, LaunchFailed
+from tsm2_tune.tuner.device.support_kernels import Counters, Placed
+from tsm2_tune.tuner.verify.operands import Filling, Operand, Operands, Values, needed_bytes
+
+WORKSPACE_ALIGNMENT = 4  # elements: 16 bytes of the smallest
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A compiled kernel and how it is started."""
+
+    path: str
+    kernel: str
+    launch: Launch
+
+
+class WorkspaceTooLarge(LaunchFailed):
+    """The device has less memory than the kernel needs for this problem."""
+
+
+def load(device: Device, entry: Entry) -> Kernel:
+    """Return the entry's kernel. Raise BinaryLost if somebody removed the binary meanwhile."""
+    try:
+        return device.load(entry.path, entry.kernel)
+    except (LaunchFailed, OSError):
+        if os.path.exists(entry.path):
+            raise
+        raise BinaryLost(f"{entry.path} was removed before it was loaded") from None
+
+
+class LoadedKernel:
+    """A kernel on a device, ready to start on the operands.
+
+    Raise MemoryError if there is no room for its workspace just now, WorkspaceTooLarge where the device is too small.
+    """
+
+    def __init__(self, device: Device, operands: Operands, entry: Entry, kernel: Kernel | None = None) -> None:
+        """`kernel` is the entry's where it is loaded already."""
+        self.entry, self.operands = entry, operands
+        self.kernel = kernel or load(device, entry)
+        self._device = device
+        m, n = operands.problem.m, operands.problem.n
+        self._grid = entry.launch.grid(m, n)
+        self._counters = entry.launch.counters(m, n)
+        self._counter_buffer: Buffer | None = None
+        self._partials: Operand | None = None
+        elements = entry.launch.partial_elements(m, n)
+        try:
+            if elements:
+                zeros = np.zeros(self._counters, np.uint32)
+                self._counter_buffer = device.allocate(zeros.nbytes)
+                device.upload(zeros, self._counter_buffer)
+                whole = -(-elements // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+                sums = operands.problem.dtype.sum
+                self._partials = Operand(device, operands.support, "the workspace", whole, 1, sums)
+        except MemoryError as error:
+            self.free()
+            workspace = self._counters * np.uint32().nbytes + elements * operands.problem.dtype.sum.element_bytes
+            needed, has = needed_bytes(operands.problem) + workspace, device.limits.memory_bytes
+            if needed > has:
+                raise WorkspaceTooLarge(
+                    f"its workspace of {workspace} bytes makes {needed} of the device's {has}"
+                ) from None
+            raise MemoryError(f"its workspace: {error}") from None
+
+    def on(self, operands: Operands) -> LoadedKernel:
+        """Return the same kernel for other operands."""
+        return LoadedKernel(self._device, operands, self.entry, self.kernel)
+
+    def prepare(self) -> None:
+        """Poison the workspace's sums, so that one that is read before it is written shows."""
+        if placed := self.placed():
+            self.operands.support.fill(placed)
+
+    def placed(self) -> list[Placed]:
+        """Return the buffers of partial sums to fill with NaN; none if k is not split."""
+        return [one.place(Filling(one.rows, Values.POISON, 0)) for one in self.workspace]
+
+    def start(self, arguments: tuple[np.generic, ...]) -> None:
+        """Start the kernel with the operands' arguments, not waiting for its end."""
+        if self._partials is not None and self._counter_buffer is not None:
+            arguments += (np.uint64(self._partials.address), np.uint64(self._counter_buffer.address))
+        blocks, splits = self._grid
+        self.kernel(
+            arguments,
+            blocks=blocks,
+            splits=splits,
+            threads=self.entry.launch.threads,
+            smem_bytes=self.entry.launch.smem_bytes,
+        )
+
+    @property
+    def workspace(self) -> tuple[Operand, ...]:
+        """Where it leaves its sums, around which nothing may change; none where k is not split."""
+        return () if self._partials is None else (self._partials,)
+
+    @property
+    def counters(self) -> Counters | None:
+        """Those that it must leave at 0; None if k is not split."""
+        return None if self._counter_buffer is None else Counters(self._counter_buffer, self._counters)
+
+    def free(self) -> None:
+        """Give the workspace back."""
+        if self._counter_buffer is not None:
+            self._counter_buffer.free()
+        if self._partials is not None:
+            self._partials.buffer.free()

@@ -1,0 +1,227 @@
+"""A, B and C of one problem in a device's memory, each between guard zones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
+from enum import IntEnum
+from mmap import PAGESIZE
+
+import numpy as np
+
+from tsm2_tune.generator.problem import PADDING_ROWS, Dtype, Problem
+from tsm2_tune.tuner.device.interface import Buffer, Device
+from tsm2_tune.tuner.device.support_kernels import Factor, Placed, Support
+
+VECTOR_BYTES = 16  # the most that a thread loads at a time
+GUARD_ELEMENTS = 1024  # before and behind each operand: past what a thread tile or a vector would overrun
+
+
+class Values(IntEnum):
+    """The values that an operand is filled with. The numbers are those of the support kernels."""
+
+    POISON = 0  # NaN
+    INTEGERS = 1  # -2, -1, 1, 2
+    UNIFORM = 2  # [-1, 1)
+    SMALL_REAL = 3  # complex numbers: the same, but real parts of the size of a power of two
+    SMALL_IMAGINARY = 4  # the same of the imaginary parts
+    SMALL_AT_EDGE = 5  # the same of the imaginary parts in the last row and the last column
+    LENGTHS = 6  # [0, 1), and every fourth infinite
+    FEW_SIGNS = 7  # the same, and every 2048th negative
+    UNUSUAL = 8  # integers, infinities of both signs and NaN; infinities in the last row and the last column
+    SIGNED_NANS = 9  # as LENGTHS, and every 256th NaN with a sign
+    WIDE = 10  # of very different sizes, up to 4
+    SPECIAL = 11  # integers, every fourth a zero of either sign; once in 2**exponent NaN, an infinity or 3
+    SPARSE = 12  # [-1, 1) in SPARSE_TERMS elements of each line of k, which runs along memory, 0 in all others
+    SPARSE_ACROSS = 13  # the same where lines of k run across memory
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """How an operand lies in its buffer and what it holds."""
+
+    leading_dimension: int  # elements from one column to the next
+    values: Values
+    seed: int
+    exponent: int = 0  # integers and small parts are multiplied by 2 to this; of special and sparse ones as they say
+    shift: int | None = None  # elements past a multiple of 16 bytes where it begins; None if it lies as it may
+    at_start: bool = False  # of its buffer, where that faults at its ends: else it ends where that does
+
+
+class Operand:
+    """A matrix in a buffer of its own, placed anew for each check.
+
+    `rows` and `columns` are those of the column-major matrix in memory: the transposed one of a row-major operand.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        support: Support,
+        name: str,
+        rows: int,
+        columns: int,
+        dtype: Dtype,
+        *,
+        row_major: bool = False,
+        padding: int = 0,
+    ) -> None:
+        """Its leading dimension is at most PADDING_ROWS + `padding` over `rows`."""
+        self.name, self.rows, self.columns, self.row_major = name, rows, columns, row_major
+        self._support, self._dtype, self._component_name = support, dtype, dtype.component.name
+        back = 0 if device.faults_past_buffers else GUARD_ELEMENTS
+        self._total = GUARD_ELEMENTS + self._extent(rows + PADDING_ROWS + padding) + back
+        self._ends_at_buffer_end = device.faults_past_buffers
+        if device.faults_past_buffers:  # so in whole pages, before which it faults too
+            self._total += -self._total % (PAGESIZE // dtype.element_bytes)
+        self.buffer: Buffer = device.allocate(self._total * dtype.element_bytes)
+        self.place(Filling(rows, Values.POISON, 0))
+
+    def _extent(self, leading_dimension: int) -> int:
+        """Return the number of elements from the first to the last of the matrix."""
+        return leading_dimension * (self.columns - 1) + self.rows
+
+    def place(self, filling: Filling) -> Placed:
+        """Let the matrix lie so: returns where, for the support kernels to fill it.
+
+        `front` is how many elements of the buffer are before the matrix, `address` that of its first element, and
+        `strides` are the real numbers from one row of the operand to the next, and from one column to the next.
+        """
+        self.filling = filling
+        self.front = self._front_of(filling)
+        self.address = self.buffer.address + self.front * self._dtype.element_bytes
+        reals = self._dtype.parts
+        line = filling.leading_dimension * reals
+        one, apart = np.int64(reals), np.int64(line)
+        self.strides = (apart, one) if self.row_major else (one, apart)
+        self.placed = Placed(
+            component=self._component_name,
+            buffer=self.buffer.address,
+            total=self._total * reals,
+            front=self.front * reals,
+            rows=self.rows * reals,
+            columns=self.columns,
+            leading_dimension=line,
+            seed=filling.seed,
+            values=filling.values,
+            exponent=filling.exponent,
+        )
+        return self.placed
+
+    def _front_of(self, filling: Filling) -> int:
+        shift, element_bytes = filling.shift, self._dtype.element_bytes
+        if not self._ends_at_buffer_end:
+            return GUARD_ELEMENTS + (shift or 0)
+        if filling.at_start:
+            return 0
+        front = self._total - self._extent(filling.leading_dimension)
+        if shift is None:
+            return front
+        past = self.buffer.address + (front - shift) * element_bytes
+        return front - past % VECTOR_BYTES // element_bytes
+
+    def fill(self, filling: Filling) -> None:
+        """Fill the matrix, and everything around it with poison."""
+        self._support.fill([self.place(filling)])
+
+    def as_filled(self, filling: Filling) -> Operand:
+        """Return the operand as it lay with this filling."""
+        before = copy(self)
+        before.place(filling)
+        return before
+
+    def first_change(self, real: int) -> str:
+        """Where that number of the buffer is, in words."""
+        return self._where(real // self._dtype.parts)
+
+    def _where(self, index: int) -> str:
+        position = index - self.front
+        if position < 0:
+            return f"{-position} elements before {self.name}"
+        past = position - self._extent(self.filling.leading_dimension) + 1
+        if past > 0:
+            return f"{past} elements past the end of {self.name}"
+        column, row = divmod(position, self.filling.leading_dimension)
+        if row >= self.rows:
+            lines = "rows" if self.row_major else "columns"
+            return f"between {lines} {column} and {column + 1} of {self.name}"
+        i, j = (column, row) if self.row_major else (row, column)
+        return f"{self.name}[{i}, {j}]"
+
+
+class Operands:
+    """A, B and C of one problem; of a Gram matrix A is B too. Raise MemoryError if the device has not enough memory.
+
+    `index_bits` is the width that the kernels to come were compiled with; `padding` says by how much more than
+    PADDING_ROWS the leading dimensions of which operands may be padded.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        support: Support,
+        problem: Problem,
+        *,
+        index_bits: int,
+        padding: Mapping[str, int] | None = None,
+    ) -> None:
+        self.problem, self.support = problem, support
+        dtype = problem.dtype
+        self._index: type[np.int32 | np.int64] = np.int32 if index_bits == 32 else np.int64
+        self._extents = tuple(self._index(extent) for extent in (problem.m, problem.n, problem.k))
+        self._one_and_zero = dtype.factor(dtype.semiring.one), dtype.factor(dtype.semiring.zero)
+        made: dict[str, Operand] = {}
+        along = dict(zip("ABC", problem.contiguous, strict=True))
+        try:
+            for name, (rows, columns) in problem.stored.items():
+                row_major = along[name] == ("n" if name in "BC" else "k")
+                more = (padding or {}).get(name, 0)
+                made[name] = Operand(
+                    device, self.support, name, rows, columns, dtype, row_major=row_major, padding=more
+                )
+        except MemoryError:
+            for operand in made.values():
+                operand.buffer.free()
+            raise
+        self.every = tuple(made.values())  # each once
+        self.a, self.b, self.c = made["A"], made.get("B", made["A"]), made["C"]
+
+    def free(self) -> None:
+        for operand in self.every:
+            operand.buffer.free()
+
+    @property
+    def factors(self) -> tuple[Factor, Factor]:
+        """For A and for B: address, elements from row to row and from column to column, sign of imaginary parts."""
+        sign_a, sign_b = (np.int32(-1 if conjugated else 1) for conjugated in self.problem.conjugated)
+        strides_b = self.a.strides[::-1] if self.problem.is_gram else self.b.strides
+        return (
+            (np.uint64(self.a.address), *self.a.strides, sign_a),
+            (np.uint64(self.b.address), *strides_b, sign_b),
+        )
+
+    def arguments(self, alpha: complex | None = None, beta: complex | None = None) -> tuple[np.generic, ...]:
+        """Return the arguments of a kernel of any family, as the operands lie now, up to its workspace.
+
+        Without alpha and beta those of the product alone, which are the semiring's one and zero.
+        """
+        factor, index, (one, zero) = self.problem.dtype.factor, self._index, self._one_and_zero
+        a, b, c = self.a, self.b, self.c
+        return (
+            *self._extents,
+            one if alpha is None else factor(alpha),
+            np.uint64(a.address),
+            index(a.filling.leading_dimension),
+            np.uint64(b.address),
+            index(b.filling.leading_dimension),
+            zero if beta is None else factor(beta),
+            np.uint64(c.address),
+            index(c.filling.leading_dimension),
+        )
+
+
+def needed_bytes(problem: Problem) -> int:
+    """Device memory that verifying this problem takes, guard zones and padding included."""
+    elements = sum((rows + PADDING_ROWS) * columns + 2 * GUARD_ELEMENTS for rows, columns in problem.stored.values())
+    return elements * problem.dtype.element_bytes

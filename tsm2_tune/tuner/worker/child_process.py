@@ -1,0 +1,127 @@
+"""Python processes that this one starts: isolated, told all they need, and ended with this one.
+
+A child takes standard modules from Python alone, whatever lies in the working folder. It runs nothing of the caller's
+script and changes nothing in the caller's process, so threads and daemonic processes can start one too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tsm2_tune.errors import DeviceError
+from tsm2_tune.tuner.runs.blas_threads import VARIABLE
+from tsm2_tune.tuner.runs.signals import SIGNALS, held
+
+# Standard modules come first, then what the caller can import, then what files beside site-packages add.
+ISOLATED = (
+    "import sys, json, site; standard = sys.path[:]; site.main();"
+    " sys.path[:] = dict.fromkeys([*standard, *json.loads(sys.argv[1]), *sys.path]);"
+    " program = sys.argv[2]; del sys.argv[1:3]; exec(program)"
+)
+START = "from tsm2_tune.tuner.worker.child_process import begin; begin(*sys.argv[1:])"
+ROOT = Path(__file__).parents[3]
+FIRST_FREE = 3  # numbers below are standard streams, which a caller may have closed
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+
+
+def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start `serve(connection, *arguments)` in a new process; return it with the other end of the connection.
+
+    Signals that end a run are blocked in it until `serve` unblocks them. Raise OSError if the system refuses a
+    process.
+    """
+    isolated = isolated_python(START)
+    ours, theirs = Pipe()
+    number = -1
+    try:
+        with theirs:
+            number = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_FREE)
+        function = f"{serve.__module__}:{serve.__qualname__}"
+        command = [*isolated, str(number), str(os.getpid()), function, *arguments]
+        with held():  # a signal that came to the process before it is ready would end it with a traceback
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=None if _is_open(2) else subprocess.DEVNULL,
+                    env={VARIABLE: "1", **os.environ},
+                    pass_fds=[number],
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        if number >= 0:
+            os.close(number)
+    return process, ours
+
+
+def begin(number: str, parent: str, function: str, *arguments: str) -> None:
+    """Call the function with the connection, in the new process."""
+    die_with_parent()
+    if os.getppid() != int(parent):  # it was killed just before, and what it sent may be there still
+        return
+    module, name = function.split(":")
+    getattr(import_module(module), name)(Connection(int(number)), *arguments)
+
+
+def isolated_python(program: str) -> list[str]:
+    """Return the command that runs the program, to which its arguments are added.
+
+    Python's own modules come first in it, then what this process can import. Raise DeviceError as of
+    python_executable.
+    """
+    mode = f"utf8={sys.flags.utf8_mode}"  # of file names; an isolated Python ignores PYTHONUTF8
+    return [python_executable(), "-I", "-S", "-X", mode, "-c", ISOLATED, json.dumps(search_path()), program]
+
+
+def search_path() -> list[str]:
+    """Return the folders of this package and of what this process can import, without its working folder."""
+    try:
+        working = os.path.realpath(os.getcwd())
+    except OSError:  # it was removed
+        working = ""
+    entries = [one for one in sys.path if isinstance(one, str) and os.path.isabs(one)]  # Python skips other types
+    found = [one for one in entries if os.path.realpath(one) != working]
+    return found if str(ROOT) in found else [str(ROOT), *found]
+
+
+def python_executable() -> str:
+    """Return the Python that runs this process. Raise DeviceError if it is unknown, or could not run this package."""
+    if not (sys.executable and os.access(sys.executable, os.X_OK)):
+        raise DeviceError(
+            f"Python does not say which program it is (sys.executable is {sys.executable!r}), so no process can be"
+            " started: set sys.executable to a Python that can import tsm2_tune"
+        )
+    if not os.path.isfile(__file__):
+        raise DeviceError(f"tsm2_tune is in the archive {ROOT}, where no compiler reads: install it by pip")
+    return sys.executable
+
+
+def die_with_parent() -> None:
+    """Ask Linux to end this process when its parent ends, also by SIGKILL, while a kernel hangs."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True

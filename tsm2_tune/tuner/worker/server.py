@@ -1,0 +1,274 @@
+"""The worker's own side: the process that owns the device answers requests, and tells of its stages."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+
+from tsm2_tune.errors import DeviceError, TuneError
+from tsm2_tune.tuner.device.interface import BinaryLost, Device, DeviceLost, KernelFault, LaunchFailed
+from tsm2_tune.tuner.device.support_kernels import Support
+from tsm2_tune.tuner.device.target import open_device
+from tsm2_tune.tuner.measure.timing import Effort, first_look, measure, measure_interleaved
+from tsm2_tune.tuner.measure.vendor.beside import Beside, beside, libraries
+from tsm2_tune.tuner.measure.vendor.libraries import CublasError
+from tsm2_tune.tuner.results.trial import Cache, Measurement, Outcome, Verdict
+from tsm2_tune.tuner.runs.signals import SIGNALS
+from tsm2_tune.tuner.verify.bound_kernel import LoadedKernel
+from tsm2_tune.tuner.verify.checks import checks_of, probe_checks
+from tsm2_tune.tuner.verify.exhaustive import verify_in_full
+from tsm2_tune.tuner.verify.operands import Operands
+from tsm2_tune.tuner.verify.verification import Verification, prepare, verify, verify_each
+from tsm2_tune.tuner.worker.protocol import Attempt, AttemptResult, FullVerification, Rematch, Rematched
+
+END_OTHERS = "end what else runs there"
+
+
+def serve(connection: Connection, spec: str, support_path: str) -> None:
+    """The worker's side: open the device, then answer requests until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    try:
+        device = open_device(spec, support_path)
+        bench = _Bench(device, support_path, connection)
+        connection.send(("ready", None))
+        while True:
+            connection.send(("result", bench.answer(connection.recv())))
+    except (EOFError, ConnectionError):
+        return
+    except TuneError as error:
+        connection.send(("error", error))
+    except MemoryError as error:  # of a request the bench says which
+        connection.send(("error", DeviceError(f"device {spec} does not open: no room for {error}; {END_OTHERS}")))
+    except Exception as error:
+        connection.send(_failure(error, spec, support_path))
+
+
+def _failure(error: Exception, spec: str, support_path: str) -> tuple[str, object]:
+    """Return the message to the parent about an error. If the tuner's own kernels were removed, it says that."""
+    if isinstance(error, LaunchFailed | OSError) and not os.path.exists(support_path):
+        return "lost", f"{support_path} was removed before it was loaded"
+    if isinstance(error, LaunchFailed):
+        return "error", DeviceError(f"device {spec} takes no kernels: {error}")
+    return "error", traceback.format_exc()
+
+
+class _Bench:
+    """The device with the operands of the problem at hand."""
+
+    def __init__(self, device: Device, support_path: str, connection: Connection) -> None:
+        self._device, self._support_path, self._connection = device, support_path, connection
+        self._operands: Operands | None = None
+        self._supports: dict[str, Support] = {}
+
+    def answer(self, request: object) -> object:
+        """Return the result of the request. Raise DeviceError if the device has too little free memory now."""
+        try:
+            return self._answered(request)
+        except MemoryError as error:
+            raise DeviceError(_no_room(request, error)) from None
+
+    def _answered(self, request: object) -> object:
+        if isinstance(request, Attempt):
+            return self._attempt(request)
+        if isinstance(request, Rematch):
+            return self._rematch(request)
+        if isinstance(request, FullVerification):
+            return self._verified_in_full(request)
+        if request == "vendor":
+            self._stage("the vendor's libraries")
+            return libraries(self._device)
+        self._stage("ceilings" if request == "ceilings" else "release")
+        self._release()
+        return self._device.ceilings() if request == "ceilings" else None
+
+    def _stage(self, name: str) -> None:
+        self._connection.send(("stage", name))
+
+    def _attempt(self, request: Attempt) -> AttemptResult:
+        launch = request.entry.launch
+        resources = verdict = None
+        loaded: LoadedKernel | None = None
+        try:
+            operands = self._operands_of(request)
+        except (LaunchFailed, KernelFault) as error:  # the tuner's own kernels
+            return AttemptResult(Outcome.INTERRUPTED, f"no operands: {error}")
+        try:
+            self._stage("loading")
+            loaded = LoadedKernel(self._device, operands, request.entry)
+            resources = loaded.kernel.resources(threads=launch.threads, smem_bytes=launch.smem_bytes)
+            looked = self._first_look(request, loaded)
+            if looked is not None and request.within_us is not None and min(looked.samples_us) > request.within_us:
+                detail = f"the fastest of its first launches took more than {request.within_us:.1f} us"
+                return AttemptResult(Outcome.BEHIND, detail, resources, measurement=looked)
+            verdict = self._verified(request, loaded)
+            if not verdict.correct:
+                return AttemptResult(Outcome.WRONG_RESULT, verdict.detail, resources, verdict)
+            self._stage("timing")
+            launched = partial(loaded.start, operands.arguments())
+            measured = measure(self._device, launched, request.effort, request.cache)
+            return AttemptResult(Outcome.OK, "", resources, verdict, measured)
+        except BinaryLost as error:
+            return AttemptResult(Outcome.INTERRUPTED, str(error))
+        except LaunchFailed as error:
+            return AttemptResult(Outcome.LAUNCH_FAILED, str(error), resources, verdict)
+        except KernelFault as error:
+            return AttemptResult(Outcome.CRASHED, str(error), resources, verdict)
+        except DeviceLost as error:
+            return AttemptResult(Outcome.INTERRUPTED, str(error))
+        finally:
+            if loaded is not None:
+                loaded.free()
+
+    def _first_look(self, request: Attempt, loaded: LoadedKernel) -> Measurement | None:
+        """Time the first launches on the problem's operands. Return None if the request has no limit for them."""
+        if request.within_us is None:
+            return None
+        self._stage("a first look")
+        operands = loaded.operands
+        prepare(operands, checks_of(request.problem)[-1], seed=request.seed)
+        loaded.prepare()
+        return first_look(self._device, partial(loaded.start, operands.arguments()), request.cache)
+
+    def _verified(self, request: Attempt, loaded: LoadedKernel) -> Verdict:
+        """The verdict on the problem itself, or on the first of its probes that is wrong.
+
+        A probe has other extents, so it must have the same width of index: the kernel is compiled for that.
+        """
+        if request.probes:
+            self._stage("verification on probes")
+            verdict = self._verified_on_probes(request, loaded)
+            if verdict is not None:
+                return verdict
+        self._stage("verification")
+        return verify(self._device, loaded.operands, loaded, seed=request.seed)
+
+    def _verified_on_probes(self, request: Attempt, loaded: LoadedKernel) -> Verdict | None:
+        """The verdict on the first probe that is wrong; None where each is right."""
+        support, bits = loaded.operands.support, request.problem.index_bits
+        verifications: list[Verification] = []
+        with self._device.keeping_memory(), ExitStack() as used:
+            for number, probe in enumerate(request.probes):
+                small = Operands(self._device, support, probe, index_bits=bits)
+                used.callback(small.free)
+                on_small = loaded.on(small)
+                used.callback(on_small.free)
+                checks, seed = probe_checks(probe, number), request.seed + 1000 * (number + 1)
+                verifications.append(Verification(small, on_small, checks, seed))
+            *_, last = verdicts = verify_each(self._device, verifications)
+        if last.correct:
+            return None
+        return replace(last, detail=f"{request.probes[len(verdicts) - 1].text}, {last.detail}")
+
+    def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
+        kernels: list[LoadedKernel] = []
+        try:
+            operands = self._operands_of(request)
+            with self._vendor_beside(request, operands) as vendor:
+                self._stage("the final round")
+                prepare(operands, checks_of(request.problem)[-1], seed=request.seed)
+                arguments = operands.arguments()
+                kernels.extend(LoadedKernel(self._device, operands, entry) for entry in request.entries)
+                ours = [partial(kernel.start, arguments) for kernel in kernels]
+                return measured_beside(self._device, ours, vendor, request.effort, request.caches)
+        except BinaryLost as error:
+            return AttemptResult(Outcome.INTERRUPTED, str(error))
+        except LaunchFailed as error:
+            return AttemptResult(Outcome.LAUNCH_FAILED, str(error))
+        except MemoryError as error:  # each had room alone
+            return AttemptResult(Outcome.LAUNCH_FAILED, _no_room(request, error))
+        except KernelFault as error:
+            return AttemptResult(Outcome.CRASHED, str(error))
+        except DeviceLost as error:
+            return AttemptResult(Outcome.INTERRUPTED, str(error))
+        finally:
+            for kernel in kernels:
+                kernel.free()
+
+    def _vendor_beside(self, request: Rematch, operands: Operands) -> AbstractContextManager[Beside]:
+        """Open the vendor's routines to be timed with the entries; none if the request leaves the vendor out."""
+        if not request.vendor:
+            return nullcontext(Beside(()))
+        self._stage("the vendor's routines")
+        return beside(self._device, operands, seed=request.seed, cache=request.caches[-1])
+
+    def _verified_in_full(self, request: FullVerification) -> AttemptResult:
+        self._stage("full verification")
+        self._release()  # the full verification needs much memory too
+        try:
+            support = self._support_of(request)
+            verdict = verify_in_full(
+                self._device, support, request, lambda stage: self._stage(f"full verification: {stage}")
+            )
+        except (BinaryLost, DeviceLost) as error:
+            return AttemptResult(Outcome.INTERRUPTED, str(error))
+        except LaunchFailed as error:
+            return AttemptResult(Outcome.LAUNCH_FAILED, str(error))
+        except KernelFault as error:
+            return AttemptResult(Outcome.CRASHED, str(error))
+        outcome = Outcome.OK if verdict.correct else Outcome.WRONG_RESULT
+        return AttemptResult(outcome, "" if verdict.correct else verdict.detail, verdict=verdict)
+
+    def _operands_of(self, request: Attempt | Rematch) -> Operands:
+        problem = request.problem
+        if self._operands is None or self._operands.problem != problem:
+            self._stage("operands")
+            self._release()
+            support = self._support_of(request)
+            self._operands = Operands(self._device, support, problem, index_bits=problem.index_bits)
+        return self._operands
+
+    def _support_of(self, request: Attempt | Rematch | FullVerification) -> Support:
+        name, path = request.problem.dtype_name, request.support_path or self._support_path
+        if name not in self._supports:
+            self._supports[name] = Support(self._device, path, name)
+        return self._supports[name]
+
+    def _release(self) -> None:
+        if self._operands is not None:
+            self._operands.free()
+            self._operands = None
+
+
+def _no_room(request: object, error: MemoryError) -> str:
+    """Return which request had no room on the device, and for what."""
+    what = "what measures the ceilings"
+    if isinstance(request, Attempt | Rematch | FullVerification):
+        what = request.problem.text
+    return (
+        f"{what} does not fit beside what else is on the device: no room for {str(error) or 'its numbers'};"
+        f" {END_OTHERS}, or choose a smaller shape or another device"
+    )
+
+
+def measured_beside(
+    device: Device, ours: Sequence[Callable[[], None]], vendor: Beside, effort: Effort, caches: Sequence[Cache]
+) -> Rematched:
+    """Our kernels and the vendor's routines in turns, in each state; ours alone where one of the vendor's declines
+    after all.
+    """
+    trouble = vendor.trouble
+    if vendor.entrants:
+        theirs = [entrant.routine.launch for entrant in vendor.entrants]
+        try:
+            found = measure_interleaved(device, [*ours, *theirs], effort, caches)
+        except CublasError as error:
+            trouble = str(error)
+        else:
+            of_vendor = (
+                pair
+                for of_state in found.values()
+                for pair in zip(vendor.entrants, of_state[len(ours) :], strict=True)
+            )
+            return Rematched(
+                tuple(of_state[: len(ours)] for of_state in found.values()),
+                tuple(entrant.measured(one) for entrant, one in of_vendor),
+            )
+    found = measure_interleaved(device, ours, effort, caches)
+    return Rematched(tuple(found.values()), vendor_trouble=trouble)
