@@ -126,3 +126,8 @@ def test_completing_plain_options_loads_nothing_heavy() -> None:
         "assert shell.get_completions(['best', '--dtype'], 'f3')[0].value == 'f32'"
     )
     assert not loaded_modules(complete) & HEAVY
+
+
+def test_each_folder_says_what_is_inside() -> None:
+    for path in PACKAGE.rglob("__init__.py"):
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path

@@ -1,1 +1,4 @@
-"""Text for a terminal, and events as JSON for programs: tables, progress, time left. Nothing here tunes or stores."""
+"""Text for a terminal, and events as JSON for programs: tables, progress, time left.
+
+Commands use it, and the report its columns of winners. Nothing here tunes or stores.
+"""

@@ -1,1 +1,4 @@
-"""The half with side effects: compile, verify, measure, store, export."""
+"""The half with side effects: compile, verify, measure, store, export. A folder for each, and `packs` and `doctor`.
+
+It imports `generator`, `runtime` and `pretuned`, and nothing of the command line.
+"""
