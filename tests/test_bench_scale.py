@@ -124,14 +124,14 @@ def test_a_new_file_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(scale_facts, "HOST_SHAPES", ("16x1x16",))
     monkeypatch.setattr(scale_facts, "HOST_TRIALS", 1)
     output = tmp_path / "rates.json"
-    ended = CliRunner().invoke(scale_rates.main, ["--tuners", "2", "--seconds", "1", "--output", str(output)])
+    ended = CliRunner().invoke(scale_rates.main, ["--tuners", "2", "--seconds", "4", "--output", str(output)])
     assert ended.exit_code == 0, ended.output
     found = json.loads(output.read_text())
     recorded = json.loads(scale.SQLITE.read_text())
     assert found.keys() == recorded.keys()
     assert found["recorded"] == pytest.approx(recorded["recorded"])  # SQLite sums in another order from 3.43 on
     assert found["rows"][0]["trials_per_second"] > 0
-    assert found["tables"]["sample"]["rows"] > found["tables"]["trial"]["rows"] >= 2  # one by each tuner
+    assert found["tables"]["sample"]["rows"] > found["tables"]["trial"]["rows"] >= 40
     assert found["asked"]["winners"] >= 1
     assert [row["trials"] >= 1000 for row in found["reads"]][-1]
 
