@@ -163,7 +163,7 @@ def test_the_kernel_is_the_one_that_suits_the_shape(module: ModuleType) -> None:
 def test_calls_of_many_threads_are_right(
     tmp_path: Path, session_cache: None, quick: Toolchain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What tests/test_gpu_calls.py does on a GPU, as far as a host has it."""
+    """Run the checks of tests/test_gpu_calls.py on a host. `stress` and `same_bits` assert that results are right."""
     monkeypatch.setattr(host_run_module, "host_toolchain", lambda: quick)
     arrays = LIBRARIES["numpy"]()
     best = made_module(arrays, tmp_path)

@@ -329,7 +329,7 @@ retry_option = outcomes_option("--retry", "retry", FAILURES, "Retry configuratio
 
 
 def tuning_options(function: F) -> F:
-    """What `options_of` takes, but for the vendor: how much to try, how patiently, and in which state of the L2."""
+    """Add the options that `options_of` reads: limits, the seed and the state of the L2, but none of the vendor."""
     for added in (
         cache_option(
             Cache.DIRTY,
