@@ -5,9 +5,9 @@
     python -m benchmarks.first_choices --beside benchmarks/results/h200-versus-cublas.json
 
 The first needs no GPU. It asks of each shape what a search tries first, how long that is expected to take
-(tsm2_tune/generator/predict/expected.py), and whether this is within twice the roofline with start-up; if not, it
-says why. The second compiles, verifies and times the first choices for the problems of a list. The third says how far
-expected times are from measured ones.
+(tsm2_tune/generator/predict/expected_time.py), and whether this is within twice the roofline with start-up; if not,
+it says why. The second compiles, verifies and times the first choices for the problems of a list. The third says how
+far expected times are from measured ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tsm2_tune.generator.device.architecture import architecture_of
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.roofline import data_sheet
 from tsm2_tune.generator.families import config_spelt, family_named
-from tsm2_tune.generator.predict.expected import (
+from tsm2_tune.generator.predict.expected_time import (
     START_US,
     expected_us,
     gflops,

@@ -25,7 +25,7 @@ from benchmarks.result_file import (
 from benchmarks.versus_cublas import measure_cells
 from benchmarks.winner import Prospects, Skipped, planned, planners
 from tsm2_tune.errors import DeviceError, InputError
-from tsm2_tune.generator.predict.expected import START_US, expected_us
+from tsm2_tune.generator.predict.expected_time import START_US, expected_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import HOST, Target, find_target
 from tsm2_tune.tuner.results.trial import Cache, Outcome

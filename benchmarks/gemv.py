@@ -34,7 +34,7 @@ from benchmarks.winner import Prospects, Skipped, Winner, room_bytes, tuned
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GEMV, Decomposition, GemvConfig
-from tsm2_tune.generator.predict.expected import expected_us
+from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem, dtype_named
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines

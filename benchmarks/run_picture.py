@@ -19,7 +19,7 @@ from rich.text import Text
 
 import tsm2_tune
 from tsm2_tune.commands.errors import Command
-from tsm2_tune.console.live import Display
+from tsm2_tune.console.search_progress import Display
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.runs.events import Event, ProblemEnded, ProblemStarted, TrialStored

@@ -16,7 +16,7 @@ from sqlite3 import Connection, DatabaseError
 from tests.quick import quick_host_toolchain
 from tests.quick_worker import serve
 from tsm2_tune.__main__ import main
-from tsm2_tune.api import results, tune
+from tsm2_tune.api import export, tune
 from tsm2_tune.tuner.device.host import run, toolchain
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.results.storage import database
@@ -53,7 +53,7 @@ def make_quick(setattr: Callable[[object, str, object], None]) -> None:
     setattr(loop, "EMULATED", CALLS)
     setattr(client, "serve", serve)
     compile_quickly(setattr)
-    for module in (tune, results):
+    for module in (tune, export):
         setattr(module, "Options", partial(loop.Options, effort=SAMPLES, final_effort=SAMPLES))
 
 

@@ -14,8 +14,8 @@ from tests.fabricated import PROBLEM as SKINNY
 from tests.fabricated import configuration, final, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.html.contents import Contents, contents
 from tsm2_tune.html.page import page
-from tsm2_tune.html.reading import Contents, contents
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome, TuningRun, Verdict
 

@@ -17,7 +17,7 @@ from benchmarks.first_runs import problems_in, read_runs, table, times_the_roofl
 from benchmarks.winner import room_bytes
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.predict.expected import START_US
+from tsm2_tune.generator.predict.expected_time import START_US
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.search.loop import Options

@@ -17,7 +17,7 @@ from tsm2_tune.cli import main
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.grid_points import kernels_between
+from tsm2_tune.generator.space.intermediate_shapes import kernels_between
 from tsm2_tune.runtime.expecting import CACHED_RATE
 from tsm2_tune.tuner.export.kernel_sets import between as export_between
 from tsm2_tune.tuner.export.kernel_sets.between import MEASURED, _gaining, rows_between, with_between

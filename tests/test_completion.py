@@ -93,7 +93,7 @@ def test_every_command_is_there_under_its_name() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_listed_by_the_first_line_of_its_help(name: str) -> None:
-    summary = COMMANDS[name][1]
+    summary = COMMANDS[name]
     assert len(summary) < 50
     assert (main.commands[name].help or "").partition("\n")[0] == f"{summary}."
 

@@ -34,7 +34,7 @@ from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.families.resident_b import ResidentBFmaConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.grid_points import shapes_between
+from tsm2_tune.generator.space.intermediate_shapes import shapes_between
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.export.kernel_sets.near_winners import Contender, contending
 from tsm2_tune.tuner.export.measured_times import known_of

@@ -19,7 +19,7 @@ from tests.test_between import (
 from tests.test_contending import measured_between
 from tsm2_tune.cli import main
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.grid_points import shapes_between
+from tsm2_tune.generator.space.intermediate_shapes import shapes_between
 from tsm2_tune.tuner.export.measured_times import known_of
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache

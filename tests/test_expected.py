@@ -16,7 +16,7 @@ from tsm2_tune.generator.device.roofline import Ceilings, data_sheet
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
-from tsm2_tune.generator.predict.expected import START_US, expected_us, padded_flops, sums_us, waves_us
+from tsm2_tune.generator.predict.expected_time import START_US, expected_us, padded_flops, sums_us, waves_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines

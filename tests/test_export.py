@@ -28,7 +28,7 @@ from tests.fabricated import (
     tuning_run,
     winners,
 )
-from tsm2_tune.api import results as api
+from tsm2_tune.api import export as api
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import FORMATS, export, write

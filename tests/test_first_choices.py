@@ -12,7 +12,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
-from tsm2_tune.generator.predict.expected import expected_us
+from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.space import seeds as module
 from tsm2_tune.generator.space.candidate import Candidate

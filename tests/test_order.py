@@ -15,7 +15,7 @@ import pytest
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES, family_named
-from tsm2_tune.generator.predict.expected import expected_us
+from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import places

@@ -21,10 +21,10 @@ from tests.kills import asked
 from tests.on_host import ON_HOST
 from tests.test_resume import dump
 from tsm2_tune.api.tune import TuningResult
-from tsm2_tune.console import cross_timing, kernel_sets
+from tsm2_tune.console import cross_timing
 from tsm2_tune.console.eta import left_text
-from tsm2_tune.console.kernel_sets import Measuring
-from tsm2_tune.console.progress import changed_text
+from tsm2_tune.console.export_progress import Measuring
+from tsm2_tune.console.run_progress import changed_text
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.measure.cross_timing import Crossed
 from tsm2_tune.tuner.results.store import Store
@@ -175,7 +175,7 @@ def test_what_the_machine_interrupts_is_told_and_tried_again(
 
 def test_where_no_bar_tells_a_line_counts_them_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(kernel_sets, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(cross_timing, "time", SimpleNamespace(monotonic=lambda: now[0]))
     console = Console(file=io.StringIO(), force_terminal=False)
     with Measuring(console, "pairs", counts=("final",)) as shown:
         for done in range(20):

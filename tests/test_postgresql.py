@@ -20,7 +20,7 @@ from tests.servers import TestServer, asked
 from tests.test_importing import facts
 from tsm2_tune.errors import StoreError, ToolMissing
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.html.reading import contents
+from tsm2_tune.html.contents import contents
 from tsm2_tune.tuner.results import row_writer
 from tsm2_tune.tuner.results.storage.addresses import place_of
 from tsm2_tune.tuner.results.store import Store

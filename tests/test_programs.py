@@ -24,7 +24,7 @@ from tests.command import run as run_command
 from tests.lt_calls import BIAS, EPILOGUE, matmul
 from tests.standin_calls import TESTS, gemm
 from tsm2_tune.api.parse import problems_of
-from tsm2_tune.commands.programs import FUNCTION
+from tsm2_tune.commands.run import FUNCTION
 from tsm2_tune.console import shapes_file
 from tsm2_tune.console.shapes_file import recorded
 from tsm2_tune.interpose.build import SOURCES

@@ -12,10 +12,10 @@ import pytest
 from tests.fabricated import GPU, PROBLEM, tuning_run
 from tests.reported import DETAIL, OTHER, Page, data_of, page_of, read, tried
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.html import bounds, charts, comparing, completeness, convergence, gains, heat_maps, roofline, trials
+from tsm2_tune.html import bounds, charts, comparison, convergence, gains, heat_maps, roofline, trial_list
+from tsm2_tune.html.contents import Contents, TrialRow
 from tsm2_tune.html.page import page
-from tsm2_tune.html.reading import Contents, TrialRow
-from tsm2_tune.html.tables import Table, columnar, fixed, rounded
+from tsm2_tune.html.table_data import Table, columnar, fixed, rounded
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 
@@ -69,7 +69,7 @@ def test_what_is_left_out_is_said() -> None:
 
 
 def test_a_large_database_is_bounded(own: Contents, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "MOST_TRIALS", 3)
+    monkeypatch.setattr(trial_list, "MOST_TRIALS", 3)
     monkeypatch.setattr(roofline, "MOST_POINTS", 4)
     monkeypatch.setattr(convergence, "MOST_SEARCHES", 1)
     monkeypatch.setattr(heat_maps, "MOST_OF_MAPS", 6)
@@ -195,7 +195,7 @@ def test_searches_say_how_much_of_their_space_they_tried(
     own: Contents, sizes: Sequence[int | None], expected: tuple[int, int] | None
 ) -> None:
     trials = [replace(one, space_configurations=size) for one, size in zip(own.trials, sizes, strict=False)]
-    found = completeness.coverages([trials])
+    found = convergence.coverages([trials])
     assert [(one.tried, one.configurations) for one in found] == ([expected] if expected else [])
 
 
@@ -205,7 +205,7 @@ def test_the_page_shows_the_completeness_of_searches(own: Contents) -> None:
     known = [
         replace(one, space_configurations=sizes[one.problem], search_ended=ended[one.problem]) for one in own.trials
     ]
-    rows = completeness.table(completeness.coverages(convergence.by_search(known)[0])).rows
+    rows = convergence.completeness_table(convergence.coverages(convergence.by_search(known)[0])).rows
     assert [row[-1] for row in rows] == ["--max-trials", "interrupted, or not stored"]
     text = page_of(replace(own, trials=tuple(known))).root.whole_text()
     assert "Configurations tried: 10 of 1,842 (0.5429 %) in 2 searches, of which 1 tried all." in text
@@ -242,23 +242,25 @@ def test_a_tunable_that_is_not_stored_is_a_value_of_its_own(own: Contents) -> No
 
 def test_two_databases_are_compared_by_shared_problems(own: Contents, tmp_path: Path) -> None:
     other = read(tried(tmp_path / "other.db", tuning_run("NVIDIA H100"), scale=1.5))
-    sides = [one for each in (own, other) for one in comparing.sides(each.name, each.winners)]
-    (found,) = comparing.comparisons(sides)
+    sides = [one for each in (own, other) for one in comparison.sides(each.name, each.winners)]
+    (found,) = comparison.comparisons(sides)
     assert found.mean == pytest.approx(1.5)
-    assert [comparing.factor(pair) for pair in found.pairs] == pytest.approx([1.5, 1.5])
-    assert "2 shared problems, 2 of them faster on the first; the other takes 1.50 times" in comparing.sentence(found)
+    assert [comparison.factor(pair) for pair in found.pairs] == pytest.approx([1.5, 1.5])
+    assert "2 shared problems, 2 of them faster on the first; the other takes 1.50 times" in comparison.sentence(
+        found
+    )
     text = page_of(own, other).root.whole_text()
     assert "NVIDIA H100" in text
 
 
 def test_times_of_two_states_are_not_compared(own: Contents) -> None:
     sides = [
-        comparing.Side("a", own.winners),
-        comparing.Side("b", tuple(replace(row, cache="dirty") for row in own.winners)),
+        comparison.Side("a", own.winners),
+        comparison.Side("b", tuple(replace(row, cache="dirty") for row in own.winners)),
     ]
-    (found,) = comparing.comparisons(sides)
+    (found,) = comparison.comparisons(sides)
     assert (found.pairs, found.other_states) == ((), 2)
-    assert comparing.sentence(found) == (
+    assert comparison.sentence(found) == (
         "a and b share no problem in one state of the L2. 2 more were measured in different states of the L2."
     )
 
@@ -273,7 +275,7 @@ def test_two_devices_of_one_database_are_compared(path: Path) -> None:
 
 def test_a_trial_says_why_it_does_not_compete(own: Contents) -> None:
     changed = [replace(own.trials[0], is_superseded=True, guideline_broken="min-reuse"), *own.trials[1:]]
-    rows, _ = trials.listed(changed)
+    rows, _ = trial_list.listed(changed)
     assert [row["why"] for row in rows[:2]] == [
         "superseded: this version makes another kernel of it; breaks the guideline min-reuse by its real occupancy",
         "",
@@ -281,8 +283,8 @@ def test_a_trial_says_why_it_does_not_compete(own: Contents) -> None:
     failed = next(row for row in rows if row["outcome"] == "wrong-result")
     assert failed["why"].startswith(DETAIL[:100])
     assert failed["us"] is None
-    assert "device" not in trials.heads(rows)
-    assert "device" in trials.heads([rows[0], {**rows[1], "device": "another"}])
+    assert "device" not in trial_list.heads(rows)
+    assert "device" in trial_list.heads([rows[0], {**rows[1], "device": "another"}])
 
 
 @pytest.mark.slow

@@ -22,8 +22,8 @@ from tests.reported import DETAIL, DEVICE, LIBRARY, OTHER, Page, data_of, page_o
 from tests.tampered import case
 from tests.tampering import good_database
 from tsm2_tune.errors import pip_install
+from tsm2_tune.html.contents import Contents
 from tsm2_tune.html.page import page
-from tsm2_tune.html.reading import Contents
 from tsm2_tune.tuner.results.store import Store
 
 

@@ -10,7 +10,7 @@ from tests.test_between import shape
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.grid_points import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
+from tsm2_tune.generator.space.intermediate_shapes import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
 from tsm2_tune.generator.space.order import FAR_BEHIND
 
 H200 = PROFILES["h200"]
@@ -91,7 +91,7 @@ def test_what_is_expected_far_behind_the_first_choice_is_no_kernel(monkeypatch: 
         times[candidate.problem] = times.get(candidate.problem, 0) + 1
         return (1.01 * FAR_BEHIND) ** times[candidate.problem]  # of each family so many times the one before
 
-    monkeypatch.setattr("tsm2_tune.generator.space.grid_points.expected_us", expected)
+    monkeypatch.setattr("tsm2_tune.generator.space.intermediate_shapes.expected_us", expected)
     found = kernels_between(tuned, H200)
     assert sum(len(at) for at in found.values()) == len(shapes_between(tuned))
     assert len(first) > len(found)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.standin_calls import TESTS
-from tsm2_tune.commands import programs
+from tsm2_tune.commands import run
 from tsm2_tune.console.shapes_file import recorded
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import CALLED_NONE, HEAD, LINE, MAGIC, NOT_LOADED, written_in
@@ -62,7 +62,7 @@ def test_a_journal_of_any_content_is_read(tmp_path: Path, seed: int, capsys: pyt
         written = written_in(folder)
         assert len(written.seen) >= 1
         assert len(list(recorded(written, ["program"], worth=0.1))) > len(written.seen)
-        programs.tell_products(written, 0, has_times=True)
+        run.tell_products(written, 0, has_times=True)
         assert "Traceback" not in capsys.readouterr().err
 
 

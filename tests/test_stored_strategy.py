@@ -12,8 +12,8 @@ from tests.command import run
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.simulated import DEVICE, SHAPES, TARGET, Simulated
 from tsm2_tune.generator.space.space import SearchSpace
-from tsm2_tune.html import trials as page
-from tsm2_tune.html.reading import contents
+from tsm2_tune.html import trial_list as page
+from tsm2_tune.html.contents import contents
 from tsm2_tune.tuner.results.merge.text import LINES, LINES_OF_2, TIME_OF_3
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.search import session

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tests.fabricated import PROBLEM, trial, tuning_run
-from tsm2_tune.console.progress import Progress
+from tsm2_tune.console.run_progress import Progress
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import (
@@ -62,7 +62,7 @@ def shown(*events: Event, terminal: bool = False) -> list[str]:
 @pytest.fixture(autouse=True)
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no load of this machine be told."""
-    monkeypatch.setattr("tsm2_tune.console.progress.load_text", lambda: "")
+    monkeypatch.setattr("tsm2_tune.console.run_progress.load_text", lambda: "")
 
 
 def test_each_run_has_its_name() -> None:

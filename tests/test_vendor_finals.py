@@ -25,7 +25,7 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.test_finals import RUN, TARGET, A, B, C, Replay, tried
-from tsm2_tune.console.live import Display
+from tsm2_tune.console.search_progress import Display
 from tsm2_tune.console.tables import console
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.families.published import Tsm2Config

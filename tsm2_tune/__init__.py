@@ -16,11 +16,12 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers take it for true; typing takes longer to import than all of this
 
 if TYPE_CHECKING:
+    from tsm2_tune.api.best import best
     from tsm2_tune.api.confirm import confirm
+    from tsm2_tune.api.export import Exported, export
     from tsm2_tune.api.import_trials import import_trials
     from tsm2_tune.api.plan import plan_space, problems
     from tsm2_tune.api.report import report
-    from tsm2_tune.api.results import Exported, best, export
     from tsm2_tune.api.tune import TuningResult, tune
     from tsm2_tune.errors import DeviceError, InputError, StoreError, ToolMissing, TuneError, WorkerError
     from tsm2_tune.generator.config import KernelConfig
@@ -58,11 +59,12 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "api.best": ("best",),
     "api.confirm": ("confirm",),
     "api.import_trials": ("import_trials",),
     "api.plan": ("plan_space", "problems"),
     "api.report": ("report",),
-    "api.results": ("Exported", "best", "export"),
+    "api.export": ("Exported", "export"),
     "api.tune": ("TuningResult", "tune"),
     "errors": ("DeviceError", "InputError", "StoreError", "ToolMissing", "TuneError", "WorkerError"),
     "generator.config": ("KernelConfig",),

@@ -1,4 +1,4 @@
-"""The command line: each command by its name, its module, and what it does.
+"""The command line: each command by its name and what it does.
 
 A module is imported when its command is asked for, and imports what the work takes when that begins: help, completion
 in a shell and errors in the arguments wait for none of it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Iterator
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,29 +17,29 @@ from click.shell_completion import CompletionItem
 import tsm2_tune
 from tsm2_tune.commands.errors import Group, is_shape, option
 
-# name -> its module, in which a function has that name, or that with _ behind; and the first line of its help.
+# The first line of each command's help. Its module and its function have its name; those of `import` are `import_`.
 COMMANDS = {
-    "tune": ("tune", "Find the fastest kernel for each shape"),
-    "best": ("results", "Show the fastest kernel of each problem"),
-    "show": ("results", "Show one trial, or list all trials"),
-    "export": ("export", "Write the winners as a module, library or table"),
-    "report": ("report", "Write a page with charts and tables"),
-    "predict": ("predict", "Predict the gain over cuBLAS, without a GPU"),
-    "compare": ("compare", "Time kernels against cuBLAS without tuning"),
-    "run": ("programs", "Run a program with tuned kernels for cuBLAS calls"),
-    "record": ("programs", "List the cuBLAS products of a program"),
-    "confirm": ("confirm", "Time stored winners again on this device"),
-    "doctor": ("doctor", "Check this machine and explain how to fix it"),
-    "devices": ("plan", "List the devices here and the bundled cards"),
-    "space": ("plan", "Count configurations, and what each rule drops"),
-    "model": ("plan", "Show what bounds each problem, and its least time"),
-    "source": ("plan", "Print the CUDA source of a kernel"),
-    "ladder": ("ladder", "Show what each step of a six-step GEMM buys"),
-    "import": ("import_trials", "Add trials from another database or file"),
-    "db": ("db", "Check, merge, clean or migrate a database"),
-    "cache": ("cache", "Show or clear the cache of compiled kernels"),
-    "forget": ("forget", "Remove trials, so that they are tried anew"),
-    "quarantine": ("quarantine", "List or forgive kernels that hung or faulted"),
+    "tune": "Find the fastest kernel for each shape",
+    "best": "Show the fastest kernel of each problem",
+    "show": "Show one trial, or list all trials",
+    "export": "Write the winners as a module, library or table",
+    "report": "Write a page with charts and tables",
+    "predict": "Predict the gain over cuBLAS, without a GPU",
+    "compare": "Time kernels against cuBLAS without tuning",
+    "run": "Run a program with tuned kernels for cuBLAS calls",
+    "record": "List the cuBLAS products of a program",
+    "confirm": "Time stored winners again on this device",
+    "doctor": "Check this machine and explain how to fix it",
+    "devices": "List the devices here and the bundled cards",
+    "space": "Count configurations, and what each rule drops",
+    "model": "Show what bounds each problem, and its least time",
+    "source": "Print the CUDA source of a kernel",
+    "ladder": "Show what each step of a six-step GEMM buys",
+    "import": "Add trials from another database or file",
+    "db": "Check, merge, clean or migrate a database",
+    "cache": "Show or clear the cache of compiled kernels",
+    "forget": "Remove trials, so that they are tried anew",
+    "quarantine": "List or forgive kernels that hung or faulted",
 }
 DEFAULT = "tune"  # the command of a line that begins with an option or a shape
 EXAMPLES = """\
@@ -57,8 +58,8 @@ class Commands(UserDict[str, click.Command]):
 
     def __getitem__(self, name: str) -> click.Command:
         if name in COMMANDS and name not in self.data:
-            module = import_module(f"tsm2_tune.commands.{COMMANDS[name][0]}")
-            self.data[name] = getattr(module, name, None) or getattr(module, f"{name}_")
+            own = f"{name}_" if iskeyword(name) else name
+            self.data[name] = getattr(import_module(f"tsm2_tune.commands.{own}"), own)
         return self.data[name]
 
     def __contains__(self, name: object) -> bool:
@@ -85,12 +86,14 @@ class Main(Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+            formatter.write_dl(list(COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if not incomplete.startswith("-"):
             return [
-                CompletionItem(name, help=one[1]) for name, one in COMMANDS.items() if name.startswith(incomplete)
+                CompletionItem(name, help=summary)
+                for name, summary in COMMANDS.items()
+                if name.startswith(incomplete)
             ]
         tuning = self.commands[DEFAULT]
         own = click.Command.shell_complete(self, ctx, incomplete)

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
 
+from tsm2_tune.api.export import Exported
 from tsm2_tune.api.parse import DEFAULT_DATABASE, ElementTypes, Products, Texts, file_name
-from tsm2_tune.api.results import Exported
 from tsm2_tune.api.selection import Selection, selected
 from tsm2_tune.errors import InputError, ToolMissing, pip_install
 from tsm2_tune.generator.problem import Problem
@@ -87,8 +87,8 @@ def _page(
     selection: Selection, name: str, others: Iterable[str], bundle: Callable[[str], str], title: str, note: str
 ) -> str:
     from tsm2_tune import __version__
+    from tsm2_tune.html.contents import contents
     from tsm2_tune.html.page import page
-    from tsm2_tune.html.reading import contents
 
     chosen = selection.__contains__
     with Store.open(name, create=False) as store:

@@ -1,5 +1,5 @@
-"""The commands, most in a module of their own name.
+"""The commands: each has a module of its own name (`import_.py` for `import`, which is a keyword).
 
-`results.py` has `best` and `show`, `plan.py` `space`, `model`, `source` and `devices`, `programs.py` `run` and
-`record`. They call `api` and print through `console`. `cli.py` imports them by name; nothing else does.
+`options.py` has options that several commands share, `errors.py` prints errors, `completion.py` completes words in a
+shell. Commands call `api` and print through `console`. `cli.py` imports them by name; nothing else does.
 """

@@ -95,8 +95,8 @@ def export(
     A text of trials (.jsonl) is for `tsm2-tune import`. A T4 file and a cache of Kernel Tuner have all trials of one
     problem on one device.
     """
-    from tsm2_tune.api.results import contradiction
-    from tsm2_tune.console.kernel_sets import Choosing
+    from tsm2_tune.api.export import contradiction
+    from tsm2_tune.console.export_progress import Choosing
     from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
 
     form = form or _format_of(output)

@@ -61,8 +61,8 @@ def ladder(
 
     with one_blas_thread():
         from tsm2_tune.api.tune import options_of
-    from tsm2_tune.console.live import Display
-    from tsm2_tune.console.progress import of_state, tell_interrupted
+    from tsm2_tune.console.run_progress import of_state, tell_interrupted
+    from tsm2_tune.console.search_progress import Display
     from tsm2_tune.tuner.device.lock import device_lock
     from tsm2_tune.tuner.device.target import default_spec, find_target
     from tsm2_tune.tuner.results.store import Store

@@ -33,7 +33,7 @@ from tsm2_tune.tuner.runs.blas_threads import one_blas_thread
 if TYPE_CHECKING:  # completion in a shell waits for what is imported here
     from tsm2_tune import TuningResult
     from tsm2_tune.console.json_events import EventLines
-    from tsm2_tune.console.progress import Progress
+    from tsm2_tune.console.run_progress import Progress
     from tsm2_tune.tuner.runs.events import RunStarted
 
 NO_GPU = (
@@ -94,7 +94,7 @@ def tune(
     with one_blas_thread():
         from tsm2_tune.api.devices import targets_of  # slow to import, so arguments are checked first
     from tsm2_tune.commands.quarantine import tell_quarantined
-    from tsm2_tune.console.progress import tell_interrupted
+    from tsm2_tune.console.run_progress import tell_interrupted
 
     problems = computable(problems, names)
     with ended_by_signals(ctx, database, stderr=as_json):
@@ -138,7 +138,7 @@ def _shown(
 ) -> EventLines | Progress:
     """Return the display of the run's events."""
     from tsm2_tune.console.json_events import EventLines
-    from tsm2_tune.console.progress import Progress, of_state
+    from tsm2_tune.console.run_progress import Progress, of_state
     from tsm2_tune.console.tables import console
 
     if as_json:

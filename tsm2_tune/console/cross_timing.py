@@ -1,17 +1,34 @@
-"""Terminal output while kernels are measured at shapes that they did not win."""
+"""Terminal output while kernels are timed at shapes that they did not win."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.table import Column
 
-from tsm2_tune.console.heartbeat import LONG_SECONDS, Liveness
-from tsm2_tune.console.kernel_sets import Measuring
+from tsm2_tune.console.eta import left_text
+from tsm2_tune.console.heartbeat import LONG_SECONDS, Liveness, phase_text
+from tsm2_tune.console.printable import one_line
+from tsm2_tune.console.search_progress import SILENCE_SECONDS
 from tsm2_tune.console.tables import print_line
+from tsm2_tune.tuner.export.kernel_sets.fewest import ExportEvent
+from tsm2_tune.tuner.export.kernel_sets.measured_pairs import Narrowed
 from tsm2_tune.tuner.results.trial import Outcome
-from tsm2_tune.tuner.runs.events import Event, TrialInterrupted, TrialStored
+from tsm2_tune.tuner.runs.events import (
+    Crossed,
+    Event,
+    FinalFailure,
+    FinalStored,
+    TrialInterrupted,
+    TrialStored,
+    VendorLeftOut,
+    WinnerVerified,
+)
 from tsm2_tune.tuner.search.stopwatch import Phases
 
 
@@ -54,3 +71,85 @@ class Pairs:
             *(f"{count} {outcome}" for outcome, count in failed),
         ]
         return f"cross-checked kernels at shapes that they did not win: {', '.join(parts)}"
+
+
+class Measuring:
+    """Shows the progress of trials that no search suggests. Use as a context manager.
+
+    `counts` names the kinds of events to count.
+    """
+
+    def __init__(self, console: Console, what: str, counts: Sequence[str] = ("trial", "final")) -> None:
+        self._what = what
+        text = TextColumn("{task.description}", table_column=Column(), markup=False)
+        self._progress = Progress(SpinnerColumn(), text, console=console, disable=not console.is_terminal)
+        self._task = self._progress.add_task(what, total=None)
+        self._counts = dict.fromkeys(counts, 0)
+        self._so_far = ""
+        self._started = self._told = time.monotonic()
+
+    def __enter__(self) -> Measuring:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def show(self, event: Event | ExportEvent) -> None:
+        """Update the screen for the event."""
+        if isinstance(event, Narrowed):
+            unknown = f", {counted(event.resting_on, 'pair')} to measure" if event.resting_on else ""
+            self._so_far = f"{counted(event.kernels, 'kernel')} may do{unknown}"
+        elif isinstance(event, Crossed):
+            self._so_far = f"{event.done} of {event.total}{self._left(event)}"
+        elif isinstance(event, TrialStored | TrialInterrupted):
+            self._count("trial")
+            trial = event.trial
+            self._failed(f"{trial.problem.text} {trial.config.text}", trial.outcome, trial.detail)
+        elif isinstance(event, FinalStored):
+            self._count("final")
+        elif isinstance(event, WinnerVerified):
+            self._failed(event.config, event.outcome, event.detail)
+        elif isinstance(event, FinalFailure):
+            self._line(f"{event.problem.text}: not measured in turns: {one_line(event.detail)}")
+        elif isinstance(event, VendorLeftOut):
+            of = f"{event.problem.text}: " if event.problem is not None else ""
+            self._line(f"{of}cuBLAS not measured: {one_line(event.detail)}")
+        self._update()
+
+    def _left(self, event: Crossed) -> str:
+        """Return the time left at the pace so far; empty before the first pair and after the last."""
+        if not 0 < event.done < event.total:
+            return ""
+        seconds = (time.monotonic() - self._started) / event.done * (event.total - event.done)
+        return f", {left_text(seconds)}"
+
+    def _count(self, what: str) -> None:
+        if what in self._counts:
+            self._counts[what] += 1
+
+    def goes_on(self, seconds: float, phase: str) -> None:
+        """Print the phase that takes so long."""
+        self._line(f"{self._text()}: {phase_text(phase, seconds)}")
+
+    def _text(self) -> str:
+        done = ", ".join(counted(count, what) for what, count in self._counts.items() if count)
+        return f"{self._what}{self._so_far and f': {self._so_far}'}{done and f'; {done}'}"
+
+    def _update(self) -> None:
+        text = self._text()
+        self._progress.update(self._task, description=text)
+        if self._progress.disable and time.monotonic() - self._told >= SILENCE_SECONDS:
+            self._line(text)
+
+    def _failed(self, what: str, outcome: Outcome, detail: str) -> None:
+        if outcome is not Outcome.OK:
+            self._line(f"{what}: {outcome}: {one_line(detail)}")
+
+    def _line(self, text: str) -> None:
+        self._told = time.monotonic()
+        print_line(self._progress.console, text)
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

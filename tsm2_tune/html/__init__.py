@@ -1,1 +1,4 @@
-"""The HTML page that `tsm2-tune report` writes: reading a database, drawing charts and tables, and their style."""
+"""The HTML page that `tsm2-tune report` writes.
+
+`contents.py` reads databases, a module for each section makes charts and tables, and `page.py` puts them together.
+"""

@@ -11,7 +11,7 @@ from typing import Any
 
 from tsm2_tune.console.winner_columns import spread_percent, state_text
 from tsm2_tune.html.bounds import MOST_LOSSES, MOST_WINNERS, grouped, left_out
-from tsm2_tune.html.tables import Cell, Number, Table, count, fixed, rounded
+from tsm2_tune.html.table_data import Cell, Number, Table, count, fixed, rounded
 from tsm2_tune.tuner.measure.vendor import texts
 from tsm2_tune.tuner.measure.vendor.libraries import version_text
 from tsm2_tune.tuner.results.records import BestRow

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tsm2_tune.html.bounds import MOST_OF_MAPS, grouped, left_out
-from tsm2_tune.html.reading import TrialRow
+from tsm2_tune.html.contents import TrialRow
 
 LEAST_TRIALS = 4  # of a map
 UNSET = "-"  # a tunable that an older version's configuration lacks

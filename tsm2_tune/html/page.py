@@ -17,10 +17,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from tsm2_tune.html import charts, comparing, completeness, convergence, gains, heat_maps, roofline, trials
+from tsm2_tune.html import charts, comparison, convergence, gains, heat_maps, roofline, trial_list
 from tsm2_tune.html.bounds import grouped
-from tsm2_tune.html.reading import Contents
-from tsm2_tune.html.tables import Table, columnar
+from tsm2_tune.html.contents import Contents
+from tsm2_tune.html.table_data import Table, columnar
 from tsm2_tune.tuner.results.trial import Outcome
 
 EMULATED = "Kernels are emulated on the CPU: times mean nothing."
@@ -158,9 +158,9 @@ def _roofline(own: Contents) -> Section | None:
 
 def _convergence(own: Contents) -> Section | None:
     groups, untold = convergence.by_search(own.trials)
-    covered = completeness.coverages(groups)
-    tables = tuple(one for one in (completeness.table(covered),) if one.rows)
-    said_of_all = _said(untold, completeness.sentence(covered, len(groups)))
+    covered = convergence.coverages(groups)
+    tables = tuple(one for one in (convergence.completeness_table(covered),) if one.rows)
+    said_of_all = _said(untold, convergence.completeness(covered, len(groups)))
     found, note = convergence.searches(groups)
     if not found:
         return Section("convergence", "Searches", said_of_all, tables=tables) if said_of_all else None
@@ -172,7 +172,7 @@ def _convergence(own: Contents) -> Section | None:
     )
     said += " search is drawn bold."
     chart = Chart("convergence", label, charts.convergence(names), data)
-    folded = (convergence.table(found),)
+    folded = (convergence.convergence_table(found),)
     sentences = (*said_of_all, *_said(said, note))
     return Section("convergence", "Searches", sentences, chart, tables=tables, folded=folded)
 
@@ -191,30 +191,30 @@ def _heat_maps(own: Contents) -> Section | None:
 
 
 def _comparison(own: Contents, others: Sequence[Contents]) -> Section | None:
-    sides = [one for each in (own, *others) for one in comparing.sides(each.name, each.winners)]
-    found = comparing.comparisons(sides)
+    sides = [one for each in (own, *others) for one in comparison.sides(each.name, each.winners)]
+    found = comparison.comparisons(sides)
     if not found:
         said = "Nothing can be compared: no problem has a winner on both sides."
         return Section("comparison", "Side by side", (said,)) if others else None
-    sentences = tuple(map(comparing.sentence, found))
-    rows = comparing.dots(found)
+    sentences = tuple(map(comparison.sentence, found))
+    rows = comparison.dots(found)
     if not rows:
         return Section("comparison", "Side by side", sentences)
     data = {"compared": columnar(rows, ("other", "problem", "rank", "x", "us", "other_us"))}
     chart = Chart("comparison", "Times of the other over those of the first", charts.comparison(rows), data)
-    tables = tuple(comparing.table(one) for one in found if one.pairs)
+    tables = tuple(comparison.table(one) for one in found if one.pairs)
     return Section("comparison", "Side by side", sentences, chart, folded=tables)
 
 
 def _trials(own: Contents) -> Section | None:
-    rows, note = trials.listed(own.trials)
+    rows, note = trial_list.listed(own.trials)
     if not rows:
         return None
     said = (
         "Times are of the search, in microseconds. The spread is how far the 95 % confidence interval of the median"
         " reaches."
     )
-    heads = trials.heads(rows)
+    heads = trial_list.heads(rows)
     rest = {"rows": columnar(rows, tuple(heads)), "heads": heads, "outcomes": [one.value for one in Outcome]}
     return Section("trials", "Each trial", _said(said, note), rest=rest)
 

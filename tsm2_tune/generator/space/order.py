@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.predict.expected import expected_us
+from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import Chosen, Joined, Rows, parts_of, places
 from tsm2_tune.generator.space.seed_table import Measured

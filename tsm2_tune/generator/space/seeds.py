@@ -17,7 +17,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.predict.expected import expected_us
+from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines

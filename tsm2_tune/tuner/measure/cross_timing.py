@@ -19,10 +19,10 @@ from itertools import groupby
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.predict.expected import expected_us
+from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.grid_points import kernels_between
+from tsm2_tune.generator.space.intermediate_shapes import kernels_between
 from tsm2_tune.tuner.export.kernel_sets.between import MEASURED, rows_between
 from tsm2_tune.tuner.export.kernel_sets.near_winners import Contender, contending, unsearched_between
 from tsm2_tune.tuner.export.kernel_sets.pairs import Comparable

@@ -10,7 +10,7 @@ import numpy as np
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.grid_points import shapes_between
+from tsm2_tune.generator.space.intermediate_shapes import shapes_between
 from tsm2_tune.runtime.choosing import measured_of
 from tsm2_tune.runtime.expecting import Kernels
 from tsm2_tune.runtime.interpolating import Floats, as_column

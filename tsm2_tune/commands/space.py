@@ -1,4 +1,4 @@
-"""The commands that plan without running a kernel: spaces, models, CUDA source, devices."""
+"""The command that counts the configurations of a space, and audits the guidelines after a run."""
 
 from __future__ import annotations
 
@@ -11,22 +11,16 @@ import click
 import tsm2_tune
 from tsm2_tune.api.parse import (
     LARGE_SQUARE,
-    LAYOUTS,
-    OP_SPELLING,
     family_names,
     problems_of,
     thresholds_of,
 )
-from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.forget import TrialNumber
 from tsm2_tune.commands.options import (
-    Choice,
     database_option,
     family_options,
     is_given,
     json_option,
-    math_option,
     planning_device_option,
     shapes_options,
 )
@@ -47,28 +41,6 @@ NOT_OF_AN_AUDIT = {
     "explain": "--explain",
     "as_lines": "--list",
 }
-
-
-@click.command(cls=Command)
-@json_option
-def devices(as_json: bool) -> None:
-    """List the devices here and the bundled cards."""
-    from tsm2_tune.console import plan_tables
-    from tsm2_tune.errors import TuneError
-    from tsm2_tune.generator.device.cards import PROFILES
-    from tsm2_tune.tuner.device.cuda import cuda_device_count
-    from tsm2_tune.tuner.device.target import limits_of
-
-    found = []
-    for spec in [*(str(ordinal) for ordinal in range(cuda_device_count())), "cpu", *PROFILES]:
-        try:
-            found.append((spec, "bundled" if spec in PROFILES else "here", limits_of(spec)))
-        except TuneError as error:
-            click.echo(f"device {spec}: {error}", err=True)
-    if as_json:
-        click.echo(json.dumps([{"device": spec, "kind": kind, **asdict(limits)} for spec, kind, limits in found]))
-        return
-    plan_tables.print_devices(found, tables.console())
 
 
 @click.command(cls=Command)
@@ -200,97 +172,3 @@ def _audit(
         click.echo(json.dumps(audit_tables.audit_facts(found, limits, shown_name(database)), indent=2))
     else:
         audit_tables.print_audit(found, limits, shown_name(database), tables.console())
-
-
-@click.command(cls=Command)
-@planning_device_option
-@shapes_options(required=True)
-@option(
-    "--db",
-    "database",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="Use the rates that the newest run in this database measured on the device, not the data sheet's.",
-)
-@json_option
-def model(
-    spec: str | None,
-    shapes: str,
-    dtypes: str,
-    ops: str,
-    layout: str,
-    math: str,
-    database: str | None,
-    as_json: bool,
-) -> None:
-    """Show what bounds each problem, and its least time.
-
-    \b
-    tsm2-tune model --device h100 --shapes 20480x16x20480
-    tsm2-tune model --device k40c --shapes 20480x16x20480,8192x8192x8192 --dtype f64 --json
-
-    For each problem: the least bytes to move, the floating-point operations, their ratio (arithmetic intensity), the
-    device's ratio of both rates (machine balance), whether memory or arithmetic is the bound, and the least time. For
-    column-major A B in f32, f64, c64 and c128 also the t1, t2 and t3 that Algorithm 5 of the TSM2 paper chooses.
-    Rates are the data sheet's. Without a GPU here, name a card with --device.
-    """
-    problems = problems_of(shapes, dtypes, ops, layout, math)
-    from tsm2_tune.console import plan_tables  # slow to import, so arguments are checked first
-    from tsm2_tune.generator.device.cards import PROFILES
-    from tsm2_tune.generator.device.roofline import data_sheet, modelled
-    from tsm2_tune.tuner.device.target import HOST, default_spec, limits_of, stored_target
-
-    if database is None:
-        device = default_spec() if spec is None else spec
-        if spec is None and device == HOST:
-            raise click.UsageError(f"no GPU here: name a card with --device ({', '.join(PROFILES)}), or cpu")
-        limits = limits_of(device)
-        ceilings, source = data_sheet(limits), plan_tables.data_sheet_text(limits)
-    else:
-        from tsm2_tune.tuner.results.store import Store
-
-        with Store.open(database, create=False) as store:
-            name, limits = stored_target(store.devices(), spec, shown_name(database))
-            newest = store.newest_run(name)
-        ceilings, source = newest.ceilings, plan_tables.measured_text(newest, shown_name(database))
-    found = [modelled(problem, limits, ceilings) for problem in problems]
-    if as_json:
-        click.echo(json.dumps([plan_tables.model_facts(one, limits, source) for one in found], indent=2))
-    else:
-        plan_tables.print_model(found, limits, source, tables.console())
-
-
-@click.command(cls=Command)
-@click.argument("kernel", metavar="TRIAL|CONFIGURATION", shell_complete=completion.configurations)
-@option("--dtype", "dtype", shell_complete=completion.dtypes, help="Element type. [default: f32 if it has that]")
-@math_option
-@option("--op", "op", shell_complete=completion.ops, help=f"How the matrices lie. {OP_SPELLING}")
-@option("--layout", type=Choice(LAYOUTS), help="What --op calls n, as for tuning.")
-@database_option
-@click.pass_context
-def source(
-    ctx: click.Context, kernel: str, dtype: str | None, math: str, op: str | None, layout: str | None, database: str
-) -> None:
-    """Print the CUDA source of a kernel.
-
-    \b
-    tsm2-tune source 35
-    tsm2-tune source tsm2:version=v3,threads=128,columns=16,prefetch=4 --dtype f64
-
-    A number is a trial's, as `best` and `show` list it: its source is in the database. A configuration is spelled as
-    `best --long` and `space --list` print it. Without --dtype, --op and --layout it is the source for the first type
-    and layout that the kernel computes.
-    """
-    if kernel.isascii() and kernel.isdecimal():
-        from tsm2_tune.tuner.results.store import Store
-
-        trial = TrialNumber().convert(kernel, None, ctx)
-        with Store.open(database, create=False) as store:
-            click.echo(store.trial(trial).trial.source.text, nl=False)
-        return
-    from tsm2_tune.api.source import source_of
-
-    found = source_of(kernel, dtype=dtype, math=math if is_given(ctx, "math") else None, op=op, layout=layout)
-    if found.options:
-        tell(f"for {found.options}")
-    click.echo(found.text, nl=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tsm2_tune.html.bounds import MOST_TRIALS, cut, first_of_each, grouped, left_out
-from tsm2_tune.html.reading import TrialRow
+from tsm2_tune.html.contents import TrialRow
 
 HEADS = {  # titles of the columns, and whether they hold numbers
     "trial": ("trial", True),

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console.cross_timing import Pairs
-from tsm2_tune.console.live import Display
 from tsm2_tune.console.merge_events import Together
 from tsm2_tune.console.printable import tell
+from tsm2_tune.console.search_progress import Display
 from tsm2_tune.console.tables import print_line, winners_table
 from tsm2_tune.console.winner_columns import spread_percent
 from tsm2_tune.generator.problem import Problem

@@ -1,4 +1,4 @@
-"""The commands `run` and `record`, which run a program with a library in front of cuBLAS."""
+"""The command that runs a program with a library in front of cuBLAS."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tsm2_tune.api.parse import share_of
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.options import Percent, database_option, is_given, output_option
+from tsm2_tune.commands.options import database_option, is_given
 from tsm2_tune.console import tables
+from tsm2_tune.console.printable import tell
 from tsm2_tune.errors import InputError
 from tsm2_tune.interpose.running import Standing, become, journal_folder, path_of_program, ran
-from tsm2_tune.tuner.results.trial import in_a_line
-from tsm2_tune.tuner.written_files import refuse_unwritable, write
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tsm2_tune.interpose.journal import Seen, Written
 
-WHOLE = 1.0  # the largest share of GPU time
 VERIFIED = 3  # products of each shape that --verify compares
 MOST_LEFT = 10  # products left to cuBLAS that a report names
 TROUBLES = {  # reasons that the user can fix, in a report
@@ -116,7 +113,7 @@ def _made_pack(database: str, pretuned: bool) -> Path | None:
     None."""
     from tsm2_tune.interpose.packs import pack_path, pretuned_path  # slow to import
 
-    return pretuned_path(_tell) if pretuned else pack_path(database, _tell)
+    return pretuned_path(tell) if pretuned else pack_path(database, tell)
 
 
 def _library(name: str) -> Path:
@@ -140,69 +137,11 @@ def _library(name: str) -> Path:
             raise InputError(f"{name} is no library of kernels: tsm2-tune export --format library makes one")
     from tsm2_tune.interpose.build import gpu_here
 
-    gpu_here(_tell)
+    gpu_here(tell)
     return Path(name)
 
 
-@click.command(cls=Command, context_settings=PROGRAM)
-@output_option(required=True, help="The file to write, for --shapes @FILE; - is standard output.")
-@option(
-    "--worth",
-    type=Percent(WHOLE),
-    default="0%",
-    show_default=True,
-    metavar="PERCENT",
-    help="Leave out, as comments, products that take a smaller share of all GPU time. Of several that differ"
-    " in one extent alone, and take that share together, a few stay.",
-)
-@program_argument
-@click.pass_context
-def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]) -> None:
-    """List the cuBLAS products of a program.
-
-    The program runs as it is. The list has each product's shape, calls and GPU time.
-
-    \b
-    tsm2-tune record --output products.txt --worth 1% -- python simulation.py
-    tsm2-tune --shapes @products.txt --device 0
-    """
-    from tsm2_tune.console.shapes_file import recorded
-    from tsm2_tune.interpose.build import standin_path
-    from tsm2_tune.interpose.journal import count_of, written_in
-
-    if output != "-":
-        refuse_unwritable(output)  # before the program runs for hours
-    path_of_program(program[0])
-    standing = Standing(standin_path(), has_times=True)
-    with journal_folder() as journal:
-        status = ran(program, standing, journal)
-        written = written_in(journal)
-    if status and written.is_empty:
-        _tell(f"nothing was written: {_failed(status)} before any product was seen")
-        ctx.exit(status)
-    text = "".join(f"{line}\n" for line in recorded(written, program, share_of(worth, WHOLE)))
-    if output == "-":
-        click.echo(text, nl=False)
-    else:
-        _write(text, output)
-        calls = sum(one.calls for one in written.seen)
-        products = f"{count_of(len(written.seen), 'different product')}, {calls} in all"
-        _tell(f"wrote {output}: {written.none_seen if written.is_empty else products}")
-        for sentence in written.besides:
-            _tell(sentence)
-    ctx.exit(status)
-
-
-def _write(text: str, output: str) -> None:
-    """Write the text to the file; to standard output if that fails, since the program may have taken hours."""
-    try:
-        write(text, output)
-    except InputError as error:
-        click.echo(text, nl=False)
-        raise InputError(f"{error}; what was recorded is on standard output") from None
-
-
-def _failed(status: int) -> str:
+def failed(status: int) -> str:
     return f"the program failed with status {status}"
 
 
@@ -213,26 +152,26 @@ def tell_products(written: Written, status: int, *, has_times: bool) -> None:
     console, seen = tables.console(stderr=True), written.seen
     calls, taken = sum(one.calls for one in seen), sum(one.taken for one in seen)
     if written.is_empty:
-        _tell(f"no product was seen: {_failed(status)}" if status else written.none_seen)
+        tell(f"no product was seen: {failed(status)}" if status else written.none_seen)
         return
     compared = sum(one.calls - one.taken - one.lost for one in seen)
     left = f"{calls - taken} left to cuBLAS" + (f", {compared} of these to compare with it" if compared else "")
-    _tell(f"{count_of(calls, 'product')} seen, {taken} computed by tuned kernels, {left}")
+    tell(f"{count_of(calls, 'product')} seen, {taken} computed by tuned kernels, {left}")
     for sentence in (*written.besides, *_troubles(seen)):
-        _tell(sentence)
+        tell(sentence)
     of_taken = [one for one in seen if one.taken and not one.went_back]
     if has_times:
         both = [one for one in of_taken if one.cublas_us and one.taken_us]
         if both:
             before = sum(one.calls * median(one.cublas_us) for one in both)
             after = sum(one.calls * median(one.taken_us) for one in both)
-            _tell(
+            tell(
                 f"time of the shapes that were taken: {before / 1e3:.2f} ms by cuBLAS, {after / 1e3:.2f} ms by"
                 f" the kernels, {before / after:.2f} times as fast"
             )
-        _print(console, of_taken, "taken:")
+        _print_products(console, of_taken, "taken:")
     lost = sorted((one for one in seen if one.lost), key=lambda one: (-one.us * one.lost, -one.lost))
-    _print(
+    _print_products(
         console,
         lost[:MOST_LEFT],
         "left to cuBLAS:" if len(lost) <= MOST_LEFT else f"left to cuBLAS, {MOST_LEFT} of {len(lost)}:",
@@ -240,7 +179,7 @@ def tell_products(written: Written, status: int, *, has_times: bool) -> None:
     for one in seen:
         if one.compared:
             spelt = f"{'x'.join(map(str, one.shape))} {one.dtype} {one.op}"
-            _tell(f"verified: {spelt}, {one.compared} times, worst {one.worst:.3g} of the bound")
+            tell(f"verified: {spelt}, {one.compared} times, worst {one.worst:.3g} of the bound")
 
 
 def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
@@ -258,7 +197,7 @@ def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
             yield f"{count_of(count, 'product')} left to cuBLAS as {why}: {told}"
 
 
-def _print(console: Console, seen: Sequence[Seen], title: str) -> None:
+def _print_products(console: Console, seen: Sequence[Seen], title: str) -> None:
     """Print a table of products, if there are any."""
     heads = ("routine", "type", "op", "m x n x k", "calls", "taken", "cuBLAS us", "kernel us", "why left")
     cells = []
@@ -269,7 +208,3 @@ def _print(console: Console, seen: Sequence[Seen], title: str) -> None:
     if cells:
         tables.print_line(console, title)
         tables.print_table(console, heads, cells, right=range(3, 8))
-
-
-def _tell(sentence: str) -> None:
-    click.echo(in_a_line(sentence), err=True)

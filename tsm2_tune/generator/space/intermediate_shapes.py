@@ -16,7 +16,7 @@ import numpy as np
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.predict.expected import expected_us
+from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tsm2_tune.html.bounds import MOST_WINNERS, left_out
-from tsm2_tune.html.tables import Table, fixed
+from tsm2_tune.html.table_data import Table, fixed
 from tsm2_tune.tuner.results.records import BestRow
 
 MOST_SIDES = 4  # that are compared with the first

@@ -1,0 +1,64 @@
+"""The command that shows one trial, or lists all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tsm2_tune.commands.best import refuse_nothing
+from tsm2_tune.commands.errors import Command, option
+from tsm2_tune.commands.forget import TrialNumber
+from tsm2_tune.commands.options import (
+    database_option,
+    json_option,
+    selection_options,
+)
+from tsm2_tune.console import tables
+from tsm2_tune.generator.problem import Problem
+
+if TYPE_CHECKING:
+    pass
+
+
+@click.command(cls=Command)
+@click.argument("trial", type=TrialNumber(), required=False)
+@database_option
+@selection_options
+@option("--samples", "has_samples", is_flag=True, help="With a TRIAL: also every sample of its time.")
+@option("--source", "has_source", is_flag=True, help="With a TRIAL: also its CUDA source.")
+@json_option
+def show(
+    trial: int | None, database: str, which: dict[str, Any], has_samples: bool, has_source: bool, as_json: bool
+) -> None:
+    """Show one trial, or list all trials.
+
+    \b
+    tsm2-tune show
+    tsm2-tune show 35 --samples
+    """
+    from tsm2_tune.api.selection import selected
+    from tsm2_tune.console import trial_tables
+    from tsm2_tune.tuner.results.store import Store
+
+    selection = selected(**which)
+    of_list = selection.device is not None or selection.cache is not None or selection.is_of_problems
+    if trial is not None and of_list:
+        raise click.UsageError(
+            "--device, --shapes, --dtype, --op and --cache are of the list: leave them or TRIAL out"
+        )
+    if trial is None and (has_samples or has_source):
+        raise click.UsageError("--samples and --source are of one trial: name its number, such as show 35")
+    with Store.open(database, create=False) as store:
+        if trial is not None:
+            shown = {"as_json": as_json, "has_samples": has_samples, "has_source": has_source}
+            trial_tables.trial_in_full(store.trial(trial), tables.console(), **shown)
+            return
+        device = selection.device_in(store)
+        every = [line for line in store.listing() if device is None or line.device == device]
+    of_state = [line for line in every if selection.cache is None or line.cache == selection.cache]
+    lines = [line for line in of_state if not selection.is_of_problems or Problem.parse(line.problem) in selection]
+    if not lines:
+        stored = [(Problem.parse(line.problem), line.cache) for line in every]
+        refuse_nothing("trial", stored, selection, database)
+    trial_tables.trials_table(lines, tables.console(), as_json=as_json)

@@ -1,0 +1,61 @@
+"""The command that prints the CUDA source of a kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tsm2_tune.api.parse import (
+    LAYOUTS,
+    OP_SPELLING,
+)
+from tsm2_tune.commands import completion
+from tsm2_tune.commands.errors import Command, option
+from tsm2_tune.commands.forget import TrialNumber
+from tsm2_tune.commands.options import (
+    Choice,
+    database_option,
+    is_given,
+    math_option,
+)
+from tsm2_tune.console.printable import tell
+
+if TYPE_CHECKING:
+    pass
+
+
+@click.command(cls=Command)
+@click.argument("kernel", metavar="TRIAL|CONFIGURATION", shell_complete=completion.configurations)
+@option("--dtype", "dtype", shell_complete=completion.dtypes, help="Element type. [default: f32 if it has that]")
+@math_option
+@option("--op", "op", shell_complete=completion.ops, help=f"How the matrices lie. {OP_SPELLING}")
+@option("--layout", type=Choice(LAYOUTS), help="What --op calls n, as for tuning.")
+@database_option
+@click.pass_context
+def source(
+    ctx: click.Context, kernel: str, dtype: str | None, math: str, op: str | None, layout: str | None, database: str
+) -> None:
+    """Print the CUDA source of a kernel.
+
+    \b
+    tsm2-tune source 35
+    tsm2-tune source tsm2:version=v3,threads=128,columns=16,prefetch=4 --dtype f64
+
+    A number is a trial's, as `best` and `show` list it: its source is in the database. A configuration is spelled as
+    `best --long` and `space --list` print it. Without --dtype, --op and --layout it is the source for the first type
+    and layout that the kernel computes.
+    """
+    if kernel.isascii() and kernel.isdecimal():
+        from tsm2_tune.tuner.results.store import Store
+
+        trial = TrialNumber().convert(kernel, None, ctx)
+        with Store.open(database, create=False) as store:
+            click.echo(store.trial(trial).trial.source.text, nl=False)
+        return
+    from tsm2_tune.api.source import source_of
+
+    found = source_of(kernel, dtype=dtype, math=math if is_given(ctx, "math") else None, op=op, layout=layout)
+    if found.options:
+        tell(f"for {found.options}")
+    click.echo(found.text, nl=False)

@@ -1,0 +1,79 @@
+"""Terminal output of `export --within`: its progress, and the table of what each number of kernels reaches."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import ExitStack
+
+import click
+from rich.console import Console
+
+from tsm2_tune.console.cross_timing import Measuring, counted
+from tsm2_tune.console.printable import one_line
+from tsm2_tune.console.tables import print_line, print_table
+from tsm2_tune.tuner.export.kernel_sets.fewest import ChoiceStarted, ExportEvent, KernelsChosen
+from tsm2_tune.tuner.export.kernel_sets.pairs import Selected, percent
+from tsm2_tune.tuner.runs.events import (
+    Noted,
+)
+
+
+class Choosing:
+    """Shows the search for the fewest kernels. Use as a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._measuring = ExitStack()
+        self._shown: Measuring | None = None
+
+    def __enter__(self) -> Choosing:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._measuring.close()
+
+    def show(self, event: ExportEvent) -> None:
+        """Update the screen for the event."""
+        if isinstance(event, Noted):
+            click.echo(str(event), err=True)
+        elif isinstance(event, ChoiceStarted):
+            self._measuring.close()
+            self._shown = self._measuring.enter_context(Measuring(self._console, f"{event.dtype} {event.op}"))
+        elif isinstance(event, KernelsChosen):
+            self._measuring.close()
+            print_selected(event.selected, self._console, event.unmeasured_because)
+        elif self._shown is not None:
+            self._shown.show(event)
+
+
+def print_selected(selected: Selected, console: Console, why: str = "") -> None:
+    """Print the chosen kernels, and the losses with other numbers of them.
+
+    `why` is the reason if nothing was measured, with the number of unknown pairs.
+    """
+    kernels, shapes = len(set(selected.kernels)), len(selected.rows)
+    keeps = f"{counted(kernels, 'kernel')} keep{'s' if kernels == 1 else ''} {counted(shapes, 'shape')}"
+    proven = "" if selected.is_proven else " (fewer may do: the search for them was cut short)"
+    within = f"within {percent(selected.within)} of the best time{proven}"
+    print_line(console, f"{selected.device}, {selected.dtype} {selected.op}: {keeps} {within}")
+    heads = ("kernels", "shapes served", "worst loss", "mean loss", "")
+    cells = [
+        (
+            str(len(row.kernels)),
+            str(row.served),
+            percent(row.worst) if row.served == shapes else "-",
+            percent(row.mean) if row.served == shapes else "-",
+            "chosen" if row.is_chosen else "",
+        )
+        for row in selected.table
+    ]
+    print_table(console, heads, cells, right=range(4))
+    of_kernel: dict[str, list[float]] = defaultdict(list)
+    for kernel, loss in zip(selected.kernels, selected.losses, strict=True):
+        of_kernel[kernel].append(loss)
+    served = [(kernel, str(len(losses)), percent(max(losses))) for kernel, losses in sorted(of_kernel.items())]
+    print_table(console, ("kernel", "shapes", "worst loss"), served, right=(1, 2))
+    if why and selected.unmeasured:
+        pairs = counted(selected.unmeasured, "kernel-shape pair")
+        text = f"{pairs} not measured or not verified in full, taken as too slow ({one_line(why)})"
+        print_line(console, text)
