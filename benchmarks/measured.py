@@ -114,6 +114,7 @@ FILES: tuple[tuple[str, str, Callable[[Path], Iterator[Timed]]], ...] = (
     ("h200", "benchmarks/results/h200-general.json", general),
     ("h200", "benchmarks/results/h200-minplus.json", minplus),
     ("h200", "benchmarks/results/h200-gemv.json", gemv),
+    ("h200", "benchmarks/results/h200-tf32.jsonl", trials),
     ("h100", "tsm2_tune/pretuned/h100.jsonl", trials),
     ("h100", "benchmarks/results/h100-tuned.json", tuned),
     ("h100", "benchmarks/results/h100-headline.json", headline),

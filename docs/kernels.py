@@ -157,7 +157,7 @@ def winners() -> dict[str, Counter[str]]:
         if not line.startswith("#"):
             card, *_, fastest = line.split()[:PLACE_OF_FASTEST]
             found.setdefault(card, Counter())[fastest.partition(":")[0]] += 1
-    return found
+    return dict(sorted(found.items()))
 
 
 def _shape(op: str, shape: tuple[int, int, int]) -> tuple[int, int, int]:
