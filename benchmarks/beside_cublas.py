@@ -42,7 +42,7 @@ from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.search.strategies.model import Model
 from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
 from tsm2_tune.tuner.verify.operands import Operands
-from tsm2_tune.tuner.verify.verification import verify
+from tsm2_tune.tuner.verify.verdict import verify
 
 SHAPES = "20480x2/4/8/16xm,1e7xkx8/16"
 EFFORT = Effort(spread=0.002, min_samples=21, max_samples=51, limit_seconds=2.0)

@@ -25,9 +25,9 @@ from tsm2_tune.tuner.measure.vendor.cublaslt import CublasLt
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.measure.vendor.routines import fastest_first, routines_of_cublaslt
 from tsm2_tune.tuner.results.trial import Cache, Measurement, Verdict
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.verify.operands import Operands
-from tsm2_tune.tuner.verify.verification import clear, inspect, prepare, run_once
+from tsm2_tune.tuner.verify.verdict import clear, inspect, prepare, run_once
 
 GRAPH_WORKSPACE_BYTES = 32 * 2**20  # what cuBLAS takes by itself on Hopper; while captured it must be given one
 LT_WORKSPACE_BYTES = 64 * 2**20  # twice what cuBLAS itself takes on Hopper

@@ -40,8 +40,8 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.measure.timing import Effort, measure
-from tsm2_tune.tuner.search.stopwatch import Phases
-from tsm2_tune.tuner.verify.verification import prepare
+from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.verify.verdict import prepare
 
 EFFORT = Effort(spread=0.01, min_samples=5, max_samples=7, limit_seconds=0.08, warm_up_seconds=0.003)
 FIELDS = {"regime", "layout", "dtype", "text", "orders", "lines", "times"}  # of a line

@@ -46,7 +46,7 @@ from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.results.trial import IN_FINALS, Cache
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.verify.operands import needed_bytes
-from tsm2_tune.tuner.verify.verification import prepare, run_once
+from tsm2_tune.tuner.verify.verdict import prepare, run_once
 
 Row = dict[str, Any]
 

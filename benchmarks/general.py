@@ -51,10 +51,10 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
 from tsm2_tune.tuner.results.trial import Binary, Cache, CompileFailure, Verdict
 from tsm2_tune.tuner.search.loop import cores
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
 from tsm2_tune.tuner.verify.operands import Operands
-from tsm2_tune.tuner.verify.verification import prepare
+from tsm2_tune.tuner.verify.verdict import prepare
 
 STAGED = ("staged_dmma", "staged_f32_dmma", "staged_complex_dmma")
 PAPER_SIZES = {"f32": 10_000, "f64": 8_000, "c64": 8_000, "c128": 6_000}

@@ -25,7 +25,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.pretuned import cubins
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.compile.machine_code import machine_code_digest
+from tsm2_tune.tuner.compile.elf_digest import machine_code_digest
 from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
 from tsm2_tune.tuner.export.binaries import capability, cubin
 from tsm2_tune.tuner.results.merge.reading import told_in

@@ -32,9 +32,9 @@ from tsm2_tune.tuner.results.trial import Binary, Cache, LoadedResources, Outcom
 from tsm2_tune.tuner.runs.events import TrialStored
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options, Tuner
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.worker.client import AttemptResult
-from tsm2_tune.tuner.worker.clock import RunningClock
+from tsm2_tune.tuner.worker.time_limit import RunningClock
 
 RUN = run_of(0)
 ON = (RUN.identity.toolkit, RUN.identity.flags)

@@ -45,8 +45,8 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import CompileFailure, Outcome
 from tsm2_tune.tuner.search.candidates import Search, Why
 from tsm2_tune.tuner.search.compile_queue import Pending
-from tsm2_tune.tuner.search.nearby import MOST_KERNELS
 from tsm2_tune.tuner.search.resume import Claimed
+from tsm2_tune.tuner.search.stored_seeds import MOST_KERNELS
 from tsm2_tune.tuner.search.strategies import strategy_named
 from tsm2_tune.tuner.search.strategies.model import Model
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy

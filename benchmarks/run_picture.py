@@ -25,7 +25,7 @@ from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.runs.events import Event, ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 
 ROOT = Path(__file__).parents[1]
 DATABASE = ROOT / "benchmarks/results/h200-pack.db.xz"

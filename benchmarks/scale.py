@@ -23,7 +23,7 @@ from benchmarks.headline import markdown
 from benchmarks.scale_rates import SAMPLES
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.tuner.results.trial import IN_FINALS, Outcome
-from tsm2_tune.tuner.runs.claims import BEAT_SECONDS
+from tsm2_tune.tuner.runs.leases.configurations import BEAT_SECONDS
 from tsm2_tune.tuner.search.resume import FINALISTS
 from tsm2_tune.tuner.search.session import TOGETHER_SECONDS
 

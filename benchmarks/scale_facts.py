@@ -26,7 +26,7 @@ from tsm2_tune.tuner.results import row_writer
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs.claims import Claims
+from tsm2_tune.tuner.runs.leases.configurations import Claims
 
 RECORDED = Path(__file__).parent / "results/h100-pack.db.xz"
 CACHED_SECONDS = 0.2  # a binary from the cache takes less

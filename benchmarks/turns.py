@@ -18,11 +18,11 @@ from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
 from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Measurement, Verdict
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
 from tsm2_tune.tuner.verify.checks import CHECKS
 from tsm2_tune.tuner.verify.operands import Operands
-from tsm2_tune.tuner.verify.verification import clear, inspect
+from tsm2_tune.tuner.verify.verdict import clear, inspect
 
 COMPILE_SECONDS = 120.0
 EXACT, TIMED = CHECKS[0], CHECKS[-1]  # small integers; what is timed, on numbers from [-1, 1)

@@ -27,13 +27,13 @@ from benchmarks.winner import Prospects, Skipped, Winner, planned, planners, tun
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.tuner.device.cuda import CudaDevice
-from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.interface import Device, LaunchFailed
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.trial import Cache, Verdict
 from tsm2_tune.tuner.search.loop import Tuner
-from tsm2_tune.tuner.search.stopwatch import Phases
-from tsm2_tune.tuner.verify.verification import prepare, run_once
+from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.verify.verdict import prepare, run_once
 
 CHECKED = ("plan_verified", "search_verified", "fallback_verified")
 RIGHT = Verdict(True, 0.0, "exact on small integers")

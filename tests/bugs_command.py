@@ -24,7 +24,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import HOST, find_target
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.verify.call_plan import EMULATED, ON_GPU, Extent, full_verification
+from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, Extent, full_verification
 from tsm2_tune.tuner.worker.client import Attempt, Worker
 
 DEPTH = 256  # of the problem that a trial times

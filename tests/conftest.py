@@ -36,8 +36,8 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.device import cuda
 from tsm2_tune.tuner.device.cuda import CudaDevice
-from tsm2_tune.tuner.device.host.device import HostDevice
-from tsm2_tune.tuner.device.host.toolchain import host_toolchain
+from tsm2_tune.tuner.device.emulator.device import HostDevice
+from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE
 from tsm2_tune.tuner.device.target import Target, find_target
 from tsm2_tune.tuner.measure.timing import Effort

@@ -21,7 +21,7 @@ from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import environment, render
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
-from tsm2_tune.tuner.compile import machine_code
+from tsm2_tune.tuner.compile import elf_digest
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.results.fingerprint import basis, tools
@@ -189,17 +189,17 @@ def trial(
 def fake_binary(code: bytes = b"instructions") -> bytes:
     """Return an ELF file of nothing but this machine code."""
     names = b"\0.text\0"
-    texts = machine_code.HEADER.size, machine_code.HEADER.size + len(code)
+    texts = elf_digest.HEADER.size, elf_digest.HEADER.size + len(code)
     sections = (
-        machine_code.SECTION.pack(1, machine_code.PROGBITS, machine_code.ALLOC, 0, texts[0], len(code), 0, 0, 1, 0),
-        machine_code.SECTION.pack(0, 3, 0, 0, texts[1], len(names), 0, 0, 1, 0),
+        elf_digest.SECTION.pack(1, elf_digest.PROGBITS, elf_digest.ALLOC, 0, texts[0], len(code), 0, 0, 1, 0),
+        elf_digest.SECTION.pack(0, 3, 0, 0, texts[1], len(names), 0, 0, 1, 0),
     )
-    shape = (texts[1] + len(names), 0, 64, 0, 0, machine_code.SECTION.size, len(sections), 1)
-    head = machine_code.HEADER.pack(machine_code.LITTLE_64, 2, 190, 1, 0, 0, *shape)
+    shape = (texts[1] + len(names), 0, 64, 0, 0, elf_digest.SECTION.size, len(sections), 1)
+    head = elf_digest.HEADER.pack(elf_digest.LITTLE_64, 2, 190, 1, 0, 0, *shape)
     return b"".join((head, code, names, *sections))
 
 
-FAKE_CODE = " ".join([machine_code.machine_code_digest(fake_binary())] * len(INDEX_BITS))  # for each width of index
+FAKE_CODE = " ".join([elf_digest.machine_code_digest(fake_binary())] * len(INDEX_BITS))  # for each width of index
 
 
 def final(

@@ -16,7 +16,7 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search import session
-from tsm2_tune.tuner.search.injected import candidate_of
+from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.search.strategies import exhaustive
 

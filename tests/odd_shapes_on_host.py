@@ -22,14 +22,14 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host.device import HostDevice
-from tsm2_tune.tuner.device.host.toolchain import host_toolchain
+from tsm2_tune.tuner.device.emulator.device import HostDevice
+from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.device.interface import KernelFault
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
 from tsm2_tune.tuner.verify.checks import every_check
 from tsm2_tune.tuner.verify.operands import Operands
-from tsm2_tune.tuner.verify.verification import verify
+from tsm2_tune.tuner.verify.verdict import verify
 
 SHAPES = (
     *((101, n, 127) for n in (1, 3, 5, 7, 13, 31, 33, 63)),  # prime m and k

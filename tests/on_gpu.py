@@ -22,7 +22,7 @@ from tsm2_tune.tuner.results.trial import Verdict
 from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
 from tsm2_tune.tuner.verify.checks import Check, probe_checks
 from tsm2_tune.tuner.verify.operands import Operands, needed_bytes
-from tsm2_tune.tuner.verify.verification import verify
+from tsm2_tune.tuner.verify.verdict import verify
 
 ON_GPU = [
     pytest.mark.gpu,

@@ -9,8 +9,8 @@ import pytest
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.compile.compiler import compile_text
-from tsm2_tune.tuner.device.host.device import HostBuffer, HostDevice, HostKernel
-from tsm2_tune.tuner.device.host.toolchain import COMPILERS, host_toolchain
+from tsm2_tune.tuner.device.emulator.device import HostBuffer, HostDevice, HostKernel
+from tsm2_tune.tuner.device.emulator.toolchain import COMPILERS, host_toolchain
 from tsm2_tune.tuner.results.trial import Binary
 
 

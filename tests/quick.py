@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from tsm2_tune.tuner.compile.compiler import Toolchain, cache_folder
-from tsm2_tune.tuner.device.host.text import host_text
-from tsm2_tune.tuner.device.host.toolchain import HEADERS, host_toolchain
+from tsm2_tune.tuner.device.emulator.preprocess import host_text
+from tsm2_tune.tuner.device.emulator.toolchain import HEADERS, host_toolchain
 
 FOLDER_VARIABLE = "TSM2_TUNE_TEST_HEADERS"  # where compiled headers are kept, if not in the cache
 OBJECT = "emulation.o"

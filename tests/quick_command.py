@@ -17,11 +17,11 @@ from tests.quick import quick_host_toolchain
 from tests.quick_worker import serve
 from tsm2_tune.__main__ import main
 from tsm2_tune.api import export, tune
-from tsm2_tune.tuner.device.host import run, toolchain
+from tsm2_tune.tuner.device.emulator import kernel_call, toolchain
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.results.storage import database
 from tsm2_tune.tuner.search import loop
-from tsm2_tune.tuner.verify.call_plan import EMULATED
+from tsm2_tune.tuner.verify.winner_calls import EMULATED
 from tsm2_tune.tuner.worker import client
 
 SAMPLES = Effort(min_samples=3, max_samples=3, warm_up_seconds=0.0)
@@ -32,7 +32,7 @@ CALLS = replace(
 
 def compile_quickly(setattr: Callable[[object, str, object], None]) -> None:
     """Have the command compile kernels for the host so from now on."""
-    for module in (toolchain, run):
+    for module in (toolchain, kernel_call):
         setattr(module, "host_toolchain", quick_host_toolchain)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tsm2_tune.tuner.device.host import device
+from tsm2_tune.tuner.device.emulator import device
 from tsm2_tune.tuner.worker import server
 
 FEW = {"CEILING_BYTES": 1 << 20, "MOST_FLUSH_BYTES": 1 << 20, "CEILING_SAMPLES": 2, "RATE_TURNS": 16}

@@ -23,7 +23,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.verify.call_plan import EMULATED, ON_GPU, full_verification
+from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, full_verification
 from tsm2_tune.tuner.worker.client import Worker
 
 LIMIT_SECONDS = 300.0

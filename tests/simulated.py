@@ -16,12 +16,12 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compile.pool import Compilers
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.measure.vendor.beside import Libraries
+from tsm2_tune.tuner.measure.vendor.finalists import Libraries
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, Cache, Outcome, Trial, Verdict
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Options, Tuner
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.worker.client import AttemptResult, Rematch, Rematched, Worker
 
 RUN = tuning_run()

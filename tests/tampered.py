@@ -42,15 +42,15 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner.compile.pool import Compilers
-from tsm2_tune.tuner.measure.vendor.beside import Libraries
+from tsm2_tune.tuner.measure.vendor.finalists import Libraries
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, LoadedResources, Outcome, Verdict
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options, Tuner, by_width
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Rematch, Rematched, Worker
-from tsm2_tune.tuner.worker.clock import RunningClock
+from tsm2_tune.tuner.worker.time_limit import RunningClock
 
 WITHIN = ("export", "--output", "-", "--within", "20%", "--no-measure", "--dtype", "f32")
 READS: tuple[tuple[str, ...], ...] = (

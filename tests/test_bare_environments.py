@@ -17,7 +17,7 @@ from tests.command import TUNE
 from tsm2_tune.console import tables
 from tsm2_tune.tuner.compile.environment import program_path
 from tsm2_tune.tuner.compile.failure_cause import refuse_full_disk
-from tsm2_tune.tuner.device.host import limits
+from tsm2_tune.tuner.device.emulator import limits
 from tsm2_tune.tuner.doctor import storage
 from tsm2_tune.tuner.doctor.finding import Question
 from tsm2_tune.tuner.results.storage.mounts import free_bytes_of

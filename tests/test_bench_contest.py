@@ -20,10 +20,10 @@ from tsm2_tune.generator.families.inner import InnerFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.cuda import CudaDevice
-from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.verify.operands import Operand, Operands
 
 CEILINGS = Ceilings(4000.0, 4000.0, (("f32", 6e4), ("f64", 3e4)))

@@ -34,11 +34,11 @@ from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GemvConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.cuda import CudaDevice
-from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.vendor.blas import CONJUGATE_TRANSPOSE, NO_TRANSPOSE, TRANSPOSE, gemv_of
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.verify.operands import Operands
 
 H200 = PROFILES["h200"]

@@ -22,7 +22,7 @@ from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.target import find_target
 
 

@@ -52,7 +52,7 @@ from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.search.loop import Tuner
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 
 
 def test_what_does_not_fit_is_skipped() -> None:

@@ -37,12 +37,12 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.cuda import CudaDevice
-from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.cross_timing import Crossed
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.search.loop import Options, Tuner
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.verify.operands import Operands, needed_bytes
 
 H200 = PROFILES["h200"]

@@ -12,7 +12,7 @@ from tests.bugs_by_class import CASES
 from tests.bugs_command import ON_HOST, Bench, tried
 from tests.bugs_in_classes import Case, Found
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host.toolchain import host_toolchain, watching
+from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain, watching
 from tsm2_tune.tuner.worker.client import Worker
 
 pytestmark = pytest.mark.host

@@ -38,8 +38,8 @@ from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.tuner.compile.compiler import compile_text
-from tsm2_tune.tuner.device.host.device import HostDevice
-from tsm2_tune.tuner.device.host.toolchain import host_toolchain
+from tsm2_tune.tuner.device.emulator.device import HostDevice
+from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.device.interface import Device
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.l2_state import L2_SIZES, Flush

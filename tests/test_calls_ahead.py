@@ -13,13 +13,13 @@ from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.support_kernels import FEW_RECORDS, WORST_RECORDS, Support
 from tsm2_tune.tuner.results.trial import Verdict
 from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
 from tsm2_tune.tuner.verify.checks import checks_of, every_check
 from tsm2_tune.tuner.verify.operands import Operands
-from tsm2_tune.tuner.verify.verification import inspect, prepare, verify
+from tsm2_tune.tuner.verify.verdict import inspect, prepare, verify
 
 SPLIT = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
 PROBLEM = Problem(70, 3, 40, "f32")

@@ -20,7 +20,7 @@ from tsm2_tune.generator.config import family_spelt
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host import run as host_run_module
+from tsm2_tune.tuner.device.emulator import kernel_call as host_run_module
 from tsm2_tune.tuner.export import export
 from tsm2_tune.tuner.results.store import Store
 

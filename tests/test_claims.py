@@ -18,9 +18,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
-from tsm2_tune.tuner.runs import claims
-from tsm2_tune.tuner.runs.claims import Claims
-from tsm2_tune.tuner.runs.owners import STALE_SECONDS
+from tsm2_tune.tuner.runs.leases import configurations
+from tsm2_tune.tuner.runs.leases.configurations import Claims
+from tsm2_tune.tuner.runs.leases.owners import STALE_SECONDS
 from tsm2_tune.tuner.search.resume import Again, Claimed
 
 RUN = tuning_run()
@@ -210,7 +210,7 @@ def counting(transaction: Callable[..., Any], calls: list[None]) -> Callable[...
 
 
 def test_who_lives_beats(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(configurations, "BEAT_SECONDS", 0.01)
     with store.claims(GPU) as beating:
         take(beating)
         plain_sql(path, "UPDATE claim SET beat_at = 0.0")
@@ -222,7 +222,7 @@ def test_who_lives_beats(store: Store, path: Path, monkeypatch: pytest.MonkeyPat
 def test_finals_wait_for_those_of_another_run(ours: Claims, theirs: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
     looked, order = threading.Event(), list[str]()
     clock = SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=lambda _: looked.set())
-    monkeypatch.setattr(claims, "time", clock)
+    monkeypatch.setattr(configurations, "time", clock)
     ours.take_final(PROBLEM)
 
     def second() -> None:

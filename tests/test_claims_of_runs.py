@@ -21,8 +21,9 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial
-from tsm2_tune.tuner.runs import claims, problem_order
-from tsm2_tune.tuner.runs.claims import MOST_ATTEMPTS
+from tsm2_tune.tuner.runs import problem_order
+from tsm2_tune.tuner.runs.leases import configurations as claims
+from tsm2_tune.tuner.runs.leases.configurations import MOST_ATTEMPTS
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Options

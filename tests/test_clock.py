@@ -20,10 +20,10 @@ from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage.retry import Lost, until_kept
 from tsm2_tune.tuner.results.trial import Outcome
-from tsm2_tune.tuner.search.stopwatch import Phases
-from tsm2_tune.tuner.worker import clock
+from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.worker import time_limit
 from tsm2_tune.tuner.worker.client import Worker
-from tsm2_tune.tuner.worker.clock import MOST_TICKS, TICK_SECONDS, RunningClock, answers_in_time, is_stopped
+from tsm2_tune.tuner.worker.time_limit import MOST_TICKS, TICK_SECONDS, RunningClock, answers_in_time, is_stopped
 
 
 def test_ticks_count_and_stops_do_not() -> None:
@@ -81,8 +81,8 @@ def waited(monkeypatch: pytest.MonkeyPatch, *, late: dict[int, float], stopped: 
         polls[0] += 1
         return False
 
-    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(clock, "is_stopped", lambda _: polls[0] - 1 in stopped)
+    monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(time_limit, "is_stopped", lambda _: polls[0] - 1 in stopped)
     assert not answers_in_time(cast(Connection, SimpleNamespace(poll=poll)), 1, limit)
     return polls[0] - 1  # the last one does not wait
 

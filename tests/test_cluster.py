@@ -20,7 +20,7 @@ from tests.servers import TestServer, asked
 from tests.test_fleet import SHAPES, TRIALS, assert_complete
 from tsm2_tune.errors import DeviceError, InputError, StoreError, ToolMissing, WorkerError
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.runs import cluster as clusters
+from tsm2_tune.tuner.runs import dask_cluster as clusters
 from tsm2_tune.tuner.runs.events import Event, OfRun, RunEnded, TrialStored
 from tsm2_tune.tuner.runs.json_codec import written
 

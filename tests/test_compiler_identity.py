@@ -15,8 +15,8 @@ from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.tuner.compile import cache, nvcc
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.compile.environment import DECIDING, OF_LINKERS, OF_NVCC, OF_TEXTS
-from tsm2_tune.tuner.device.host import toolchain as host
-from tsm2_tune.tuner.device.host.toolchain import host_toolchain
+from tsm2_tune.tuner.device.emulator import toolchain as host
+from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.doctor.finding import Question, State
 from tsm2_tune.tuner.doctor.software import host_compiler
 from tsm2_tune.tuner.results.trial import Binary

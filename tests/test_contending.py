@@ -44,7 +44,7 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.search import session
-from tsm2_tune.tuner.search.injected import candidate_of
+from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Options
 from tsm2_tune.tuner.search.strategies import exhaustive
 

@@ -18,7 +18,7 @@ from tsm2_tune.tuner.results.storage import migrations
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.upkeep import checking
 from tsm2_tune.tuner.results.upkeep.checking import check
-from tsm2_tune.tuner.runs.claims import Claims
+from tsm2_tune.tuner.runs.leases.configurations import Claims
 
 GONE = "boot-0:1 1 1 00000000000000000000000000000000"  # of a run whose machine was started again
 OLD = source(configuration(256), text="int older;\n")

@@ -25,7 +25,7 @@ from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, Verdict
 from tsm2_tune.tuner.results.upkeep import migrating, vacuuming
-from tsm2_tune.tuner.runs.claim_rows import FINAL
+from tsm2_tune.tuner.runs.leases.queries import FINAL
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 RUN, OTHER = tuning_run(), tuning_run(uuid="GPU-2", started_at="2026-03-04T05:06:07+00:00")

@@ -25,7 +25,7 @@ from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host.device import HostBuffer, HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostBuffer, HostDevice
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome

@@ -16,7 +16,7 @@ from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.headers import header
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, MATHS, PLUS_TIMES, Problem
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host import run_on_host
+from tsm2_tune.tuner.device.emulator import run_on_host
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.checks import CHECKS, Exactness, error_coefficient, exactness

@@ -226,7 +226,7 @@ def host_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Module
         c[...] = alpha * (a @ b) + (beta * c if beta else 0)
         calls.append({"text": text, "kernel": kernel, "defines": defines, "leading": (lda, ldb, ldc), **launch})
 
-    monkeypatch.setitem(sys.modules, "tsm2_tune.tuner.device.host", SimpleNamespace(run_on_host=run_on_host))
+    monkeypatch.setitem(sys.modules, "tsm2_tune.tuner.device.emulator", SimpleNamespace(run_on_host=run_on_host))
     shapes = (Problem(512, 8, 256, "f32"), Problem(512, 8, 256, "f64"))
     found = winners(tmp_path, *((HOST, trial(problem=shape)) for shape in shapes))
     return imported(exported("module", found), tmp_path), calls
@@ -311,7 +311,7 @@ def test_partials_are_aligned_and_counters_are_zero(tmp_path: Path, monkeypatch:
     def run_on_host(*before: Any, **launch: Any) -> None:
         calls.append([*before[-1], (launch["blocks"], launch["splits"])])
 
-    monkeypatch.setitem(sys.modules, "tsm2_tune.tuner.device.host", SimpleNamespace(run_on_host=run_on_host))
+    monkeypatch.setitem(sys.modules, "tsm2_tune.tuner.device.emulator", SimpleNamespace(run_on_host=run_on_host))
     problem = Problem(40, 6, 90, "f32")
     kernel = handmade(problem, splits=5)
     module = imported(exported("module", winners(tmp_path, (HOST, trial(problem=problem, source=kernel)))), tmp_path)

@@ -24,12 +24,12 @@ from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.interface import DeviceLost, Kernel
 from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.injected import candidate_of
+from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.worker import client as workers

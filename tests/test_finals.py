@@ -27,7 +27,7 @@ from tsm2_tune.tuner.runs.events import ProblemEvent
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import FinalFailure, Options, Tuner
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.worker.client import AttemptResult, Rematch, Rematched, Worker

@@ -15,15 +15,15 @@ from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host.device import HostBuffer, HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostBuffer, HostDevice
 from tsm2_tune.tuner.device.interface import KernelFault
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.results.trial import Verdict
 from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.verify.call_plan import ON_GPU, calls_for
 from tsm2_tune.tuner.verify.checks import checks_of
 from tsm2_tune.tuner.verify.exhaustive import verify_in_full
 from tsm2_tune.tuner.verify.operands import needed_bytes
+from tsm2_tune.tuner.verify.winner_calls import ON_GPU, calls_for
 from tsm2_tune.tuner.worker.protocol import Call, FullVerification, Run
 
 pytestmark = ON_HOST

@@ -25,7 +25,7 @@ from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.verify.bound_kernel import LoadedKernel
 from tsm2_tune.tuner.verify.checks import CHECKS, probe_checks
-from tsm2_tune.tuner.verify.verification import prepare, verify
+from tsm2_tune.tuner.verify.verdict import prepare, verify
 
 pytestmark = ON_GPU
 

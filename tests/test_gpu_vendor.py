@@ -19,7 +19,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.measure.timing import Effort, measure
-from tsm2_tune.tuner.measure.vendor.beside import Libraries, beside, libraries
+from tsm2_tune.tuner.measure.vendor.finalists import Libraries, beside, libraries
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS, CUBLASLT
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache

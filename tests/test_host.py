@@ -22,11 +22,11 @@ from tests.on_host import (
 )
 from tsm2_tune.errors import DeviceError, ToolMissing
 from tsm2_tune.generator.render import support_source
-from tsm2_tune.tuner.device.host import run_on_host
-from tsm2_tune.tuner.device.host.device import HostDevice, host_identity
-from tsm2_tune.tuner.device.host.limits import host_limits
-from tsm2_tune.tuner.device.host.text import host_text
-from tsm2_tune.tuner.device.host.toolchain import host_toolchain
+from tsm2_tune.tuner.device.emulator import run_on_host
+from tsm2_tune.tuner.device.emulator.device import HostDevice, host_identity
+from tsm2_tune.tuner.device.emulator.limits import host_limits
+from tsm2_tune.tuner.device.emulator.preprocess import host_text
+from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.device.interface import KernelFault, LaunchFailed
 
 pytestmark = ON_HOST

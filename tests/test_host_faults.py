@@ -16,7 +16,7 @@ from tests.on_host import (
     load,
     pointer,
 )
-from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.interface import KernelFault
 
 pytestmark = ON_HOST

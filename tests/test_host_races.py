@@ -10,9 +10,9 @@ import pytest
 
 from tests.on_host import ON_HOST, SHARED, pointer
 from tsm2_tune.tuner.compile.compiler import compile_text
-from tsm2_tune.tuner.device.host.device import HostDevice
-from tsm2_tune.tuner.device.host.entry import IN_ORDER
-from tsm2_tune.tuner.device.host.toolchain import WATCHED_SAMPLE, host_toolchain, watching
+from tsm2_tune.tuner.device.emulator.device import HostDevice
+from tsm2_tune.tuner.device.emulator.entry_point import IN_ORDER
+from tsm2_tune.tuner.device.emulator.toolchain import WATCHED_SAMPLE, host_toolchain, watching
 from tsm2_tune.tuner.device.interface import KernelFault
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure
 

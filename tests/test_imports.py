@@ -92,7 +92,7 @@ def test_the_generator_has_no_side_effects_to_offer() -> None:
 
 
 def test_a_worker_starts_without_templates_and_families() -> None:
-    loaded = loaded_modules("import tsm2_tune.tuner.worker.client, tsm2_tune.tuner.device.host.device")
+    loaded = loaded_modules("import tsm2_tune.tuner.worker.client, tsm2_tune.tuner.device.emulator.device")
     assert not loaded & {"jinja2", "sqlalchemy", "tsm2_tune.generator.families"}
 
 

@@ -28,7 +28,7 @@ from tsm2_tune.tuner.compile import pool
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.compile.pool import Compilers
 from tsm2_tune.tuner.device.cuda_kernel import FAULTS, fault_of, refusal_of
-from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Final, Outcome, Trial

@@ -18,7 +18,7 @@ from tests.fake_compilers import WRITE, calls, compiled, fake, is_gone
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.compile import compiler, failure_cause, processes
 from tsm2_tune.tuner.compile.compiler import Toolchain, kill_running
-from tsm2_tune.tuner.device.host.toolchain import host_toolchain
+from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 
 INTERRUPTED, COMPILE_FAILED, TIMED_OUT = Outcome.INTERRUPTED, Outcome.COMPILE_FAILED, Outcome.TIMED_OUT

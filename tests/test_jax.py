@@ -18,7 +18,7 @@ from tests.fabricated import exported, handmade, host_run, imported, trial, tuni
 from tests.jax_calls import OVER_FIRST, OVER_LAST, calls, jax, jnp, numbers
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host import run as host_run_module
+from tsm2_tune.tuner.device.emulator import kernel_call as host_run_module
 
 OPS = {"f32": ("ttt", "ntt", "tnt", "nxt"), "c64": ("ttt", "ntt", "tnt"), "bf16": ("ttt",)}
 

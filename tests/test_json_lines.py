@@ -24,7 +24,7 @@ from tsm2_tune.tuner.runs import events
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 
 OBJECTS = {"winner", "times", "progress"}  # headings that are of no line
 HOSTILE = "C[3, 1] = \x1b[31m2\n\u2028\ud800"

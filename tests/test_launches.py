@@ -27,7 +27,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.cuda_kernel import ParameterLayout
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.verify.call_plan import EMULATED, calls_for
+from tsm2_tune.tuner.verify.winner_calls import EMULATED, calls_for
 from tsm2_tune.tuner.worker.client import Worker
 from tsm2_tune.tuner.worker.protocol import AttemptResult, FullVerification, Run
 

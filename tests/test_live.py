@@ -28,7 +28,7 @@ from tsm2_tune.tuner.runs.events import ProblemEnded, ProblemStarted, TrialStore
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 
 ROOT = Path(__file__).parents[1]
 OTHER = Problem(20480, 8, 20480, "f32")

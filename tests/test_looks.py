@@ -15,7 +15,7 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.search.nearby import nearby
+from tsm2_tune.tuner.search.stored_seeds import nearby
 
 RUN, C128, C256 = tuning_run(), configuration(128), configuration(256)
 OTHER = Problem(64, 64, 64, "f64")

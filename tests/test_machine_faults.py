@@ -24,12 +24,12 @@ from tsm2_tune.tuner.results.storage import database
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Trial
-from tsm2_tune.tuner.runs import owners
 from tsm2_tune.tuner.runs.events import ProblemEvent
+from tsm2_tune.tuner.runs.leases import owners
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.injected import candidate_of
+from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.strategies import exhaustive
 
 PROBLEM = SHAPES[0]

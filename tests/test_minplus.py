@@ -21,12 +21,12 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import MinplusConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.verify.checks import Check, checks_of
 from tsm2_tune.tuner.verify.operands import Operand, Operands
-from tsm2_tune.tuner.verify.verification import compare, prepare
+from tsm2_tune.tuner.verify.verdict import compare, prepare
 
 pytestmark = pytest.mark.host
 

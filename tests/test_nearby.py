@@ -20,7 +20,7 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.nearby import MOST_KERNELS, nearby
+from tsm2_tune.tuner.search.stored_seeds import MOST_KERNELS, nearby
 
 H200 = PROFILES["h200"]
 HERE = Problem(20480, 16, 20480, "f32")

@@ -22,7 +22,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.search.budget import Options
+from tsm2_tune.tuner.search.options import Options
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 

@@ -13,7 +13,7 @@ from tests.command import run
 from tests.fabricated import GPU, PROBLEM, plain_sql, trial, tuning_run
 from tsm2_tune.console.plan_tables import data_sheet_text
 from tsm2_tune.generator.device.cards import DRIVER_NAMES, PROFILES
-from tsm2_tune.tuner.device.host.limits import host_limits
+from tsm2_tune.tuner.device.emulator.limits import host_limits
 from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.usefixtures("no_driver")

@@ -23,7 +23,7 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results import insert
 from tsm2_tune.tuner.results.storage import database, retry
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs import claims
+from tsm2_tune.tuner.runs.leases import configurations
 from tsm2_tune.tuner.search.resume import Again, Claimed
 
 ROOT = Path(__file__).parents[1]
@@ -307,7 +307,7 @@ def test_claims_live_by_the_servers_clock(address: str, store: Store, monkeypatc
         def time() -> float:
             return time.time() - 7200.0
 
-    for module in (claims, database):
+    for module in (configurations, database):
         monkeypatch.setattr(module, "time", HoursOff)
     with store.claims(GPU) as ours:
         assert ours.take(PROBLEM, FIRST.text, basis=BASIS, again=NOTHING) is Claimed.YES
@@ -325,7 +325,7 @@ def test_a_beat_passes_over_what_is_being_removed(
 ) -> None:
     import psycopg
 
-    monkeypatch.setattr(claims, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(configurations, "BEAT_SECONDS", 0.05)
     with store.claims(GPU) as ours:
         for config in (FIRST, SECOND):
             ours.take(PROBLEM, config.text, basis=BASIS, again=NOTHING)

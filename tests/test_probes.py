@@ -22,7 +22,7 @@ from tsm2_tune.generator.probes import (
 )
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.generator.source import INDEX_BITS
-from tsm2_tune.tuner.verify.call_plan import ON_GPU, calls_for
+from tsm2_tune.tuner.verify.winner_calls import ON_GPU, calls_for
 
 PAST_16_BITS = 2**16
 ONCE = {config.family: (config, case) for config, case in reversed(CASES)}

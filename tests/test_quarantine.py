@@ -31,10 +31,10 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, TimeLimits, Trial
 from tsm2_tune.tuner.search import quarantine, session
 from tsm2_tune.tuner.search.candidates import Why
-from tsm2_tune.tuner.search.injected import candidate_of
+from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.search.quarantine import entries, forgive, hazards, kernel_digest, quarantined, refuted
-from tsm2_tune.tuner.search.stopwatch import Phases
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.worker.client import AttemptResult
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.support_kernels import LEAST_CHUNK, Support
 from tsm2_tune.tuner.verify.checks import Exactness
 from tsm2_tune.tuner.verify.operands import Filling, Operand, Operands, Values

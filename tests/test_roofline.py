@@ -14,7 +14,7 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.roofline import Ceilings, Roofline, data_sheet, modelled, roofline
 from tsm2_tune.generator.predict.paper_model import choose
 from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, TF32_DTYPES, Problem
-from tsm2_tune.tuner.device.host.limits import host_limits
+from tsm2_tune.tuner.device.emulator.limits import host_limits
 
 H200 = profile_named("h200")
 SHAPES = ((20480, 16, 20480), (20480, 1, 20480), (10**7, 8, 8), (16, 16, 10**7), (8192, 8192, 8192), (1, 1, 1))

@@ -20,14 +20,14 @@ from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs import problem_order
-from tsm2_tune.tuner.runs.claims import Claims
 from tsm2_tune.tuner.runs.events import ProblemEnded
-from tsm2_tune.tuner.runs.owners import STALE_SECONDS
+from tsm2_tune.tuner.runs.leases.configurations import Claims
+from tsm2_tune.tuner.runs.leases.owners import STALE_SECONDS
 from tsm2_tune.tuner.runs.problem_order import Spread, search_key
 from tsm2_tune.tuner.search import session
-from tsm2_tune.tuner.search.budget import Options
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import Again, Claimed
 
 PROBLEMS = tuple(replace(PROBLEM, m=PROBLEM.m + step) for step in range(4))

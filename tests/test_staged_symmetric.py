@@ -14,7 +14,7 @@ from tsm2_tune.generator.families.staged import StagedDmmaConfig, StagedFmaConfi
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 
 pytestmark = pytest.mark.host
 

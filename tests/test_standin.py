@@ -28,7 +28,7 @@ from tsm2_tune.interpose.build import HEADER, SOURCES, command
 from tsm2_tune.interpose.journal import SLOWER
 from tsm2_tune.interpose.running import Standing
 from tsm2_tune.tuner.compile.shared_objects import c_texts, shared_object
-from tsm2_tune.tuner.device.host.toolchain import compiler_command
+from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 
 pytestmark = [
     pytest.mark.host,

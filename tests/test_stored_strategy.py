@@ -17,8 +17,8 @@ from tsm2_tune.html.contents import contents
 from tsm2_tune.tuner.results.merge.text import LINES, LINES_OF_2, TIME_OF_3
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.search import session
-from tsm2_tune.tuner.search.budget import Options
-from tsm2_tune.tuner.search.injected import candidate_of
+from tsm2_tune.tuner.search.fixed_list import candidate_of
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies import exhaustive
 
 RUN = tuning_run()

@@ -19,10 +19,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.order import expected_times_us, ordered
 from tsm2_tune.generator.space.space import SearchSpace, search_space
-from tsm2_tune.tuner.search.candidates import Search, Why
+from tsm2_tune.tuner.search.candidates import MOST_TRIALS, Gain, Search, Why
 from tsm2_tune.tuner.search.resume import NOTHING_PAST, Claimed, Past
 from tsm2_tune.tuner.search.strategies import OPTUNA, OWN, strategy_named
-from tsm2_tune.tuner.search.strategies.gain import MOST, Gain
 from tsm2_tune.tuner.search.strategies.model import FIRST, Model
 from tsm2_tune.tuner.search.strategies.sampled import SAMPLERS
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy, Told
@@ -163,8 +162,8 @@ def ended_by_gain(gain: float, times_us: list[float | None], past: Past = NOTHIN
 def test_the_last_trials_tell_what_is_expected_of_going_on() -> None:
     assert ended_by_gain(0.05, [100.0] * 300) == 101
     assert ended_by_gain(0.02, [100.0] * 300) == 251
-    assert ended_by_gain(0.005, [100.0] * (MOST + 1)) == MOST + 1
-    assert ended_by_gain(0.005, [100.0] * MOST) is None
+    assert ended_by_gain(0.005, [100.0] * (MOST_TRIALS + 1)) == MOST_TRIALS + 1
+    assert ended_by_gain(0.005, [100.0] * MOST_TRIALS) is None
     assert ended_by_gain(0.05, [100.0] * 60 + [90.0] + [100.0] * 300) == 161
     assert ended_by_gain(0.05, [100.0] * 60 + [96.0] + [100.0] * 300) == 101  # a gain of 4.2 % is too little
     assert ended_by_gain(0.05, [None] * 1000) is None  # nothing is right yet

@@ -28,7 +28,7 @@ from tsm2_tune.tuner.runs.events import (
 )
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 
 OTHER = Problem(64, 2, 64, "f32")
 A, B = "GPU 0", "GPU 1"

@@ -24,8 +24,8 @@ from tsm2_tune.tuner.results.trial import Outcome, Verdict
 from tsm2_tune.tuner.runs.events import FinalFailure
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.search.resume import NOTHING_PAST, Contender
-from tsm2_tune.tuner.search.stopwatch import Phases
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, Told
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult
 

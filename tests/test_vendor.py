@@ -16,19 +16,19 @@ from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import DTYPES, PLUS_TIMES, Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host.device import HostDevice
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.interface import Device, KernelFault
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.measure.vendor import libraries
-from tsm2_tune.tuner.measure.vendor.beside import Vendor, beside
-from tsm2_tune.tuner.measure.vendor.beside import libraries as libraries_of
+from tsm2_tune.tuner.measure.vendor.finalists import Vendor, beside
+from tsm2_tune.tuner.measure.vendor.finalists import libraries as libraries_of
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS, CUBLASLT, CublasError, check, library, version_text
 from tsm2_tune.tuner.measure.vendor.routines import Routine, fastest_first, routines_of_cublas, verdict_on
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.checks import checks_of
 from tsm2_tune.tuner.verify.operands import Operands
-from tsm2_tune.tuner.verify.verification import prepare
+from tsm2_tune.tuner.verify.verdict import prepare
 from tsm2_tune.tuner.worker.protocol import AttemptResult, Rematch, Rematched
 from tsm2_tune.tuner.worker.server import _Bench
 

@@ -31,14 +31,14 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import SearchSpace
-from tsm2_tune.tuner.measure.vendor.beside import Libraries
+from tsm2_tune.tuner.measure.vendor.finalists import Libraries
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, Outcome, VendorMeasurement
 from tsm2_tune.tuner.runs.events import ProblemEvent
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.worker.protocol import AttemptResult, Rematch, Rematched
 

@@ -25,7 +25,7 @@ from tests.fabricated import (
 from tests.fake_compilers import fake_toolkit
 from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.pretuned import cubins, pretuned
-from tsm2_tune.tuner.compile.machine_code import code_of, machine_code_digest
+from tsm2_tune.tuner.compile.elf_digest import code_of, machine_code_digest
 from tsm2_tune.tuner.export import verified
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, Verdict

@@ -18,7 +18,7 @@ from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.compile_queue import Pending
 from tsm2_tune.tuner.search.loop import least_ahead
 from tsm2_tune.tuner.search.resume import NOTHING_PAST
-from tsm2_tune.tuner.search.strategies import expectation
+from tsm2_tune.tuner.search.strategies import model as model_module
 from tsm2_tune.tuner.search.strategies.model import FAR_BEHIND, Model
 from tsm2_tune.tuner.search.strategies.strategy import Told
 
@@ -37,7 +37,7 @@ class Named(NamedTuple):
 @pytest.fixture(autouse=True)
 def expected_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model expects the same time of all."""
-    monkeypatch.setattr(expectation, "expected_times_us", lambda candidates: np.ones(len(candidates)))
+    monkeypatch.setattr(model_module, "expected_times_us", lambda candidates: np.ones(len(candidates)))
 
 
 def of(family: str, number: int) -> Candidate:

@@ -26,7 +26,7 @@ from tsm2_tune.tuner.results.trial import Verdict
 from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
 from tsm2_tune.tuner.verify.checks import every_check
 from tsm2_tune.tuner.verify.operands import Operands
-from tsm2_tune.tuner.verify.verification import verify
+from tsm2_tune.tuner.verify.verdict import verify
 
 SHAPES = ((97, 13, 259), (641, 7, 131))
 

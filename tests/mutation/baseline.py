@@ -18,9 +18,9 @@ from tsm2_tune.generator.source import index_defines
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.device.target import HOST
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.verify.call_plan import EMULATED, ON_GPU, Extent, calls_for, full_verification
+from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, Extent, calls_for, full_verification
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
 from tsm2_tune.tuner.worker.protocol import Call, FullVerification, Run
 

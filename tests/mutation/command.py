@@ -27,7 +27,7 @@ from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host.toolchain import host_toolchain, watching
+from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain, watching
 
 REPORT_SECONDS = 5.0  # before the end of the time that was given
 PROGRESS_SECONDS = 60.0

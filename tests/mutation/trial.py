@@ -33,7 +33,7 @@ from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import HOST
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
-from tsm2_tune.tuner.verify.call_plan import Extent
+from tsm2_tune.tuner.verify.winner_calls import Extent
 from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 from tsm2_tune.tuner.worker.protocol import Call
 

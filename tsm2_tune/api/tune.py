@@ -43,12 +43,12 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.addresses import Address, place_of
 from tsm2_tune.tuner.results.trial import Cache
-from tsm2_tune.tuner.runs.cluster import Cluster
+from tsm2_tune.tuner.runs.dask_cluster import Cluster
 from tsm2_tune.tuner.runs.events import Event, FleetStarted, ProblemEnded
 from tsm2_tune.tuner.runs.fleet import Fleet, Members, Merged
 from tsm2_tune.tuner.runs.run import Run, awaited, winners
 from tsm2_tune.tuner.runs.signals import interruptible
-from tsm2_tune.tuner.search.budget import Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies import strategy_named
 
 

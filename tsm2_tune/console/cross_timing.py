@@ -29,7 +29,7 @@ from tsm2_tune.tuner.runs.events import (
     VendorLeftOut,
     WinnerVerified,
 )
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 
 
 class Pairs:

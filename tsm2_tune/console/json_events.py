@@ -38,7 +38,7 @@ from tsm2_tune.tuner.runs.events import (
 )
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 
 SCHEMA = 1  # of the lines: raised if a field is removed or changes its meaning, not if one is added
 

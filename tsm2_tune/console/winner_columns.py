@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tsm2_tune.generator.device.roofline import rate_text
-from tsm2_tune.tuner.measure.vendor import texts
+from tsm2_tune.tuner.measure.vendor import table_cells
 
 if TYPE_CHECKING:
     from tsm2_tune.tuner.results.records import BestRow
@@ -84,7 +84,7 @@ def columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
         Column("us", lambda row: _us_text(row.median_us)),
         Column("+- %", lambda row: f"{spread_percent(row):.1f}", dropped=2),
         Column("cuBLAS us", _vendor_text, dropped=3) if is_beside_vendor else None,
-        Column("x", texts.x_cublas) if is_beside_vendor else None,
+        Column("x", table_cells.x_cublas) if is_beside_vendor else None,
         Column("% floor", lambda row: f"{row.percent_of_floor:.1f}", dropped=4),
         Column("family", lambda row: row.family, is_number=False),
         Column("trial", lambda row: str(row.trial_id), dropped=5),
@@ -99,7 +99,7 @@ def _us_text(us: float) -> str:
 
 
 def _vendor_text(row: BestRow) -> str:
-    return texts.vendor_us(row, digits=1 if row.vendor_us is None or row.vendor_us < 1000 else 0)
+    return table_cells.vendor_us(row, digits=1 if row.vendor_us is None or row.vendor_us < 1000 else 0)
 
 
 def uniform_text(rows: Sequence[BestRow]) -> str:
@@ -110,7 +110,7 @@ def uniform_text(rows: Sequence[BestRow]) -> str:
 
 def long_columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
     """Return the columns of the long table, configurations first."""
-    others = texts.other_states(rows, us="{} us", digits=1)
+    others = table_cells.other_states(rows, us="{} us", digits=1)
     is_beside_vendor = any(row.vendor_us is not None for row in rows)
     columns = (
         Column("problem", lambda row: row.problem.text, is_number=False),
@@ -119,8 +119,8 @@ def long_columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
         Column("+- %", lambda row: f"{spread_percent(row):.1f}"),
         Column("rate", lambda row: rate_text(row.gbytes_per_s)),
         Column("% floor", lambda row: f"{row.percent_of_floor:.1f}"),
-        Column("cuBLAS us", texts.vendor_us) if is_beside_vendor else None,
-        Column("x", texts.x_cublas) if is_beside_vendor else None,
+        Column("cuBLAS us", table_cells.vendor_us) if is_beside_vendor else None,
+        Column("x", table_cells.x_cublas) if is_beside_vendor else None,
         *(Column(head, text) for head, text in others.items()),
         Column("ties", lambda row: str(row.ties)),
         Column("trial", lambda row: str(row.trial_id)),

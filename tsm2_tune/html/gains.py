@@ -12,7 +12,7 @@ from typing import Any
 from tsm2_tune.console.winner_columns import spread_percent, state_text
 from tsm2_tune.html.bounds import MOST_LOSSES, MOST_WINNERS, grouped, left_out
 from tsm2_tune.html.table_data import Cell, Number, Table, count, fixed, rounded
-from tsm2_tune.tuner.measure.vendor import texts
+from tsm2_tune.tuner.measure.vendor import table_cells
 from tsm2_tune.tuner.measure.vendor.libraries import version_text
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.trial import TuningRun
@@ -106,7 +106,7 @@ def lost(winners: Sequence[BestRow]) -> Table:
             fixed(row.median_us, 1),
             fixed(row.vendor_us, 1),
             fixed(row.x_cublas, 2),
-            texts.routine(row),
+            table_cells.routine(row),
         )
         for row in losses[:MOST_LOSSES]
     )

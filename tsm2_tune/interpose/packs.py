@@ -13,7 +13,7 @@ from tsm2_tune.pretuned import PREFIX, Pretuned, for_card
 from tsm2_tune.tuner import export as exports
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.processes import workplace
-from tsm2_tune.tuner.device.host.toolchain import compiler_command
+from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 from tsm2_tune.tuner.results.merge.files import opened
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.addresses import is_address, tune_first

@@ -34,7 +34,7 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
         partials = _aligned(match.launch.partial_elements(m, n), product.sum_dtype)
         arguments += [partials, np.zeros(match.launch.counters(m, n), np.uint32)]
     try:
-        from tsm2_tune.tuner.device.host import run_on_host
+        from tsm2_tune.tuner.device.emulator import run_on_host
     except ImportError as error:
         raise RuntimeError(
             "NumPy arrays need the package tsm2_tune, which emulates kernels on the CPU: install it from where this"

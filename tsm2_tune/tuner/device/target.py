@@ -70,8 +70,8 @@ def find_target(spec: str) -> Target:
     the device does not respond. Raise ToolMissing without its compiler.
     """
     if spec == HOST:
-        from tsm2_tune.tuner.device.host.device import host_identity, host_limits
-        from tsm2_tune.tuner.device.host.toolchain import host_toolchain, watching
+        from tsm2_tune.tuner.device.emulator.device import host_identity, host_limits
+        from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain, watching
 
         refuse_noexec()
         toolchain = host_toolchain()
@@ -109,7 +109,7 @@ def is_ordinal(spec: str) -> bool:
 def limits_of(spec: str) -> DeviceLimits:
     """Return the limits of a bundled card, of the host or of a GPU, without looking for a compiler."""
     if spec == HOST:
-        from tsm2_tune.tuner.device.host.device import host_limits
+        from tsm2_tune.tuner.device.emulator.device import host_limits
 
         return host_limits()
     if not is_ordinal(spec):
@@ -177,7 +177,7 @@ def _ordinal(spec: str) -> int:
 def open_device(spec: str, support_path: str) -> Device:
     """Open the device. Its context belongs to the calling process."""
     if spec == HOST:
-        from tsm2_tune.tuner.device.host.device import HostDevice
+        from tsm2_tune.tuner.device.emulator.device import HostDevice
 
         return HostDevice(support_path=support_path)
     from tsm2_tune.tuner.device.cuda import CudaDevice

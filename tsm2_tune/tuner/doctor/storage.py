@@ -75,7 +75,9 @@ def database(question: Question) -> list[Finding]:
     try:
         place = place_of(question.database)
         if isinstance(place, Address):
-            from tsm2_tune.tuner.doctor.rights import on_server  # a file does not wait for what speaks to a server
+            from tsm2_tune.tuner.doctor.privileges import (
+                on_server,  # a file does not wait for what speaks to a server
+            )
 
             return [on_server(place)]
         path = Path(os.path.realpath(place))

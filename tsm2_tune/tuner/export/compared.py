@@ -23,9 +23,9 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import FinalFailure
-from tsm2_tune.tuner.search import injected, session
-from tsm2_tune.tuner.search.budget import Options
+from tsm2_tune.tuner.search import fixed_list, session
 from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.spaces import GIB
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
@@ -64,12 +64,12 @@ def compared(
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         tuner.compile_ahead(wanted)
         for one, candidate in zip(choices, wanted, strict=True):
-            turn = injected.turn_of(one.problem, [candidate.config.family], tuner, store, claims, started_at)
+            turn = fixed_list.turn_of(one.problem, [candidate.config.family], tuner, store, claims, started_at)
             yield _timed(turn, one, candidate)
 
 
 def _timed(turn: session.Turn, choice: Choice, candidate: Candidate) -> Compared:
-    for event in injected.tried(turn, [candidate]):
+    for event in fixed_list.tried(turn, [candidate]):
         trial = event.trial
         if trial.outcome is not Outcome.OK:
             return Compared(choice, candidate.config, None, f"{trial.outcome}: {trial.detail}")
@@ -95,7 +95,7 @@ def candidate_of(target: Target, choice: Choice) -> Candidate:
         raise InputError(f"{choice.match.winner.config} is no kernel of this version: tune again with it")
     family = family_named(own.family)
     able = [
-        injected.candidate_of(one, choice.problem, target.limits)
+        fixed_list.candidate_of(one, choice.problem, target.limits)
         for one in launches(own)
         if family.supports(choice.problem) and family.has(one, choice.problem)
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.problem import ELEMENT_TYPES
 from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
-from tsm2_tune.tuner.device.host.toolchain import compiler_command
+from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 from tsm2_tune.tuner.export import library
 from tsm2_tune.tuner.export.library import EXACT, PACK, Winners, pack_text
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known

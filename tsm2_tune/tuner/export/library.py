@@ -19,7 +19,7 @@ from tsm2_tune.runtime.interpolating import Interpolated, Routines
 from tsm2_tune.runtime.winners import Winner, work_of
 from tsm2_tune.runtime.work import Card
 from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
-from tsm2_tune.tuner.device.host.toolchain import compiler_command
+from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 from tsm2_tune.tuner.export.binaries import key_of
 from tsm2_tune.tuner.export.measured_times import Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, winner

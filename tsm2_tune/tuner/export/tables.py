@@ -15,7 +15,7 @@ from itertools import groupby
 
 from tsm2_tune import __version__
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.measure.vendor import texts
+from tsm2_tune.tuner.measure.vendor import table_cells
 from tsm2_tune.tuner.results.records import BestRow
 
 Escape = Callable[[str], str]
@@ -34,9 +34,9 @@ COLUMNS: dict[str, Callable[[BestRow], str]] = {
     "high (us)": lambda row: f"{row.high_us:.2f}",
     "GB/s": lambda row: f"{row.gbytes_per_s:.1f}",
     "% of floor": lambda row: f"{row.percent_of_floor:.1f}",
-    "cuBLAS (us)": lambda row: texts.vendor_us(row, digits=2),
-    "x cuBLAS": texts.x_cublas,
-    "cuBLAS routine": texts.routine,
+    "cuBLAS (us)": lambda row: table_cells.vendor_us(row, digits=2),
+    "x cuBLAS": table_cells.x_cublas,
+    "cuBLAS routine": table_cells.routine,
     "tied": lambda row: str(row.ties),
     "stale": lambda row: "yes" if row.stale else "no",
     "verified": lambda row: "in full" if row.verified_in_full else "in part",
@@ -182,7 +182,7 @@ def columns_of(rows: Sequence[BestRow]) -> Columns:
     """COLUMNS, and after those of the vendor what was measured of these rows in other states of the L2."""
     names = list(COLUMNS)
     place = names.index("cuBLAS routine") + 1
-    others = texts.other_states(rows, us="{} (us)", digits=2)
+    others = table_cells.other_states(rows, us="{} (us)", digits=2)
     return {name: COLUMNS.get(name) or others[name] for name in (*names[:place], *others, *names[place:])}
 
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
-from tsm2_tune.tuner.compile.machine_code import code_of
+from tsm2_tune.tuner.compile.elf_digest import code_of
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import find_target, spec_of
 from tsm2_tune.tuner.export.binaries import Codes, compiled_cubins, key_of

@@ -30,9 +30,9 @@ from tsm2_tune.tuner.export.scale_launch import configuration_for, distance
 from tsm2_tune.tuner.results.briefs import CurrentTrial
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs.claims import Claims
 from tsm2_tune.tuner.runs.events import Crossed, ProblemEvent, VendorLeftOut, WinnerVerified
-from tsm2_tune.tuner.search import injected, session
+from tsm2_tune.tuner.runs.leases.configurations import Claims
+from tsm2_tune.tuner.search import fixed_list, session
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.resume import Again
 from tsm2_tune.tuner.verify.operands import needed_bytes
@@ -164,7 +164,7 @@ class Crossing:
         searched = self._searched(due)
         for problem, candidates in due.items():
             turn = self._turn(problem, candidates, claims, is_between=problem not in searched)
-            for event in injected.tried(turn, candidates):
+            for event in fixed_list.tried(turn, candidates):
                 self._tried_here[problem, event.trial.config.text] = True
                 yield event
                 yield self._crossed()
@@ -275,11 +275,11 @@ class Crossing:
         deepest = family_named(config.family).deepest(config) or math.inf
         if problem.k > deepest and all(one.k <= deepest for one in started):
             return None
-        candidate = injected.candidate_of(config, problem, limits)
+        candidate = fixed_list.candidate_of(config, problem, limits)
         return None if _memory_bytes(candidate) > limits.memory_bytes else candidate
 
     def _winner(self, group: Group, problem: Problem) -> Candidate:
-        return injected.candidate_of(group.winners[problem].config, problem, self.tuner.target.limits)
+        return fixed_list.candidate_of(group.winners[problem].config, problem, self.tuner.target.limits)
 
     def _untried(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return those of which no trial is stored that counts as tried."""
@@ -294,7 +294,7 @@ class Crossing:
         self, problem: Problem, candidates: Sequence[Candidate], claims: Claims, *, is_between: bool = False
     ) -> session.Turn:
         families = {one.config.family for one in candidates}
-        return injected.turn_of(
+        return fixed_list.turn_of(
             problem, families, self.tuner, self.store, claims, self.started_at, is_between=is_between
         )
 

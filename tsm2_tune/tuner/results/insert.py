@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Executable, Table, bindparam, case, cast, insert, select, update
 
 from tsm2_tune.errors import StoreError, shown
-from tsm2_tune.tuner.measure.vendor import storing
-from tsm2_tune.tuner.results import conditions, forget, records, row_reader, row_writer, stamps
+from tsm2_tune.tuner.results import conditions, forget, records, row_reader, row_writer, stamps, vendor_measurements
 from tsm2_tune.tuner.results.domains import COUNT, checked
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Cache, Final, Measurement, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.results.upsert import add_alone, add_once
-from tsm2_tune.tuner.runs.claim_rows import settle
+from tsm2_tune.tuner.runs.leases.queries import settle
 from tsm2_tune.tuner.search.resume import Again
 
 _SAMPLE = insert(schema.sample)
@@ -179,5 +178,7 @@ def add_final(
     problem_id = found_or_added(connection, schema.problem, row_writer.problem_values(final.problem))
     for state, number in rounds.items():
         of_state = [one for one in final.vendor if one.measurement.cache is state]
-        storing.add(connection, of_state, run_id=run_id, problem_id=problem_id, round_=number, of_final=finals[state])
+        vendor_measurements.add(
+            connection, of_state, run_id=run_id, problem_id=problem_id, round_=number, of_final=finals[state]
+        )
     return number

@@ -9,8 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, Table, bindparam, select
 
-from tsm2_tune.tuner.measure.vendor import storing
-from tsm2_tune.tuner.results import queries, records
+from tsm2_tune.tuner.results import queries, records, vendor_measurements
 from tsm2_tune.tuner.results.best_view import Among
 from tsm2_tune.tuner.results.domains import Row
 from tsm2_tune.tuner.results.records import BestRow, TrialRecord
@@ -93,7 +92,7 @@ def winner_record(connection: Connection, row: BestRow) -> TrialRecord:
 def as_known(connection: Connection, row: BestRow) -> BestRow:
     """Return the winner with the vendor's times; it is stale if this program renders another kernel."""
     record = winner_record(connection, row)
-    return storing.beside(connection, row if record.unchanged else replace(row, stale=1), record.rounds)
+    return vendor_measurements.beside(connection, row if record.unchanged else replace(row, stale=1), record.rounds)
 
 
 def refuse_marks(connection: Connection, among: Among | None) -> None:

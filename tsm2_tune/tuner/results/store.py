@@ -17,7 +17,6 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.measure.vendor import storing
 from tsm2_tune.tuner.results import (
     briefs,
     conditions,
@@ -28,10 +27,12 @@ from tsm2_tune.tuner.results import (
     records,
     row_reader,
     row_writer,
+    vendor_measurements,
 )
 from tsm2_tune.tuner.results.best_view import Among
 from tsm2_tune.tuner.results.briefs import CurrentTrial, TrialLine
 from tsm2_tune.tuner.results.domains import MOST_DETAIL, checked
+from tsm2_tune.tuner.results.history import History
 from tsm2_tune.tuner.results.insert import Kept
 from tsm2_tune.tuner.results.records import BestRow, TrialRecord
 from tsm2_tune.tuner.results.storage import schema
@@ -39,9 +40,8 @@ from tsm2_tune.tuner.results.storage.addresses import Address, command_on, is_bu
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.results.trial import PREFERRED, Cache, Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.runs.claims import Claims
+from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search import quarantine
-from tsm2_tune.tuner.search.earlier_trials import History
 from tsm2_tune.tuner.search.quarantine import Quarantined
 from tsm2_tune.tuner.search.resume import Again
 
@@ -264,8 +264,8 @@ class Store:
         In this state of the L2. None if no final has measured it. Raise StoreError if a row is not as it was stored.
         """
         values = conditions.values(device, problem) | {"cache": cache.value}
-        rows = self._database.rows(storing.NEWEST_RIGHT, values)
-        return storing.median_us(rows[0]) if rows else None
+        rows = self._database.rows(vendor_measurements.NEWEST_RIGHT, values)
+        return vendor_measurements.median_us(rows[0]) if rows else None
 
     @repeated
     def row(self, trial_id: int) -> BestRow:

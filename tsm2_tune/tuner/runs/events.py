@@ -10,9 +10,9 @@ from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.trial import Final, Measurement, Outcome, Trial, in_a_line
-from tsm2_tune.tuner.search.budget import Options
 from tsm2_tune.tuner.search.candidates import Why
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.phase_timer import Phases
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Protocol, Self
 from tsm2_tune.errors import TuneError, WorkerError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.runs.child_run import End, Member
 from tsm2_tune.tuner.runs.events import Event, OfRun, ProblemEnded, RunEnded, RunStarted, is_interruption
-from tsm2_tune.tuner.runs.member import End, Member
 from tsm2_tune.tuner.runs.run import Run, RunResult
 from tsm2_tune.tuner.runs.signals import held
 

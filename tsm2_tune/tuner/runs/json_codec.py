@@ -24,7 +24,7 @@ from tsm2_tune.generator.space.space import Counted, SearchSpace, made_again
 from tsm2_tune.tuner.results.records import BestRow, config_of
 from tsm2_tune.tuner.runs.events import Event, RunStarted
 from tsm2_tune.tuner.runs.run import RunResult
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 
 MOST_CHARACTERS = 1 << 26  # of one message
 MOST_KEPT = 1 << 40  # configurations of a space

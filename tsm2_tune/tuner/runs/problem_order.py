@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.runs.claims import WAIT_SECONDS, Claims
-from tsm2_tune.tuner.runs.searches import Searches
-from tsm2_tune.tuner.search.budget import Options
+from tsm2_tune.tuner.runs.leases.configurations import WAIT_SECONDS, Claims
+from tsm2_tune.tuner.runs.leases.problems import Searches
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import Claimed
 
 AWAITED_SECONDS = 600.0  # at the most, for a run that lives and has joined: longer than a trial takes

@@ -16,8 +16,8 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.runs.events import Event, Noted, PairsStarted, ProblemEnded, RunStarted, is_interruption
 from tsm2_tune.tuner.search import session
-from tsm2_tune.tuner.search.budget import Options
 from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.spaces import Spaces, spaces
 
 

@@ -15,11 +15,11 @@ from tsm2_tune.generator.space.rules import GUIDELINE_RULES
 from tsm2_tune.tuner.compile.pool import Compiled, Compilers
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, LoadedResources, Outcome, Trial
-from tsm2_tune.tuner.search.budget import Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.quarantine import HAZARDS, small_problems
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker.client import CLEANED, Attempt, AttemptResult, Meanwhile, Worker
-from tsm2_tune.tuner.worker.clock import RunningClock
+from tsm2_tune.tuner.worker.time_limit import RunningClock
 
 TRIES = 2  # of a kernel whose binary was touched
 CHANGED = f"its binary was changed or removed while it was tried, twice: {CLEANED}"

@@ -10,8 +10,8 @@ from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final, Measurement, Outcome
-from tsm2_tune.tuner.runs.claims import Claims
 from tsm2_tune.tuner.runs.events import Confirmed, FinalFailure, FinalStored, WinnerVerified
+from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.quarantine import refuted
 from tsm2_tune.tuner.search.resume import Again, Past, finalists, is_final_due

@@ -17,23 +17,23 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.compile.machine_code import machine_code_digest
+from tsm2_tune.tuner.compile.elf_digest import machine_code_digest
 from tsm2_tune.tuner.compile.pool import Compiled, Compilers, Text, cores
-from tsm2_tune.tuner.device.host.toolchain import WATCHED_SAMPLE
+from tsm2_tune.tuner.device.emulator.toolchain import WATCHED_SAMPLE
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.measure.vendor.turn import VendorTurn
+from tsm2_tune.tuner.measure.vendor.schedule import VendorTurn
 from tsm2_tune.tuner.results.trial import Binary, Cache, CompileFailure, Final, Outcome, Trial
 from tsm2_tune.tuner.runs.events import FinalFailure
 from tsm2_tune.tuner.runs.signals import held
 from tsm2_tune.tuner.search.attempt import CHANGED, TRIES, Ready, Trials, trial_seed
-from tsm2_tune.tuner.search.budget import Options
 from tsm2_tune.tuner.search.candidates import Search, Why
 from tsm2_tune.tuner.search.compile_queue import Begun, Pending
+from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.search.resume import Contender, Past, finalists, is_final_due
-from tsm2_tune.tuner.search.stopwatch import Phases
 from tsm2_tune.tuner.search.strategies.strategy import told_of
 from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.verify.call_plan import EMULATED, ON_GPU, full_verification
+from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, full_verification
 from tsm2_tune.tuner.worker.client import (
     BETWEEN_REQUESTS,
     AttemptResult,
@@ -42,7 +42,7 @@ from tsm2_tune.tuner.worker.client import (
     Worker,
     nothing_meanwhile,
 )
-from tsm2_tune.tuner.worker.clock import RunningClock
+from tsm2_tune.tuner.worker.time_limit import RunningClock
 
 __all__ = ["FinalFailure", "Options", "Tuner", "cores"]
 

@@ -20,7 +20,6 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.runs.claims import Claims
 from tsm2_tune.tuner.runs.events import (
     FinalFailure,
     FinalStored,
@@ -33,14 +32,15 @@ from tsm2_tune.tuner.runs.events import (
     VendorLeftOut,
     WinnerVerified,
 )
+from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.runs.problem_order import Spread, search_key
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.candidates import Claim, Search
 from tsm2_tune.tuner.search.loop import Tuner
-from tsm2_tune.tuner.search.nearby import nearby
 from tsm2_tune.tuner.search.resume import Again, Claimed, Contender, Past
 from tsm2_tune.tuner.search.spaces import Spaces
+from tsm2_tune.tuner.search.stored_seeds import nearby
 from tsm2_tune.tuner.search.strategies import Make, strategy_named
 from tsm2_tune.tuner.search.strategies.strategy import Strategy, Told
 

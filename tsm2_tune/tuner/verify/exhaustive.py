@@ -6,7 +6,7 @@ same, bit for bit.
 
 On a host the kernel is compiled once more, so that its accesses to shared memory are watched, and called at the edges
 of its configuration: no two threads may touch the same bytes without a barrier between them
-(`tuner/device/host/include/races.h`).
+(`tuner/device/emulator/include/races.h`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tsm2_tune.tuner.results.trial import Verdict
 from tsm2_tune.tuner.verify.bound_kernel import LoadedKernel, WorkspaceTooLarge, load
 from tsm2_tune.tuner.verify.checks import Check, checks_of, overwriting
 from tsm2_tune.tuner.verify.operands import Operands, needed_bytes
-from tsm2_tune.tuner.verify.verification import Verification, inspect, prepare, verify_each
+from tsm2_tune.tuner.verify.verdict import Verification, inspect, prepare, verify_each
 from tsm2_tune.tuner.worker.protocol import WATCHED, Call, FullVerification, Run
 
 MOST_ASIDE = 0.25  # of the device's memory, for what is started aside

@@ -16,15 +16,15 @@ from typing import Any
 
 from tsm2_tune.errors import DeviceError, TuneError, WorkerError
 from tsm2_tune.generator.device.roofline import Ceilings
-from tsm2_tune.tuner.measure.vendor.beside import Libraries
+from tsm2_tune.tuner.measure.vendor.finalists import Libraries
 from tsm2_tune.tuner.measure.vendor.libraries import FILES
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.signals import held
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.worker.child_process import start_child
-from tsm2_tune.tuner.worker.clock import answers_in_time
 from tsm2_tune.tuner.worker.protocol import Attempt, AttemptResult, FullVerification, Rematch, Rematched
 from tsm2_tune.tuner.worker.server import serve
+from tsm2_tune.tuner.worker.time_limit import answers_in_time
 
 START_LIMIT_SECONDS = 120.0  # for a worker to open its device: a busy machine's first context takes a while
 END_SECONDS = 10.0  # for a killed process to be gone: it is not while its driver waits for a device

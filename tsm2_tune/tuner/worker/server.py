@@ -16,7 +16,7 @@ from tsm2_tune.tuner.device.interface import BinaryLost, Device, DeviceLost, Ker
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.device.target import open_device
 from tsm2_tune.tuner.measure.timing import Effort, first_look, measure, measure_interleaved
-from tsm2_tune.tuner.measure.vendor.beside import Beside, beside, libraries
+from tsm2_tune.tuner.measure.vendor.finalists import Beside, beside, libraries
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.results.trial import Cache, Measurement, Outcome, Verdict
 from tsm2_tune.tuner.runs.signals import SIGNALS
@@ -24,7 +24,7 @@ from tsm2_tune.tuner.verify.bound_kernel import LoadedKernel
 from tsm2_tune.tuner.verify.checks import checks_of, probe_checks
 from tsm2_tune.tuner.verify.exhaustive import verify_in_full
 from tsm2_tune.tuner.verify.operands import Operands
-from tsm2_tune.tuner.verify.verification import Verification, prepare, verify, verify_each
+from tsm2_tune.tuner.verify.verdict import Verification, prepare, verify, verify_each
 from tsm2_tune.tuner.worker.protocol import Attempt, AttemptResult, FullVerification, Rematch, Rematched
 
 END_OTHERS = "end what else runs there"

@@ -24,9 +24,9 @@ from tsm2_tune.tuner.export.kernel_sets.within import Choice, fewest
 from tsm2_tune.tuner.export.scale_launch import configuration_for
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
-from tsm2_tune.tuner.runs.claims import Claims
 from tsm2_tune.tuner.runs.events import FinalFailure, ProblemEvent
-from tsm2_tune.tuner.search import injected, session
+from tsm2_tune.tuner.runs.leases.configurations import Claims
+from tsm2_tune.tuner.search import fixed_list, session
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.search.resume import Again
 
@@ -82,7 +82,7 @@ class Bench:
     def turn(self, tuned: Tuned, problem: Problem) -> session.Turn:
         """Return a turn of the shape that tries kernels suggested by winners of other shapes."""
         tuner, claims = self.opened()
-        return injected.turn_of(problem, tuned.families(), tuner, self.store, claims, self.started_at)
+        return fixed_list.turn_of(problem, tuned.families(), tuner, self.store, claims, self.started_at)
 
     def opened(self) -> tuple[Tuner, Claims]:
         """Lock the device for this run at the first call. Return its tuner and claims."""
@@ -181,12 +181,12 @@ class Search:
         wanted = sorted(wanted, key=lambda one: (serving[one[0][1]], one[0][1], one[0][0]))
         tuner, _ = self.bench.opened()
         limits = self.bench.target.limits
-        candidates = [injected.candidate_of(config, problem, limits) for (_, problem), config in wanted]
+        candidates = [fixed_list.candidate_of(config, problem, limits) for (_, problem), config in wanted]
         begun = tuner.compile_ahead(candidates)
         if self.bench.target.is_host:
             wait(begun)  # a compiler beside it would disturb its times
         for (pair, _), candidate in zip(wanted, candidates, strict=True):
-            yield from injected.tried(self.bench.turn(self.tuned, candidate.problem), [candidate])
+            yield from fixed_list.tried(self.bench.turn(self.tuned, candidate.problem), [candidate])
             self._closed.add(pair)
             self.tuned.read(candidate.problem)
             if stops and not self._is_within(pair, self.tuned.candidates()):

@@ -16,7 +16,7 @@ from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.results.trial import Cache, Verdict
 from tsm2_tune.tuner.verify.checks import checks_of
 from tsm2_tune.tuner.verify.operands import Operands
-from tsm2_tune.tuner.verify.verification import inspect, prepare
+from tsm2_tune.tuner.verify.verdict import inspect, prepare
 
 SHORT_SAMPLES = 3  # of each routine, to find the one that is then measured in turns with the others
 HOPELESS = 2.0  # a routine whose first sample is this many times the best median gets no more samples

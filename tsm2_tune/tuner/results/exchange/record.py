@@ -16,8 +16,7 @@ from sqlalchemy import Table
 
 from tsm2_tune.errors import shown
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.measure.vendor import storing
-from tsm2_tune.tuner.results import records, stamps
+from tsm2_tune.tuner.results import records, stamps, vendor_measurements
 from tsm2_tune.tuner.results.domains import checked
 from tsm2_tune.tuner.results.merge.parts import IDS
 from tsm2_tune.tuner.results.merge.reading import device_of, problem_spelt
@@ -183,7 +182,9 @@ def _round(told: Mapping[str, Any], runs: Sequence[RunKey], keys: Sequence[Trial
         timed[keys[_member(one, "trial")]] = _timed(one, runs)
     for one in map(_object, _list(_member(told, "vendor"))):
         values, samples = _values(one, schema.vendor_measurement), _samples(one)
-        storing.vendor_measurement({"id": 0, "run_id": 0, "problem_id": 0, "round": 1, **of_final, **values}, samples)
+        vendor_measurements.vendor_measurement(
+            {"id": 0, "run_id": 0, "problem_id": 0, "round": 1, **of_final, **values}, samples
+        )
         vendor[values["library"]] = Timed(_run_of(one, runs), values, tuple(_member(one, "samples_us")))
     every = (*timed.values(), *vendor.values())
     if {one.run for one in every} != {run} or len({one.values["cache"] for one in every}) > 1:

@@ -27,8 +27,7 @@ from sqlalchemy import (
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.measure.vendor import storing
-from tsm2_tune.tuner.results import briefs, forget, records, row_writer
+from tsm2_tune.tuner.results import briefs, forget, records, row_writer, vendor_measurements
 from tsm2_tune.tuner.results.domains import Row, checked
 from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, key_of, part_of
 from tsm2_tune.tuner.results.storage import schema
@@ -124,8 +123,8 @@ class Reader:
         of_part = and_(table.c.problem_id == problem_id, run.device_name == device_name)
         samples = self._samples(schema.vendor_sample, select(table.c.id).join(schema.run).where(of_part))
         for row in fetched(self._connection, select(table).join(schema.run).where(of_part).order_by(table.c.id)):
-            with self._reading(row["id"], storing.KIND):
-                storing.vendor_measurement(row, samples[row["id"]])
+            with self._reading(row["id"], vendor_measurements.KIND):
+                vendor_measurements.vendor_measurement(row, samples[row["id"]])
                 yield self._round(row, {}, {row["library"]: self._timed(row, table, samples[row["id"]])})
 
     @contextmanager

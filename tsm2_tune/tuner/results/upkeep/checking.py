@@ -21,7 +21,7 @@ from tsm2_tune.tuner.results.storage.addresses import Address, command_on, tune_
 from tsm2_tune.tuner.results.storage.database import Database, code_of
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, in_a_line
-from tsm2_tune.tuner.runs.claims import Claims
+from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search import quarantine
 
 RESTORE = "restore a copy"

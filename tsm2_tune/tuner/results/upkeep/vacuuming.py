@@ -17,7 +17,7 @@ from tsm2_tune.tuner.results.storage import database as databases
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import Address
 from tsm2_tune.tuner.results.storage.database import Database
-from tsm2_tune.tuner.runs.claims import Claims
+from tsm2_tune.tuner.runs.leases.configurations import Claims
 
 MOST_SECONDS = 20.0  # the longest wait of other runs, which give up after BUSY_TIMEOUT_SECONDS
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.tuner.compile.compiler import compile_text
-from tsm2_tune.tuner.device.host.entry import EntryPoint
-from tsm2_tune.tuner.device.host.limits import host_limits
-from tsm2_tune.tuner.device.host.toolchain import host_toolchain
+from tsm2_tune.tuner.device.emulator.entry_point import EntryPoint
+from tsm2_tune.tuner.device.emulator.limits import host_limits
+from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.device.interface import KernelFault
 from tsm2_tune.tuner.results.trial import CompileFailure
 

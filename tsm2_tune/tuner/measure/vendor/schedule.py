@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.measure.vendor.beside import Libraries
 from tsm2_tune.tuner.measure.vendor.blas import product_of
+from tsm2_tune.tuner.measure.vendor.finalists import Libraries
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.search.resume import Past
 

@@ -21,7 +21,7 @@ from tsm2_tune.tuner.measure.vendor.routines import (
 from tsm2_tune.tuner.results.trial import Cache, Measurement, VendorMeasurement, Verdict
 from tsm2_tune.tuner.verify.checks import checks_of
 from tsm2_tune.tuner.verify.operands import Operands
-from tsm2_tune.tuner.verify.verification import prepare
+from tsm2_tune.tuner.verify.verdict import prepare
 
 WORKSPACE_BYTES = 32 * 2**20  # of each library: what cuBLAS takes by itself on Hopper
 UNUSABLE = (ToolMissing, CublasError, MemoryError, AttributeError)  # the last of a library that lacks a call

@@ -24,13 +24,13 @@ from tsm2_tune.errors import DeviceError, InputError, ToolMissing, TuneError, Wo
 from tsm2_tune.tuner.device.target import HOST
 from tsm2_tune.tuner.results.storage.addresses import EXAMPLE, is_address, without_password
 from tsm2_tune.tuner.results.trial import in_a_line
-from tsm2_tune.tuner.runs.claims import bury
+from tsm2_tune.tuner.runs.child_run import END_SECONDS, End, Member
 from tsm2_tune.tuner.runs.events import Event, Noted, RunStarted
 from tsm2_tune.tuner.runs.json_codec import Began, Ended, Heard, Malformed, Message, read, written
-from tsm2_tune.tuner.runs.member import END_SECONDS, End, Member
-from tsm2_tune.tuner.runs.owners import process_of, system
+from tsm2_tune.tuner.runs.leases.configurations import bury
+from tsm2_tune.tuner.runs.leases.owners import process_of, system
 from tsm2_tune.tuner.runs.run import Run, RunResult
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 
 ANSWER_SECONDS = 10.0  # for a scheduler to answer
 LOOK_SECONDS = 1.0  # between two looks at which workers there are, and of a worker at whether it is still wanted

@@ -12,8 +12,8 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs.claims import Claims
 from tsm2_tune.tuner.runs.events import TrialInterrupted, TrialStored
+from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.strategies.strategy import InOrder

@@ -12,9 +12,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
-from tsm2_tune.tuner.runs import claim_rows
-from tsm2_tune.tuner.runs.claim_rows import NO_CONFIGURATIONS, is_tried
-from tsm2_tune.tuner.runs.owners import lives
+from tsm2_tune.tuner.runs.leases import queries
+from tsm2_tune.tuner.runs.leases.owners import lives
+from tsm2_tune.tuner.runs.leases.queries import NO_CONFIGURATIONS, is_tried
 from tsm2_tune.tuner.search.resume import Again
 
 
@@ -83,10 +83,10 @@ class LeftToOthers:
         self, problem: Problem, connection: Connection, basis: str, families: tuple[str, ...], most: int
     ) -> tuple[bool, set[str]]:
         """Whether trials and claims are fewer than `most`; if not, but trials alone are, whose these claims are."""
-        tried = claim_rows.trials(connection, self._device_name, problem, families, basis)
+        tried = queries.trials(connection, self._device_name, problem, families, basis)
         if tried >= most:
             return False, set()
-        owners = claim_rows.owners(connection, self._device_name, problem, families, basis)
+        owners = queries.owners(connection, self._device_name, problem, families, basis)
         now = self._database.now(connection)
         at_some = {owner: int(number) for owner, at, number in owners if number and lives(owner, at, now)}
         if tried + sum(at_some.values()) < most:

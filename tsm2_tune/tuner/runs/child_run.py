@@ -16,7 +16,7 @@ from tsm2_tune.tuner.results.trial import in_a_line
 from tsm2_tune.tuner.runs.events import Event, RunStarted
 from tsm2_tune.tuner.runs.run import Run, RunResult
 from tsm2_tune.tuner.runs.signals import SIGNALS, stoppable
-from tsm2_tune.tuner.search.stopwatch import Phases
+from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.worker.child_process import start_child
 
 TOGETHER_SECONDS = 0.05  # events that come within so much of each other are sent together

@@ -8,8 +8,7 @@ from typing import Any
 from sqlalchemy import Integer, Select, and_, cast, func, or_, select
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.measure.vendor import storing
-from tsm2_tune.tuner.results import briefs, conditions
+from tsm2_tune.tuner.results import briefs, conditions, vendor_measurements
 from tsm2_tune.tuner.results.briefs import StoredTrial
 from tsm2_tune.tuner.results.conditions import IS_FIRST, TRIED
 from tsm2_tune.tuner.results.storage import schema
@@ -51,7 +50,7 @@ def _older() -> Select[Any]:
 _IN_LAST_FINALS = and_(TRIED, _MEASURED.round == conditions.last_round(TRIED).scalar_subquery())
 _FINALS = select(_MEASURED.run_id, _MEASURED.round).join(schema.trial).where(_IN_LAST_FINALS)
 _FINALISTS = select(_TRIAL.id, _TRIAL.config).join(schema.measurement).where(_IN_LAST_FINALS, _MEASURED.round > 0)
-_STORED, _OLDER, _VENDOR = _stored(), _older(), storing.of_finals(_FINALS)
+_STORED, _OLDER, _VENDOR = _stored(), _older(), vendor_measurements.of_finals(_FINALS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,4 +86,4 @@ class History:
 
     def vendor_of_last_final(self) -> frozenset[tuple[str, str, int]]:
         """Return the vendor's libraries in these finals: driver, library, version."""
-        return storing.versions(self.database.rows(_VENDOR, self._values))
+        return vendor_measurements.versions(self.database.rows(_VENDOR, self._values))

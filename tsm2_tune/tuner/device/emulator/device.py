@@ -14,11 +14,11 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.roofline import Ceilings, gflops_by_dtype
 from tsm2_tune.generator.problem import DTYPES, Dtype
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.host.entry import IN_ORDER, EntryPoint
-from tsm2_tune.tuner.device.host.faults import Stretch
-from tsm2_tune.tuner.device.host.limits import WARP_THREADS, host_limits
-from tsm2_tune.tuner.device.host.memory import HostBuffer, as_bytes, whole_pages
-from tsm2_tune.tuner.device.host.toolchain import cpu_name
+from tsm2_tune.tuner.device.emulator.entry_point import IN_ORDER, EntryPoint
+from tsm2_tune.tuner.device.emulator.faults import Stretch
+from tsm2_tune.tuner.device.emulator.limits import WARP_THREADS, host_limits
+from tsm2_tune.tuner.device.emulator.memory import HostBuffer, as_bytes, whole_pages
+from tsm2_tune.tuner.device.emulator.toolchain import cpu_name
 from tsm2_tune.tuner.device.interface import Buffer, KernelFault
 from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, LoadedResources
 

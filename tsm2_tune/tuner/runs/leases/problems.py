@@ -10,9 +10,9 @@ from sqlalchemy import Connection, and_, delete, func, literal, select
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.retry import repeated
-from tsm2_tune.tuner.runs.claim_rows import NO_CONFIGURATIONS, RUN, SEARCH, SEARCHED, is_claim
-from tsm2_tune.tuner.runs.claims import Claims
-from tsm2_tune.tuner.runs.owners import lives
+from tsm2_tune.tuner.runs.leases.configurations import Claims
+from tsm2_tune.tuner.runs.leases.owners import lives
+from tsm2_tune.tuner.runs.leases.queries import NO_CONFIGURATIONS, RUN, SEARCH, SEARCHED, is_claim
 from tsm2_tune.tuner.search.resume import Claimed
 
 

@@ -27,8 +27,10 @@ from tsm2_tune.tuner.results.storage.addresses import place_of
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.results.upsert import add_or_change
-from tsm2_tune.tuner.runs import claim_rows
-from tsm2_tune.tuner.runs.claim_rows import (
+from tsm2_tune.tuner.runs.leases import queries
+from tsm2_tune.tuner.runs.leases.contested import Asked, LeftToOthers
+from tsm2_tune.tuner.runs.leases.owners import lives, owner_of
+from tsm2_tune.tuner.runs.leases.queries import (
     FINAL,
     NO_CONFIGURATIONS,
     RUN,
@@ -38,8 +40,6 @@ from tsm2_tune.tuner.runs.claim_rows import (
     is_claim,
     is_tried,
 )
-from tsm2_tune.tuner.runs.contested import Asked, LeftToOthers
-from tsm2_tune.tuner.runs.owners import lives, owner_of
 from tsm2_tune.tuner.search.resume import Again, Claimed
 
 BEAT_SECONDS = 5.0
@@ -229,8 +229,8 @@ class Claims:
         which = (problem, tuple(families), basis)
         if which in self._counted:
             return self._counted[which]
-        tried = claim_rows.trials(connection, self.device_name, problem, families, basis)
-        owners = claim_rows.owners(connection, self.device_name, problem, families, basis)
+        tried = queries.trials(connection, self.device_name, problem, families, basis)
+        owners = queries.owners(connection, self.device_name, problem, families, basis)
         now = self.database.now(connection)
         taken_on = (int(number) for owner, at, number in owners if owner == self.owner or lives(owner, at, now))
         found = tried + sum(taken_on)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.tuner.device.host.toolchain import cpu_name
+from tsm2_tune.tuner.device.emulator.toolchain import cpu_name
 
 WARP_THREADS = 32
 UNKNOWN_CACHE_BYTES = 32 << 20

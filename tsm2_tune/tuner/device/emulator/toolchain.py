@@ -14,11 +14,11 @@ from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.compile.compiler import ANSWER_SECONDS, Toolchain, answer, script_digest
+from tsm2_tune.tuner.compile.elf_digest import machine_code_digest
 from tsm2_tune.tuner.compile.environment import OF_LINKERS, OF_TEXTS, Variables, deciding, program_path
-from tsm2_tune.tuner.compile.machine_code import machine_code_digest
 from tsm2_tune.tuner.compile.shared_objects import shared_object
-from tsm2_tune.tuner.device.host import text
-from tsm2_tune.tuner.device.host.text import host_text
+from tsm2_tune.tuner.device.emulator import preprocess
+from tsm2_tune.tuner.device.emulator.preprocess import host_text
 from tsm2_tune.tuner.results.trial import in_a_line
 
 HEADERS = Path(__file__).with_name("include")
@@ -247,6 +247,6 @@ def _extra_digest() -> str:
     facts = cpu_facts()
     features = facts.get("flags") or facts.get("Features") or platform.processor()
     digest = hashlib.sha256(f"{platform.machine()} {cpu_name()} {features}".encode())
-    for file in (*sorted(HEADERS.glob("*.h")), Path(text.__file__)):
+    for file in (*sorted(HEADERS.glob("*.h")), Path(preprocess.__file__)):
         digest.update(file.read_bytes())
     return digest.hexdigest()

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tsm2_tune.tuner.worker.clock import process_fields
+from tsm2_tune.tuner.worker.time_limit import process_fields
 
 STALE_SECONDS = 60.0  # without a beat: a machine that swaps is late, but not by that much
 STARTED = 19  # where in the fields of proc(5)'s `stat` from the third on is when a process started

@@ -11,8 +11,8 @@ from functools import cache
 import numpy as np
 
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.tuner.device.host.faults import STACKS, Entry, Launch, Stretch, fault_message
-from tsm2_tune.tuner.device.host.memory import PAGE_BYTES, Stacks
+from tsm2_tune.tuner.device.emulator.faults import STACKS, Entry, Launch, Stretch, fault_message
+from tsm2_tune.tuner.device.emulator.memory import PAGE_BYTES, Stacks
 from tsm2_tune.tuner.device.interface import LaunchFailed
 
 MOST_BLOCKS, MOST_SPLITS = 2**31 - 1, 2**16 - 1  # of a grid in x and in y, as on a GPU
