@@ -28,9 +28,9 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import occupancy
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.runtime.expecting import Division, Kernels, Measured
-from tsm2_tune.runtime.launch import Launch
-from tsm2_tune.runtime.work import Card, Work
+from tsm2_tune.runtime.choice.launch import Launch
+from tsm2_tune.runtime.choice.predict import Division, Kernels, Measured
+from tsm2_tune.runtime.choice.work import Card, Work
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 1.0)
 

@@ -26,7 +26,7 @@ from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import Seen, written_in
-from tsm2_tune.interpose.running import Standing, journal_folder, ran
+from tsm2_tune.interpose.preload import Standing, journal_folder, ran
 
 PROGRAMS = {
     "subspace iteration, 8 vectors of 16,000, f32": ("subspace.py",),

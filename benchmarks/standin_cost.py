@@ -25,7 +25,7 @@ from tsm2_tune import __version__
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.interpose.build import standin_path
-from tsm2_tune.interpose.running import Standing
+from tsm2_tune.interpose.preload import Standing
 
 ROUNDS, CALLS = 60, 200
 COMPUTE_32F, WORKSPACE_BYTES = 68, 32 << 20

@@ -16,7 +16,7 @@ import numpy as np
 from tests.fabricated import imported, trial, tuning_run
 from tests.right_on_host import subject
 from tsm2_tune.generator.render import render
-from tsm2_tune.runtime.driver import ask_driver, device_of
+from tsm2_tune.runtime.cuda.driver import ask_driver, device_of
 from tsm2_tune.tuner.export import export
 from tsm2_tune.tuner.results.store import Store
 

@@ -17,7 +17,7 @@ from typing import Any
 from tests.cublas_program import WIDE, names_of
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import REASONS, Seen, written_in
-from tsm2_tune.interpose.running import Standing
+from tsm2_tune.interpose.preload import Standing
 
 TESTS = Path(__file__).parent
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-pthread")

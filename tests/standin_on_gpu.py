@@ -25,7 +25,7 @@ from benchmarks.real_cublas import Real, loaded
 from tests.cublas_program import WIDE, call
 from tests.standin_calls import gemm
 from tsm2_tune.interpose.journal import HEAD, LINE
-from tsm2_tune.interpose.running import LOADED
+from tsm2_tune.interpose.preload import LOADED
 
 KINDS = {"S": 0, "D": 1, "C": 4, "Z": 5}
 DTYPES = {0: "f4", 1: "f8", 4: "c8", 5: "c16", 2: "f2", 14: "u2"}

@@ -15,7 +15,7 @@ from tsm2_tune.generator.families.resident_b import ResidentBFmaRingConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.runtime.launch import Launch
+from tsm2_tune.runtime.choice.launch import Launch
 from tsm2_tune.tuner.export import export
 from tsm2_tune.tuner.results.store import Store
 

@@ -18,10 +18,10 @@ from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import kernels_between
-from tsm2_tune.runtime.expecting import CACHED_RATE
-from tsm2_tune.tuner.export.kernel_sets import between as export_between
-from tsm2_tune.tuner.export.kernel_sets.between import MEASURED, _gaining, rows_between, with_between
-from tsm2_tune.tuner.export.kernel_sets.rates import fitted
+from tsm2_tune.runtime.choice.predict import CACHED_RATE
+from tsm2_tune.tuner.export.kernel_sets import untuned_shapes as export_between
+from tsm2_tune.tuner.export.kernel_sets.rate_fit import fitted
+from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import MEASURED, _gaining, rows_between, with_between
 from tsm2_tune.tuner.measure.cross_timing import MOST_BETWEEN, Crossing
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
@@ -174,7 +174,7 @@ def test_little_gain_is_not_worth_a_kernel(
         us = np.array([[100.0 / (gain if one.config == OTHER.text else 1.0)] * len(problems) for one in kernels])
         return us, np.full_like(us, 132)
 
-    monkeypatch.setattr("tsm2_tune.tuner.export.kernel_sets.between.expected", times)
+    monkeypatch.setattr("tsm2_tune.tuner.export.kernel_sets.untuned_shapes.expected", times)
     assert bool(rows_between(store, winners)) is wanted
 
 

@@ -26,7 +26,7 @@ from tsm2_tune.generator.families.resident_b import ResidentBFmaRingConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.runtime import choosing
+from tsm2_tune.runtime.choice import choose
 from tsm2_tune.tuner.export import export
 from tsm2_tune.tuner.results.store import Store
 
@@ -137,10 +137,10 @@ def test_of_the_transposed_product_all_leading_dimensions_are_the_transposed_mat
         seen.append((shape, lds))
         return "a match"
 
-    monkeypatch.setattr(choosing, "_candidates", lambda *_: ((), ("a winner",)))
-    monkeypatch.setattr(choosing, "_best", best)
+    monkeypatch.setattr(choose, "_candidates", lambda *_: ((), ("a winner",)))
+    monkeypatch.setattr(choose, "_best", best)
     row_major = (("t",),) * 3
-    choosing._chosen.__wrapped__("f32", (3, 4, 5), row_major, ((7,), (8,), (9,)), (False, False), False, "a GPU")
+    choose._chosen.__wrapped__("f32", (3, 4, 5), row_major, ((7,), (8,), (9,)), (False, False), False, "a GPU")
     assert seen == [((4, 3, 5), ({"n": 8}, {"n": 7}, {"n": 9}))]
 
 

@@ -17,7 +17,7 @@ from tsm2_tune.generator.families.resident_b import (
 from tsm2_tune.generator.families.staged import StagedF32DmmaConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.runtime.expecting import Division
+from tsm2_tune.runtime.choice.predict import Division
 
 L = (10**7, 8, 8)
 

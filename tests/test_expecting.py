@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks.expected import errors, won
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.runtime.expecting import Division, Kernels, Measured
-from tsm2_tune.runtime.interpolating import Routines
-from tsm2_tune.runtime.launch import Launch
-from tsm2_tune.runtime.work import Card, Work
+from tsm2_tune.runtime.choice.interpolation import Routines
+from tsm2_tune.runtime.choice.launch import Launch
+from tsm2_tune.runtime.choice.predict import Division, Kernels, Measured
+from tsm2_tune.runtime.choice.work import Card, Work
 
 SMS = 132
 CARD = Card(SMS, 4700.0, 4150.0, {"f32": 65000.0, "f64": 65000.0})

@@ -16,7 +16,7 @@ import pytest
 from tests.fabricated import exported, imported, trial, tuning_run, winners
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.compiled import launcher_binary
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
 
 SHAPE, STRIDES = (4, 4), (4, 16)  # column-major float32
 

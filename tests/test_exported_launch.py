@@ -34,8 +34,8 @@ from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.tuner.device.cuda import cuda_device_count
 from tsm2_tune.tuner.export import export_text
-from tsm2_tune.tuner.export.binaries import compiled_cubins
-from tsm2_tune.tuner.export.compiled import launcher_binary
+from tsm2_tune.tuner.export.cubins import compiled_cubins
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
 A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)

@@ -13,7 +13,7 @@ from tests.fabricated import device_array, exported, imported, trial, tuning_run
 from tests.fake_tensors import Cupy, Masked, Parameter, Tensor, fake_cupy, fake_torch
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.compiled import launcher_binary
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.runtime import compilers
-from tsm2_tune.runtime.driver import device_of
+from tsm2_tune.runtime.cuda import compilers
+from tsm2_tune.runtime.cuda.driver import device_of
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.verify.bound_kernel import LoadedKernel

@@ -28,7 +28,7 @@ from tests.library_calls import (
 )
 from tests.on_gpu import ON_GPU
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.binaries import compiled_cubins
+from tsm2_tune.tuner.export.cubins import compiled_cubins
 from tsm2_tune.tuner.export.library import BESIDE, SOURCES, library_bytes
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 from tsm2_tune.tuner.results.trial import Trial, TuningRun

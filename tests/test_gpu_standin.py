@@ -18,7 +18,7 @@ from tests.test_gpu_library import Memory, written
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import REASONS, Seen, written_in
-from tsm2_tune.interpose.running import Standing
+from tsm2_tune.interpose.preload import Standing
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
 REAL, COMPLEX = ("nn", "tn", "nt", "tt"), ("nn", "tn", "nt", "cn", "nc", "cc")

@@ -21,7 +21,7 @@ from tests.fabricated import exported, handmade, imported, trial, tuning_run, wi
 from tests.fake_tensors import Parameter, Tensor, exchange, fake_cupy, fake_torch
 from tests.random_calls import TYPES, Driver, of_cupy, outcome, random_call, tensor
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.compiled import launcher_binary
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
 

@@ -17,8 +17,8 @@ from tests.kept_objects import keep
 from tests.library_calls import H200, Call, random_calls, tried
 from tests.test_library_choice import arrays, everything
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.runtime.compiled import TYPES_IN_C
-from tsm2_tune.tuner.export.compiled import launcher_binary
+from tsm2_tune.runtime.launcher import TYPES_IN_C
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests.fabricated import exported, imported, trial, tuning_run, winners
 from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.tuner.export.compiled import launcher_binary
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.results.store import Store
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
@@ -103,7 +103,7 @@ def test_it_is_of_a_module(tmp_path: Path, form: str) -> None:
 
 
 def test_what_builds_it_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsm2_tune.tuner.export.compiled.sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr("tsm2_tune.tuner.export.launcher_build.sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(ToolMissing, match=r"^no Python\.h in .*: install Python's development files"):
         launcher_binary()
     monkeypatch.setenv("CXX", "no-such-compiler")

@@ -39,9 +39,9 @@ from tests.recording_driver import recording
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.runtime.choice.predict import Division
+from tsm2_tune.runtime.choice.work import Card
 from tsm2_tune.runtime.elements import DTYPES
-from tsm2_tune.runtime.expecting import Division
-from tsm2_tune.runtime.work import Card
 from tsm2_tune.tuner.export.library import library_bytes
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.results.records import BestRow

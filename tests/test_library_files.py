@@ -86,7 +86,7 @@ def test_without_a_compiler_nothing_is_written(
     def refuse(*_: object) -> None:
         raise ToolMissing(f"{missing} not found: install it")
 
-    name = "library.compiler_command" if missing == "c++" else "binaries.cuda_toolchain"
+    name = "library.compiler_command" if missing == "c++" else "cubins.cuda_toolchain"
     monkeypatch.setattr(f"tsm2_tune.tuner.export.{name}", refuse)
     before = sorted(tmp_path.rglob("*"))
     done = run("--db", str(path), "--dtype", "f32", "--device", GPU, "--output", str(tmp_path / "libtsm2.so"))

@@ -15,7 +15,7 @@ import pytest
 from tests.cases import SOURCES
 from tests.fabricated import imported, trial, tuning_run, winners
 from tsm2_tune.generator.render import render
-from tsm2_tune.runtime import compilers
+from tsm2_tune.runtime.cuda import compilers
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.runtime.choosing import vendor_of
-from tsm2_tune.runtime.expecting import CACHED_RATE, Division, Kernels, Measured
-from tsm2_tune.runtime.launch import Launch
-from tsm2_tune.runtime.winners import Winner, work_of
-from tsm2_tune.runtime.work import Card
-from tsm2_tune.tuner.export.kernel_sets.rates import USUAL_ARITHMETIC, fitted
+from tsm2_tune.runtime.choice.choose import vendor_of
+from tsm2_tune.runtime.choice.launch import Launch
+from tsm2_tune.runtime.choice.predict import CACHED_RATE, Division, Kernels, Measured
+from tsm2_tune.runtime.choice.winners import Winner, work_of
+from tsm2_tune.runtime.choice.work import Card
+from tsm2_tune.tuner.export.kernel_sets.rate_fit import USUAL_ARITHMETIC, fitted
 
 CARD = Card(132, 4700.0, 4150.0, {"f32": 65000.0})
 Shape = tuple[int, int, int]

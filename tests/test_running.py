@@ -16,7 +16,7 @@ import pytest
 
 from tests.standin_calls import TESTS
 from tsm2_tune.errors import InputError
-from tsm2_tune.interpose.running import PASSED_ON, Standing, ran
+from tsm2_tune.interpose.preload import PASSED_ON, Standing, ran
 
 pytestmark = [
     pytest.mark.host,

@@ -20,9 +20,9 @@ from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, LARGEST_32_BIT_OF
 from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.runtime import elements
 from tsm2_tune.tuner.export import export_text
-from tsm2_tune.tuner.export.binaries import compiled_cubins
+from tsm2_tune.tuner.export.bundle import MODULES, PACKAGE
+from tsm2_tune.tuner.export.cubins import compiled_cubins
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
-from tsm2_tune.tuner.export.runtime import MODULES, PACKAGE
 from tsm2_tune.tuner.results.store import Store
 
 FOLDER = Path(tsm2_tune.runtime.__file__).parent
@@ -30,12 +30,15 @@ TREES = {name: ast.parse((FOLDER / f"{name}.py").read_text()) for name in MODULE
 
 
 def test_every_module_is_copied() -> None:
-    assert {path.stem for path in FOLDER.glob("*.py")} == {*MODULES, "__init__", "pack"}
+    assert {path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("[!_]*.py")} == {
+        *MODULES,
+        "module_data",
+    }
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_needs_only_those_before_it(name: str) -> None:
-    before = {f"{PACKAGE}.{other}" for other in (*MODULES[: MODULES.index(name)], "pack")}
+    before = {f"{PACKAGE}.{other}".replace("/", ".") for other in (*MODULES[: MODULES.index(name)], "module_data")}
     needed = {node.module for node in TREES[name].body if isinstance(node, ast.ImportFrom)}
     assert {module for module in needed if module and module.startswith(PACKAGE)} <= before
 
@@ -92,7 +95,7 @@ def test_a_binary_is_there_for_each_width_of_index_and_guarded(tmp_path: Path) -
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_how_far_the_compiler_is_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsm2_tune.tuner.export.binaries.NEWS_SECONDS", 0.0)
+    monkeypatch.setattr("tsm2_tune.tuner.export.cubins.NEWS_SECONDS", 0.0)
     rows, sources = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
     told: list[str] = []
     cubins, _ = compiled_cubins(rows, sources, told.append)
@@ -115,7 +118,7 @@ def test_without_a_compiler_it_is_told_unless_no_binary_is_wanted(
     def missing(*_: object) -> None:
         raise ToolMissing("nvcc not found: set CUDA_HOME")
 
-    monkeypatch.setattr("tsm2_tune.tuner.export.binaries.cuda_toolchain", missing)
+    monkeypatch.setattr("tsm2_tune.tuner.export.cubins.cuda_toolchain", missing)
     with Store.open(tmp_path / "results.db", create=True) as store:
         store.add_trial(tuning_run(), trial(source=kernel(configuration(), PROBLEM)))
     output = tmp_path / "best.py"

@@ -26,7 +26,7 @@ from tests.standin_calls import (
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import HEADER, SOURCES, command
 from tsm2_tune.interpose.journal import SLOWER
-from tsm2_tune.interpose.running import Standing
+from tsm2_tune.interpose.preload import Standing
 from tsm2_tune.tuner.compile.shared_objects import c_texts, shared_object
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 

@@ -16,7 +16,7 @@ from tsm2_tune.commands import run
 from tsm2_tune.console.shapes_file import recorded
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import CALLED_NONE, HEAD, LINE, MAGIC, NOT_LOADED, written_in
-from tsm2_tune.interpose.running import LOADED
+from tsm2_tune.interpose.preload import LOADED
 
 RECORD = ("record", "--output", "-", "--")
 host = [

@@ -14,7 +14,7 @@ import pytest
 from tests.standin_calls import FLAGS, TESTS, gemm, play
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import written_in
-from tsm2_tune.interpose.running import LOADED, Standing
+from tsm2_tune.interpose.preload import LOADED, Standing
 
 pytestmark = [
     pytest.mark.host,

@@ -14,7 +14,7 @@ from tests.library_calls import fabricated_library, tried
 from tests.standin_calls import FLAGS, TESTS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import standin_path
-from tsm2_tune.interpose.running import Standing
+from tsm2_tune.interpose.preload import Standing
 
 pytestmark = [
     pytest.mark.host,

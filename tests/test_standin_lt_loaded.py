@@ -15,7 +15,7 @@ from tests.test_standin_loaded import counted, run
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import written_in
-from tsm2_tune.interpose.running import Standing
+from tsm2_tune.interpose.preload import Standing
 
 pytestmark = [
     pytest.mark.host,

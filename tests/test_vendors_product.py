@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tsm2_tune.runtime.libraries import vendors_product
+from tsm2_tune.runtime.arrays.libraries import vendors_product
 
 SHAPES = [((5, 7), (7, 3)), ((7,), (7, 3)), ((5, 7), (7,)), ((7,), (7,))]
 FACTORS = [(1, 0), (0.5, 0), (1, 1), (-1.5, 0.25)]

@@ -10,8 +10,8 @@ import pytest
 
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.kernel_sets import within
-from tsm2_tune.tuner.export.kernel_sets.within import Costs, bought, fewest
+from tsm2_tune.tuner.export.kernel_sets import set_cover
+from tsm2_tune.tuner.export.kernel_sets.set_cover import Costs, bought, fewest
 from tsm2_tune.tuner.export.scale_launch import launches
 
 SHAPES = [Problem(1000 * number, 8, 1000, "f32") for number in range(1, 9)]
@@ -70,7 +70,7 @@ def test_a_shape_that_none_serves() -> None:
 
 def test_the_search_ends_and_says_that_nothing_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = drawn(7, kernels=12, share=0.2)
-    monkeypatch.setattr(within, "MOST_STEPS", 1)
+    monkeypatch.setattr(set_cover, "MOST_STEPS", 1)
     choice = fewest(costs, SHAPES)
     assert choice is not None
     assert not choice.is_proven

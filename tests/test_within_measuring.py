@@ -16,8 +16,8 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import SPLITS, WIDE_SPLITS
-from tsm2_tune.tuner.export.kernel_sets.measured_pairs import Bench, Narrowed, Search
-from tsm2_tune.tuner.export.kernel_sets.pairs import Selected, Tuned
+from tsm2_tune.tuner.export.kernel_sets.losses import Selected, Tuned
+from tsm2_tune.tuner.export.kernel_sets.pair_timing import Bench, Narrowed, Search
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.search.loop import Options
 

@@ -16,7 +16,7 @@ from tests.fake_tensors import Tensor, fake_torch
 from tests.test_exported_launch import recording
 from tests.test_exported_numpy import host_module
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.runtime import libraries
+from tsm2_tune.runtime.arrays import libraries
 
 __all__ = ["host_module"]  # a fixture
 

@@ -24,8 +24,8 @@ from tests.torch_checks import CHECKS, is_untouched, trials_of_all
 from tests.torch_programs import PROGRAMS, drawn
 from tests.torch_results import about, counted, same
 from tsm2_tune.tuner.export import export_text
-from tsm2_tune.tuner.export.binaries import compiled_cubins
-from tsm2_tune.tuner.export.compiled import launcher_binary
+from tsm2_tune.tuner.export.cubins import compiled_cubins
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tsm2_tune.generator.space.rules import Rule
     from tsm2_tune.generator.space.space import SearchSpace
     from tsm2_tune.tuner.device.target import Target
-    from tsm2_tune.tuner.export.kernel_sets.fewest import ChoiceStarted, ExportEvent, KernelsChosen
-    from tsm2_tune.tuner.export.kernel_sets.measured_pairs import Narrowed
+    from tsm2_tune.tuner.export.kernel_sets.pair_timing import Narrowed
+    from tsm2_tune.tuner.export.kernel_sets.smallest_set import ChoiceStarted, ExportEvent, KernelsChosen
     from tsm2_tune.tuner.results.merge.merging import Imported
     from tsm2_tune.tuner.results.records import BestRow
     from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, Final, Measurement, Outcome, Trial, Verdict
@@ -78,8 +78,8 @@ _HOMES = {
         "PairsStarted", "ProblemEnded", "ProblemStarted", "RunEnded", "RunStarted", "TrialInterrupted", "TrialStored",
         "VendorLeftOut", "WinnerVerified",
     ),
-    "tuner.export.kernel_sets.fewest": ("ChoiceStarted", "ExportEvent", "KernelsChosen"),
-    "tuner.export.kernel_sets.measured_pairs": ("Narrowed",),
+    "tuner.export.kernel_sets.smallest_set": ("ChoiceStarted", "ExportEvent", "KernelsChosen"),
+    "tuner.export.kernel_sets.pair_timing": ("Narrowed",),
     "tuner.results.merge.merging": ("Imported",),
     "tuner.results.records": ("BestRow",),
     "tuner.device.target": ("Target",),

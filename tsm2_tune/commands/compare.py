@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tsm2_tune.pretuned import Pretuned
     from tsm2_tune.tuner.device.target import Target
-    from tsm2_tune.tuner.export.compared import Compared
+    from tsm2_tune.tuner.export.comparison import Compared
 
 
 @click.command(cls=Command)
@@ -63,7 +63,7 @@ def compare(
 
     problems = problems_of(shapes, dtypes, ops, layout, math)
     from tsm2_tune.tuner.device.target import default_spec, find_target
-    from tsm2_tune.tuner.export.compared import compared
+    from tsm2_tune.tuner.export.comparison import compared
     from tsm2_tune.tuner.packs.chosen import choices
 
     target = find_target(spec if spec is not None else default_spec())

@@ -12,7 +12,7 @@ from tsm2_tune.commands.options import Percent, output_option
 from tsm2_tune.commands.run import PROGRAM, failed, program_argument
 from tsm2_tune.console.printable import tell
 from tsm2_tune.errors import InputError
-from tsm2_tune.interpose.running import Standing, journal_folder, path_of_program, ran
+from tsm2_tune.interpose.preload import Standing, journal_folder, path_of_program, ran
 from tsm2_tune.tuner.written_files import refuse_unwritable, write
 
 if TYPE_CHECKING:

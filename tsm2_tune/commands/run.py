@@ -15,7 +15,7 @@ from tsm2_tune.commands.options import database_option, is_given
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
 from tsm2_tune.errors import InputError
-from tsm2_tune.interpose.running import Standing, become, journal_folder, path_of_program, ran
+from tsm2_tune.interpose.preload import Standing, become, journal_folder, path_of_program, ran
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,7 +111,7 @@ def run(
 def _made_pack(database: str, pretuned: bool) -> Path | None:
     """Return the file of the pretuned kernels or of the database's winners. If there is none, print why and return
     None."""
-    from tsm2_tune.interpose.packs import pack_path, pretuned_path  # slow to import
+    from tsm2_tune.interpose.pack_library import pack_path, pretuned_path  # slow to import
 
     return pretuned_path(tell) if pretuned else pack_path(database, tell)
 

@@ -16,8 +16,8 @@ from tsm2_tune.console.heartbeat import LONG_SECONDS, Liveness, phase_text
 from tsm2_tune.console.printable import one_line
 from tsm2_tune.console.search_progress import SILENCE_SECONDS
 from tsm2_tune.console.tables import print_line
-from tsm2_tune.tuner.export.kernel_sets.fewest import ExportEvent
-from tsm2_tune.tuner.export.kernel_sets.measured_pairs import Narrowed
+from tsm2_tune.tuner.export.kernel_sets.pair_timing import Narrowed
+from tsm2_tune.tuner.export.kernel_sets.smallest_set import ExportEvent
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import (
     Crossed,

@@ -11,8 +11,8 @@ from rich.console import Console
 from tsm2_tune.console.cross_timing import Measuring, counted
 from tsm2_tune.console.printable import one_line
 from tsm2_tune.console.tables import print_line, print_table
-from tsm2_tune.tuner.export.kernel_sets.fewest import ChoiceStarted, ExportEvent, KernelsChosen
-from tsm2_tune.tuner.export.kernel_sets.pairs import Selected, percent
+from tsm2_tune.tuner.export.kernel_sets.losses import Selected, percent
+from tsm2_tune.tuner.export.kernel_sets.smallest_set import ChoiceStarted, ExportEvent, KernelsChosen
 from tsm2_tune.tuner.runs.events import (
     Noted,
 )

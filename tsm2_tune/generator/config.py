@@ -11,7 +11,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.former_names import FORMER_NAMES
 from tsm2_tune.generator.space.tunables import TunableValue, declared
 from tsm2_tune.generator.spelling import read, read_letters, spelt
-from tsm2_tune.runtime.launch import FLAT_SPLITS, GROUP_SPLITS, Launch
+from tsm2_tune.runtime.choice.launch import FLAT_SPLITS, GROUP_SPLITS, Launch
 
 __all__ = [
     "FLAT_SPLITS",

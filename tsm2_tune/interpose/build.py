@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
-from tsm2_tune.interpose.running import LOADED, SHELL
-from tsm2_tune.runtime.driver import device_of
+from tsm2_tune.interpose.preload import LOADED, SHELL
+from tsm2_tune.runtime.cuda.driver import device_of
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.environment import OF_LINKERS, OF_TEXTS, deciding
 from tsm2_tune.tuner.compile.processes import workplace

@@ -17,7 +17,7 @@ import numpy as np
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, Problem
 from tsm2_tune.generator.transposed import transposed
-from tsm2_tune.interpose.running import LOADED
+from tsm2_tune.interpose.preload import LOADED
 
 MAGIC = b"TSM2JRN1"
 ROUTINES = (  # of standin.h's enum routine

@@ -1,5 +1,6 @@
-"""The runtime of an exported module. `tsm2_tune.tuner.export` copies these modules verbatim into one file.
+"""The runtime of an exported module. `tsm2_tune.tuner.export.bundle` copies its modules verbatim into one file.
 
-The tuner uses `launch` too. They import the standard library, NumPy and one another alone. No two of them define the
-same name, since the file has one namespace.
+`gemm.py` is the call. `choice/` chooses the kernel, `autotune/` by timing; `arrays/`, `cuda/`, `torch/`, `jax/` and
+`cupy/` are what it meets. All import only the standard library, NumPy and one another. The tuner uses `choice/` too.
+No two modules define the same name, since the file has one namespace.
 """

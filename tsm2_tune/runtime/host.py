@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tsm2_tune.runtime.loading import text_of
-from tsm2_tune.runtime.matrices import Product, index_bits
-from tsm2_tune.runtime.plans import made_order
-from tsm2_tune.runtime.scaling import reads_operands
-from tsm2_tune.runtime.winners import Match
+from tsm2_tune.runtime.arrays.matrices import Product, index_bits
+from tsm2_tune.runtime.choice.winners import Match
+from tsm2_tune.runtime.cuda.cubins import text_of
+from tsm2_tune.runtime.launch_plan import made_order
+from tsm2_tune.runtime.zero_alpha import reads_operands
 
 
 def multiply_on_host(product: Product, match: Match, alpha: complex, beta: complex) -> Any:

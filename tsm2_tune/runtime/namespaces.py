@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tsm2_tune.runtime.cupy_products import cupy_namespace
-from tsm2_tune.runtime.jax_products import jax_namespace
-from tsm2_tune.runtime.operators import torch_operators
-from tsm2_tune.runtime.taking import imported_torch
+from tsm2_tune.runtime.cupy.matmul import cupy_namespace
+from tsm2_tune.runtime.jax.primitive import jax_namespace
+from tsm2_tune.runtime.torch.dispatch import imported_torch
+from tsm2_tune.runtime.torch.operators import torch_operators
 
 NAMESPACES: dict[str, Callable[[], Any]] = {
     "cupy": cupy_namespace,

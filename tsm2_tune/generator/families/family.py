@@ -21,7 +21,7 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.rules import Rule
-from tsm2_tune.runtime.expecting import Division
+from tsm2_tune.runtime.choice.predict import Division
 
 C = TypeVar("C", bound=KernelConfig)
 

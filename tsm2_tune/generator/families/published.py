@@ -21,7 +21,7 @@ from tsm2_tune.generator.space.rules import columns_within_n, covering_rule, pre
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import split_traffic
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.runtime.expecting import Division
+from tsm2_tune.runtime.choice.predict import Division
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)

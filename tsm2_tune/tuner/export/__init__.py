@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.export.compiled import launcher_binary
-from tsm2_tune.tuner.export.exchange import EXCHANGE, export_exchange
-from tsm2_tune.tuner.export.kernel_sets.between import verified_in_full, with_between
+from tsm2_tune.tuner.export.autotuner_formats import EXCHANGE, export_exchange
+from tsm2_tune.tuner.export.cubin_verification import Unverified, verified_cubins
+from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import verified_in_full, with_between
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library, refuse_output
 from tsm2_tune.tuner.export.measured_times import Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
-from tsm2_tune.tuner.export.trials import export_trials
-from tsm2_tune.tuner.export.verified import Unverified, verified_cubins
+from tsm2_tune.tuner.export.trial_lines import export_trials
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache

@@ -13,18 +13,18 @@ from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
 from tsm2_tune.generator.render import OF_LITERALS, filled
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
-from tsm2_tune.runtime.choosing import measured_of, vendor_of
-from tsm2_tune.runtime.expecting import Division, Kernels
-from tsm2_tune.runtime.interpolating import Interpolated, Routines
-from tsm2_tune.runtime.winners import Winner, work_of
-from tsm2_tune.runtime.work import Card
+from tsm2_tune.runtime.choice.choose import measured_of, vendor_of
+from tsm2_tune.runtime.choice.interpolation import Interpolated, Routines
+from tsm2_tune.runtime.choice.predict import Division, Kernels
+from tsm2_tune.runtime.choice.winners import Winner, work_of
+from tsm2_tune.runtime.choice.work import Card
 from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
-from tsm2_tune.tuner.export.binaries import key_of
+from tsm2_tune.tuner.export.cubin_verification import Unverified, verified_cubins
+from tsm2_tune.tuner.export.cubins import key_of
 from tsm2_tune.tuner.export.measured_times import Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, winner
 from tsm2_tune.tuner.export.tables import facts
-from tsm2_tune.tuner.export.verified import Unverified, verified_cubins
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from tsm2_tune.generator.device.cards import DRIVER_NAMES, PROFILES
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.runtime.expecting import Division
-from tsm2_tune.runtime.work import Card
+from tsm2_tune.runtime.choice.predict import Division
+from tsm2_tune.runtime.choice.work import Card
 from tsm2_tune.tuner.export.scale_launch import distance
 from tsm2_tune.tuner.results.briefs import CurrentTrial
 from tsm2_tune.tuner.results.records import TrialRecord, is_of_this_version

@@ -12,11 +12,11 @@ from dataclasses import asdict, replace
 from tsm2_tune import __version__
 from tsm2_tune.generator.render import OF_LITERALS, filled
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.runtime.compiled import launcher_place
-from tsm2_tune.runtime.winners import Winner
-from tsm2_tune.tuner.export.kernel_sets.rates import fitted
+from tsm2_tune.runtime.choice.winners import Winner
+from tsm2_tune.runtime.launcher import launcher_place
+from tsm2_tune.tuner.export.bundle import runtime_parts
+from tsm2_tune.tuner.export.kernel_sets.rate_fit import fitted
 from tsm2_tune.tuner.export.measured_times import Known
-from tsm2_tune.tuner.export.runtime import runtime_parts
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.results.records import BestRow
 

@@ -13,10 +13,10 @@ from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.pretuned import PREFIX, Pretuned
+from tsm2_tune.runtime.choice.interpolation import ODD_AWAY
+from tsm2_tune.runtime.choice.winners import Match, Vendor, Winner, work_of
+from tsm2_tune.runtime.choice.work import Card
 from tsm2_tune.runtime.elements import CONJUGATED, SAME
-from tsm2_tune.runtime.interpolating import ODD_AWAY
-from tsm2_tune.runtime.winners import Match, Vendor, Winner, work_of
-from tsm2_tune.runtime.work import Card
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.processes import workplace
 from tsm2_tune.tuner.packs.pack import Pack
@@ -58,7 +58,7 @@ def bundled_pack(text: Pretuned) -> Pack:
     found = cache.find(key, SUFFIX)
     if found is not None:
         return Pack.of_json(found[0].read_bytes())
-    from tsm2_tune.tuner.export.packs import pack_of
+    from tsm2_tune.tuner.export.store_pack import pack_of
     from tsm2_tune.tuner.results.store import Store
 
     with Store.open(PREFIX + text.name, create=False) as store:
@@ -92,7 +92,7 @@ def choices(
     if isinstance(source, Pretuned):
         device, pack, place = source.device_name, bundled_pack(source), PREFIX + source.name
     else:
-        from tsm2_tune.tuner.export.packs import pack_of
+        from tsm2_tune.tuner.export.store_pack import pack_of
         from tsm2_tune.tuner.results.store import Store
 
         with Store.open(source, create=False) as store:

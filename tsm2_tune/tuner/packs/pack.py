@@ -9,11 +9,11 @@ from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any
 
-from tsm2_tune.runtime import choosing
-from tsm2_tune.runtime.expecting import Division
-from tsm2_tune.runtime.launch import Launch
-from tsm2_tune.runtime.winners import Winner
-from tsm2_tune.runtime.work import Card
+from tsm2_tune.runtime.choice import choose
+from tsm2_tune.runtime.choice.launch import Launch
+from tsm2_tune.runtime.choice.predict import Division
+from tsm2_tune.runtime.choice.winners import Winner
+from tsm2_tune.runtime.choice.work import Card
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _winner(values: dict[str, Any]) -> Winner:
 
 def _choosing(winners: tuple[Winner, ...], cards: dict[str, Card]) -> ModuleType:
     """Return a second instance of the module that chooses: an exported module has its own winners, too."""
-    spec = choosing.__spec__
+    spec = choose.__spec__
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)

@@ -31,7 +31,7 @@ from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.tunables import RingStages, ThreadColumns, ThreadRows, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS, SMALL_K, WIDE_SPLIT_RULES, in_turns, wide_splits
 from tsm2_tune.generator.tiles import covering, tile_rules
-from tsm2_tune.runtime.expecting import Division
+from tsm2_tune.runtime.choice.predict import Division
 
 THREADS = 256
 # Rows or columns of C: of a block, and those of a thread.

@@ -29,7 +29,7 @@ from tsm2_tune.generator.space.rules import (
     strides_fill_device,
 )
 from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
-from tsm2_tune.runtime.expecting import Division
+from tsm2_tune.runtime.choice.predict import Division
 
 THREADS = (64, 128, 256)
 VECTOR_BYTES = (4, 8, 16)

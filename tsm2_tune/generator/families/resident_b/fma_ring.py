@@ -30,7 +30,7 @@ from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.rules import Rule, columns_within_n
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLITS, in_turns, wide_splits
-from tsm2_tune.runtime.expecting import Division
+from tsm2_tune.runtime.choice.predict import Division
 
 THREADS = (128, 256)
 ROWS = (1, 2, 4)

@@ -13,7 +13,7 @@ from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import Threads
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, split_traffic
-from tsm2_tune.runtime.expecting import Division
+from tsm2_tune.runtime.choice.predict import Division
 
 VECTOR_BYTES, WARP_THREADS = 16, 32
 LEAST_BUSY = 0.55  # of persistent blocks, that should have rows

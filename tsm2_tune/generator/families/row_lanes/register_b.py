@@ -28,7 +28,7 @@ from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, VECTOR_HOLDS_AN_ELEMENT, Rule, strides_fill_device
 from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.generator.split_k import in_turns
-from tsm2_tune.runtime.expecting import Division
+from tsm2_tune.runtime.choice.predict import Division
 
 THREADS = 128  # per block
 # Of a row: lanes, vectors of each, teams of lanes.

@@ -39,7 +39,7 @@ from tsm2_tune.generator.space.rules import (
 )
 from tsm2_tune.generator.space.tunables import EvictFirst, PartsOfK, Tunable, declared
 from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
-from tsm2_tune.runtime.expecting import Division
+from tsm2_tune.runtime.choice.predict import Division
 
 THREADS_MIN_BLOCKS = ((512, 1), (256, 2), (192, 2), (128, 3), (128, 4))
 ALL = 0  # lanes of the block, along a row

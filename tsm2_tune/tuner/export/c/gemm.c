@@ -3,10 +3,10 @@
 #include <limits.h>
 #include <string.h>
 
-#include "checking.h"
+#include "arguments.h"
 #include "exported.h"
 #include "handle.h"
-#include "expecting.h"
+#include "predict.h"
 #include "launch.h"
 
 enum { ARGUMENTS = 13 };

@@ -1,5 +1,5 @@
-/* The short way through gemm of PyTorch's tensors and CuPy's arrays, compiled. tsm2_tune/runtime/compiled.py loads it and says what it
-   does; tsm2_tune/runtime/fast.py is the same in Python, which is called for whatever needs a closer look. */
+/* The short way through gemm of PyTorch's tensors and CuPy's arrays, compiled. tsm2_tune/runtime/launcher.py loads it and says what it
+   does; tsm2_tune/runtime/plan_cache.py is the same in Python, which is called for whatever needs a closer look. */
 
 #ifndef LAUNCHER_H
 #define LAUNCHER_H
@@ -105,7 +105,7 @@ bool read_array(struct launcher *self, PyObject *array, struct told *told);
 /* The call's key and addresses; false where a closer look is needed. */
 bool read_call(struct launcher *self, PyObject *const *arguments, struct call *call);
 
-/* entries.c: an entry is held by each of its references, all under Python's lock. */
+/* plan_cache.c: an entry is held by each of its references, all under Python's lock. */
 
 void drop(struct entry *entry);
 void forget(struct launcher *self);
@@ -119,7 +119,7 @@ void put_entry(struct launcher *self, struct entry *entry, PyObject *asked);
 /* The entry of the call; NULL where none is. */
 struct entry *entry_of(struct launcher *self, const struct call *call, PyObject *asked);
 
-/* first.c */
+/* first_call.c */
 
 /* The entry of a call that has none, held for the caller, also in the table; NULL, perhaps with an exception, where
    Python decides. */
@@ -130,7 +130,7 @@ struct home *home_of(struct launcher *self, int32_t device_type, int32_t device)
 
 void forget_homes(struct launcher *self);
 
-/* start.c, entries.c and first.c: the launcher's methods. */
+/* start.c, plan_cache.c and first_call.c: the launcher's methods. */
 
 PyObject *start(PyObject *object, PyObject *const *arguments, Py_ssize_t count);
 PyObject *add(PyObject *object, PyObject *arguments);

@@ -2,7 +2,7 @@
 
 #include "launcher.h"
 
-#include "choice.h"
+#include "match.h"
 
 PyDoc_STRVAR(start_text, "start(a, b, out, alpha, beta, asked, stream): start the product, or ask the plain starter to");
 PyDoc_STRVAR(add_text, "add(a, b, out, asked, start, addresses, slot, places, parameters, spans, factors, workspace, new_out):\n"

@@ -1,0 +1,40 @@
+"""Arrays that a started product reads or writes, held until it is done: of libraries that may use their memory anew,
+on streams of their own, as soon as nobody has them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+from tsm2_tune.runtime.arrays.dlpack import speaks_dlpack
+from tsm2_tune.runtime.arrays.matrices import Product
+from tsm2_tune.runtime.cuda.driver import ask_driver, cuda, current_context, is_capturing
+
+WITHOUT_TIMES = 2  # CU_EVENT_DISABLE_TIMING
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
+
+_held: list[tuple[ctypes.c_void_p, list[Any]]] = []  # with the event after their product
+_holding = threading.Lock()
+
+
+def hold_until_done(product: Product, context: int, stream: int) -> None:
+    """Hold those that speak DLPack until the stream has come here; let go of others that are done. A CUDA graph's are
+    its user's.
+    """
+    arrays = [matrix.array for matrix in product.given if speaks_dlpack(matrix.array)]
+    if not arrays:
+        return
+    event, handle = ctypes.c_void_p(), ctypes.c_void_p(stream)
+    with current_context(context), _holding:
+        if is_capturing(stream):
+            return
+        are_done = [cuda().cuEventQuery(over) != NOT_READY for over, _ in _held]
+        for (over, _), is_done in zip(_held, are_done, strict=True):
+            if is_done:
+                ask_driver("cuEventDestroy_v2", over)
+        _held[:] = [one for one, is_done in zip(_held, are_done, strict=True) if not is_done]
+        ask_driver("cuEventCreate", ctypes.byref(event), WITHOUT_TIMES)
+        ask_driver("cuEventRecord", event, handle)
+        _held.append((event, arrays))

@@ -1,0 +1,349 @@
+"""Arrays as matrices in memory, and the product that a call asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from tsm2_tune.runtime.arrays.dlpack import TYPE_OF_BFLOAT16, speaks_dlpack
+from tsm2_tune.runtime.arrays.libraries import check_plain, device_interface, is_conjugate, is_torchs
+from tsm2_tune.runtime.elements import ACROSS, DTYPES, LARGEST_32_BIT_OFFSET, MATHS, SUMS
+
+LARGEST_ADDRESS = 2**64 - 1  # and the largest handle
+MOST_WORK = 1_000_000  # NumPy's steps to tell whether lines lie between others: some milliseconds
+
+
+@dataclass(slots=True)  # never changed; a frozen one takes twice as long to make
+class Matrix:
+    """A matrix in memory: lines of elements that are neighbours, which are its columns, its rows, or both."""
+
+    name: str
+    array: Any
+    on_host: bool
+    address: int
+    rows: int
+    columns: int
+    ld: dict[str, int]  # each storage order that it has -> elements from the start of a line to the next one's
+    element: str  # its name in DTYPES
+    dtype: np.dtype[Any]
+    read_only: bool
+    stream: int | None  # the stream on which its library last used it, if known
+    is_conjugate: bool  # of what is in its memory
+    is_vector: bool = False  # an array of one dimension
+
+    @classmethod
+    def of(cls, name: str, array: Any, *, vector: str = "") -> Matrix:
+        """Return the matrix that an array is. A vector is a "row" or a "column", where it may be one."""
+        check_plain(name, array)
+        is_bfloat16 = _is_bfloat16(array)
+        interface = device_interface(name, array)
+        on_host = interface is None
+        if on_host:
+            if not isinstance(array, np.ndarray):
+                raise TypeError(
+                    f"{name}: expected a device array (with __cuda_array_interface__ or __dlpack__) or a NumPy array,"
+                    f" got {type(array).__name__}"
+                )
+            interface = array.__array_interface__
+        elif not is_torchs(array) and (wrong := _wrong_with(interface)):
+            raise TypeError(f"{name}: its __cuda_array_interface__ is not one: {wrong}")
+        elif interface.get("mask") is not None:
+            raise TypeError(f"{name}: masked arrays are not supported")
+        if is_bfloat16 or interface["typestr"] == TYPE_OF_BFLOAT16:
+            dtype, element = array.dtype if on_host else np.dtype(interface["typestr"]), "bf16"
+        else:
+            dtype, element = _type_of(interface["typestr"], name)
+        shape, strides = tuple(interface["shape"]), interface.get("strides")
+        is_vector = len(shape) == 1 and vector != ""
+        if len(shape) != 2 - is_vector or (strides is not None and len(strides) != len(shape)):
+            raise ValueError(f"{name}: expected a matrix{' or a vector' if vector else ''}, got the shape {shape}")
+        if is_vector:
+            shape, strides = _as_matrix(shape, strides or (dtype.itemsize,), vector)
+        address, read_only = interface["data"]
+        if address == 0 and 0 not in shape:
+            raise TypeError(f"{name}: it has no memory of its own: pass {name}.clone()")
+        if address % dtype.itemsize:
+            raise ValueError(f"{name}: its address is not a multiple of {dtype.itemsize} bytes")
+        rows, columns = shape
+        strides = strides or (columns * dtype.itemsize, dtype.itemsize)  # None: row-major, without padding
+        ld = leading_dimensions(name, shape, strides, dtype.itemsize)
+        told = interface.get("stream"), is_conjugate(array)
+        return cls(name, array, on_host, address, rows, columns, ld, element, dtype, read_only, *told, is_vector)
+
+    @property
+    def span(self) -> np.ndarray[Any, Any]:
+        """An array over the matrix's addresses, for comparing them with others': never to be read."""
+        order, ld = next(iter(self.ld.items()))
+        one, line = self.dtype.itemsize, ld * self.dtype.itemsize
+        interface = {
+            "version": 3,
+            "shape": (self.rows, self.columns),
+            "typestr": self.dtype.str,
+            "data": (self.address, True),
+            "strides": (one, line) if order == "n" else (line, one),
+        }
+        return np.asarray(SimpleNamespace(__array_interface__=interface))
+
+    @property
+    def span_bytes(self) -> int:
+        """From its first byte to past its last one."""
+        order, ld = next(iter(self.ld.items()))
+        lines, elements = (self.columns, self.rows) if order == "n" else (self.rows, self.columns)
+        return ((lines - 1) * ld + elements) * self.dtype.itemsize
+
+    def reach(self, order: str) -> int:
+        """Return the number of elements from the first to the last of the matrix, including padding."""
+        return self.ld[order] * (self.columns if order == "n" else self.rows)
+
+    def transposed(self) -> Matrix:
+        """Return the transposed matrix, in the same memory."""
+        ld = {ACROSS[order]: elements for order, elements in self.ld.items()}
+        return Matrix(
+            self.name, self.array, self.on_host, self.address, self.columns, self.rows, ld, self.element, self.dtype,
+            self.read_only, self.stream, self.is_conjugate, self.is_vector,
+        )  # fmt: skip
+
+
+def _wrong_with(interface: Any) -> str:
+    """Return what is wrong with the description of a device array; "" if it is valid."""
+    if not (isinstance(interface, dict) and interface.keys() >= {"typestr", "shape", "data"}):
+        return "expected typestr, shape and data"
+    shape, data, strides, stream = (interface.get(field) for field in ("shape", "data", "strides", "stream"))
+    if not isinstance(interface["typestr"], str):
+        return "expected a text as typestr"
+    if not isinstance(shape, (tuple, list)) or not all(_is_whole(extent, 0) for extent in shape):
+        return "expected whole numbers from 0 on as shape"
+    if strides is not None and not (isinstance(strides, (tuple, list)) and all(map(_is_whole, strides))):
+        return "expected whole numbers as strides"
+    if not (isinstance(data, (tuple, list)) and len(data) == 2 and _is_whole(data[0], 0)):
+        return "expected an address and whether it is read-only as data"
+    if stream is not None and not _is_whole(stream, 0):
+        return "expected a handle or None as stream"
+    return ""
+
+
+def _is_whole(number: Any, least: int = -LARGEST_ADDRESS) -> bool:
+    """Return whether it is a whole number that an address, an extent or a stride may be."""
+    return isinstance(number, (int, np.integer)) and least <= int(number) <= LARGEST_ADDRESS
+
+
+def _is_bfloat16(array: Any) -> bool:
+    """Return whether its type has that name, in whichever library."""
+    try:
+        return _last_word(getattr(array, "dtype", None)) == "bfloat16"
+    except TypeError:  # unhashable, which no type is
+        return False
+
+
+@cache
+def _last_word(dtype: Any) -> str:
+    return str(dtype).rpartition(".")[2]
+
+
+@cache
+def _type_of(typestr: str, name: str) -> tuple[np.dtype[Any], str]:
+    """Return the type that an array's interface tells, and its name."""
+    dtype = np.dtype(typestr)
+    return dtype, dtype_name(dtype, name)
+
+
+def _as_matrix(
+    shape: tuple[int, ...], strides: tuple[int, ...], vector: str
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Shape and strides of a vector that is a row or a column; a stride along an extent of 1 says nothing."""
+    (elements,), (step,) = shape, strides
+    return ((1, elements), (step * elements, step)) if vector == "row" else ((elements, 1), (step, step * elements))
+
+
+def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize: int) -> dict[str, int]:
+    """Return each storage order that the strides are of, with the elements from a line to the next.
+
+    The stride along an extent of 1 says nothing, so that a vector may have both orders.
+    """
+    (rows, columns), (down, across) = shape, strides
+    if 0 in shape:
+        return {"n": max(rows, 1), "t": max(columns, 1)}  # nothing lies there
+    found = {}
+    if apart := _apart(rows, down, columns, across, itemsize):
+        found["n"] = apart
+    if apart := _apart(columns, across, rows, down, itemsize):
+        found["t"] = apart
+    if not found:
+        raise ValueError(
+            f"{name}: expected a {rows}x{columns} matrix whose columns or rows are contiguous, with strides"
+            f" ({itemsize}, at least {rows * itemsize}) or (at least {columns * itemsize}, {itemsize}) bytes,"
+            f" got {tuple(strides)}: pass a contiguous copy"
+        )
+    return found
+
+
+def _apart(elements: int, step: int, lines: int, line: int, itemsize: int) -> int:
+    """Return the elements between lines that are `line` bytes apart; 0 if a line's elements are not contiguous."""
+    if step != itemsize and elements != 1:
+        return 0
+    apart = elements * itemsize if lines == 1 else line
+    return int(apart // itemsize) if apart >= elements * itemsize and apart % itemsize == 0 else 0
+
+
+def dtype_name(dtype: Any, what: str = "dtype") -> str:
+    """Return the name of a type that NumPy knows; of a winner's, itself."""
+    if dtype is None:  # NumPy takes None for float64
+        raise TypeError(f"{what}: expected a type, got None")
+    if isinstance(dtype, str) and (dtype in DTYPES or dtype in MATHS.values()):
+        return dtype
+    if str(dtype) == "bfloat16":
+        return "bf16"
+    known_names = ("bfloat16" if name == "bf16" else str(known) for name, known in DTYPES.items())
+    try:
+        asked = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what}: expected one of {', '.join(known_names)}, got {dtype!r}") from None
+    for name, known in DTYPES.items():
+        if name != "bf16" and asked == known:
+            return name
+    raise TypeError(f"{what}: expected one of {', '.join(known_names)}, got {asked}")
+
+
+@dataclass(slots=True)  # never changed
+class Product:
+    """The matrices of one call; those that no kernel has a use for are refused."""
+
+    a: Matrix
+    b: Matrix
+    out: Matrix | None  # None: to be made
+    conjugates: tuple[bool, bool] = (False, False)
+    math: str | None = None
+
+    @classmethod
+    def of(
+        cls, a: Any, b: Any, out: Any, conjugates: tuple[bool, bool] = (False, False), math: str | None = None
+    ) -> Product:
+        of_a, of_b = Matrix.of("a", a, vector="row"), Matrix.of("b", b, vector="column")
+        if of_a.is_vector and of_b.is_vector:
+            raise ValueError("a and b: two vectors: pass one of them as a matrix, such as a[None, :]")
+        vector = "column" if of_b.is_vector else "row" if of_a.is_vector else ""
+        of_out = None if out is None else Matrix.of("out", out, vector=vector)
+        if of_a.dtype.kind == "c":
+            conjugates = bool(conjugates[0]) != of_a.is_conjugate, bool(conjugates[1]) != of_b.is_conjugate
+        else:
+            conjugates = (False, False)
+        product = cls(of_a, of_b, of_out, conjugates, math)
+        if math is not None and not (isinstance(math, str) and (math, of_a.element) in MATHS):
+            known = "".join(f", or {x} of {DTYPES[element]}" for x, element in MATHS)
+            raise ValueError(f"math: expected None{known}, got {math!r} of {product.dtype}")
+        product._check_fit()
+        if of_out is not None:
+            product._check_writable(of_out)
+        return product
+
+    @property
+    def on_host(self) -> bool:
+        return self.a.on_host
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.a.dtype
+
+    @property
+    def name(self) -> str:
+        """The element type as a winner has it."""
+        return self.a.element if self.math is None else MATHS[self.math, self.a.element]
+
+    @property
+    def sum_dtype(self) -> np.dtype[Any]:
+        """The type of alpha, beta and the sums of products."""
+        return SUMS.get(self.a.element, self.dtype)
+
+    @property
+    def is_complex(self) -> bool:
+        return self.dtype.kind == "c"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """m, n and k."""
+        return self.a.rows, self.b.columns, self.a.columns
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """The shape of a new `out`: a vector if a or b is one."""
+        m, n, _ = self.shape
+        return (m,) if self.b.is_vector else (n,) if self.a.is_vector else (m, n)
+
+    @property
+    def is_gram(self) -> bool:
+        """Whether b is a transposed, in the same memory."""
+        if self.a.address != self.b.address or self.b.columns != self.a.rows:
+            return False
+        return self.b.ld == {ACROSS[order]: ld for order, ld in self.a.ld.items()}
+
+    @property
+    def given(self) -> tuple[Matrix, ...]:
+        return (self.a, self.b) if self.out is None else (self.a, self.b, self.out)
+
+    def with_out(self, array: Any) -> Product:
+        """Return the product into an array that was made for it."""
+        out = Matrix.of("out", array, vector="column" if self.b.is_vector else "row")
+        return Product(self.a, self.b, out, self.conjugates, self.math)
+
+    def transposed(self) -> Product:
+        """b transposed times a transposed, into out transposed: the same numbers in the same memory."""
+        out = None if self.out is None else self.out.transposed()
+        return Product(self.b.transposed(), self.a.transposed(), out, self.conjugates[::-1], self.math)
+
+    def _check_fit(self) -> None:
+        a, b, out = self.a, self.b, self.out
+        for other in self.given[1:]:
+            if other.on_host != a.on_host:
+                raise TypeError(f"a and {other.name}: one is a NumPy array, the other a device array")
+            if other.element != a.element:
+                raise TypeError(f"{other.name}: expected {a.dtype} as a, got {other.dtype}")
+        if b.rows != a.columns:
+            raise ValueError(f"b: expected {a.columns} rows, as a has columns, got {b.rows}x{b.columns}")
+        if out is not None and (out.rows, out.columns) != (a.rows, b.columns):
+            raise ValueError(f"out: expected {a.rows}x{b.columns}, got {out.rows}x{out.columns}")
+
+    def _check_writable(self, out: Matrix) -> None:
+        if out.read_only:
+            unsaid = ", or does not say otherwise" if speaks_dlpack(out.array) else ""
+            raise ValueError(f"out: it is read-only{unsaid}")
+        if out.is_conjugate:
+            raise TypeError(
+                "out: its conjugate bit is set, and no kernel writes conjugates: pass a tensor without it"
+            )
+        if 0 in self.shape:
+            return
+        end = out.address + out.span_bytes
+        for matrix in (self.a, self.b):
+            apart = end <= matrix.address or matrix.address + matrix.span_bytes <= out.address
+            if not apart and (how := _shares(out, matrix)):
+                raise ValueError(f"out: it {how} memory with {matrix.name}, which the kernel still reads")
+
+
+def _shares(x: Matrix, y: Matrix) -> str:
+    """Return whether they share memory, as a verb; empty if they do not."""
+    try:
+        return "shares" if np.shares_memory(x.span, y.span, max_work=cast(Any, MOST_WORK)) else ""
+    except RuntimeError:  # too much work to tell
+        return "may share"
+
+
+def too_large(factor: Any, dtype: np.dtype[Any]) -> bool:
+    """Return whether a finite number is none in this type."""
+    try:
+        with np.errstate(over="ignore"):
+            is_wide = isinstance(factor, np.inexact)  # perhaps wider than Python's own numbers
+            is_finite = np.isfinite(factor if is_wide else complex(factor))
+            return bool(is_finite and not np.isfinite(dtype.type(factor)))
+    except OverflowError:  # an int that no float holds
+        return True
+
+
+def index_bits(product: Product, orders: tuple[str, str, str]) -> int:
+    """The width of the index that reaches every element of the matrices in these storage orders, `out` among them."""
+    m, _, k = product.shape
+    reaches = [x.reach(order) for x, order in zip(product.given, orders, strict=True)]
+    return 32 if max(*reaches, 2 * m, 2 * k) <= LARGEST_32_BIT_OFFSET else 64

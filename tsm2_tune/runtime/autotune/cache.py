@@ -1,0 +1,65 @@
+"""Choices found by timing. Products that differ in addresses and factors alone share one."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tsm2_tune.runtime.arrays.libraries import is_cupys, is_torchs
+from tsm2_tune.runtime.arrays.matrices import Product
+from tsm2_tune.runtime.autotune.choice_file import keep_choice, recalled
+from tsm2_tune.runtime.autotune.timing import fastest_way, vendors_of
+from tsm2_tune.runtime.choice.winners import Match, Vendor
+from tsm2_tune.runtime.cuda.driver import context_id, device_of, home
+from tsm2_tune.runtime.prepare import factors_of
+
+MOST_DECIDED = 1 << 16  # kinds that are kept
+decided: dict[Any, Match | Vendor] = {}
+_deciding = threading.RLock()  # of threads that begin with products of one kind, one times
+
+
+def has_factors(product: Product, alpha: Any, beta: Any) -> bool:
+    """Return whether any is given that is not of the product alone."""
+    return factors_of(product, alpha, beta) != factors_of(product, None, None)
+
+
+def by_timing(
+    product: Product, expected: Match | Vendor, kernel: Match, fallback: str, alpha: Any, beta: Any, stream: Any
+) -> Match | Vendor:
+    """Return the fastest way, timed at the first product of a kind: the vendor's, or a launch predicted to be about
+    as fast.
+
+    Return the predicted way if it is the vendor's and cannot be timed. Return it also if nothing can be timed:
+    without memory, or if `out` has to be kept and its library is not known to copy it.
+    """
+    keeps = beta is not None and beta != factors_of(product, None, None)[1]
+    multiply = vendors_of(product, alpha, beta) if fallback == "vendor" else None
+    others = keeps and not all(is_torchs(x.array) or is_cupys(x.array) for x in product.given)
+    if others or (multiply is None and isinstance(expected, Vendor)):
+        return expected
+    kind = _kind(product, fallback, is_vendor_timed=multiply is not None)
+    found = decided.get(kind)
+    if found is not None:
+        return found
+    with _deciding:
+        found = decided.get(kind)  # another thread's
+        if found is None:
+            device = device_of(home(product.a)[1])[0]
+            found = recalled(product, kind, device, may_be_vendor=multiply is not None)
+            if found is None:
+                try:
+                    found = fastest_way(product, kernel, alpha, beta, stream, multiply)
+                except MemoryError:
+                    return expected
+                keep_choice(product, kind, device, found)
+            if len(decided) >= MOST_DECIDED:
+                decided.clear()
+            decided[kind] = found
+    return found
+
+
+def _kind(product: Product, fallback: str, *, is_vendor_timed: bool) -> Any:
+    """All that decides what takes least."""
+    layouts = tuple((x.rows, x.columns, *x.ld.items()) for x in product.given)
+    where = context_id(home(product.a)[0])
+    return where, product.name, layouts, product.conjugates, product.is_gram, fallback, is_vendor_timed

@@ -1,0 +1,137 @@
+"""A file of what `measure=True` found, which later processes read: a line of JSON for each kind of product.
+
+A line says of which module, GPU and driver it is; lines of others are not used. Lines are only appended, each by one
+write, so that processes at once lose nothing. What a file says is compared with the ways that this module has.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import sys
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tsm2_tune.runtime.arrays.matrices import Product
+from tsm2_tune.runtime.choice.choose import contenders
+from tsm2_tune.runtime.choice.winners import Match, Vendor
+from tsm2_tune.runtime.cuda.driver import driver_version
+from tsm2_tune.runtime.module_data import IDENTITY, WINNERS
+
+MOST_FILE_BYTES = 1 << 26
+KEPT_VENDOR = Vendor("timed in an earlier process, where it took less than every kernel here")
+
+
+@dataclass(slots=True)
+class ChoiceFile:
+    """A file, and what it held when it was opened."""
+
+    path: str
+    choices: dict[str, Any]  # by module, GPU and driver, and the product
+    owners: set[str]  # modules, GPUs and drivers that it has choices of
+    begins: str  # beginning of the next line: a line feed if the last line lacks one
+    told: set[str] = field(default_factory=set)  # owners of which it was said that there is nothing
+
+
+_chosen_file: list[ChoiceFile] = []  # one at most
+
+
+def remember(path: str | os.PathLike[str] | None) -> None:
+    """Keep in this file what `gemm(..., measure=True)` finds from now on, and take what it holds without timing.
+
+    The file is made where it is missing. None ends it. A choice counts for the same module, GPU and driver, and for
+    the same version of the arrays' library; a file without any such choice is told in a warning, and added to.
+    Products whose kinds were timed before in this process stay as they are. Raise OSError for a file that cannot be
+    read and written, ValueError for what is no regular file, or has more than 64 MiB.
+    """
+    _chosen_file[:] = [] if path is None else [_choice_file_at(os.path.abspath(os.fsdecode(path)))]
+
+
+def recalled(product: Product, kind: Any, device: str, *, may_be_vendor: bool) -> Match | Vendor | None:
+    """Return what the file has for products of this kind. None without a file, and for what this module cannot do."""
+    if not _chosen_file:
+        return None
+    file, owner = _chosen_file[0], _owner_of_choices(device)
+    if file.owners and owner not in file.owners and owner not in file.told:
+        file.told.add(owner)
+        warnings.warn(
+            f"{file.path}: its choices are of another module, GPU or driver and are not used; new ones are added",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
+    choice = file.choices.get(owner + _kind_named(product, kind))
+    if choice is None:
+        return None
+    way, us, vendor_us = choice
+    if way is None:
+        return KEPT_VENDOR if may_be_vendor else None
+    for one in contenders(product, device):
+        if _way_of(one) == way:
+            return replace(one, expected_us=us, vendor_us=vendor_us, is_timed=True)
+    return None
+
+
+def keep_choice(product: Product, kind: Any, device: str, found: Match | Vendor) -> None:
+    """Add a finding to the file, if there is one. A file that cannot be written is told in a warning."""
+    if not _chosen_file:
+        return
+    file, owner, named = _chosen_file[0], _owner_of_choices(device), _kind_named(product, kind)
+    choice = [None, None, None] if isinstance(found, Vendor) else [_way_of(found), found.expected_us, found.vendor_us]
+    file.choices[owner + named] = choice
+    line = f"{file.begins}{json.dumps([owner, named, choice])}\n".encode()
+    try:
+        descriptor = os.open(file.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+        file.begins = ""
+    except OSError as error:
+        warnings.warn(f"{file.path}: a choice is not kept: {error}", RuntimeWarning, stacklevel=2)
+
+
+def _way_of(match: Match) -> list[Any]:
+    """Return a kernel and its launch as a file has them: which winner, rows of a block, splits, and which product."""
+    place = next(at for at, winner in enumerate(WINNERS) if winner is match.winner)
+    return [place, match.launch.rows_per_block, match.launch.splits, match.swapped]
+
+
+def _owner_of_choices(device: str) -> str:
+    return json.dumps([IDENTITY, device, driver_version()])
+
+
+def _kind_named(product: Product, kind: Any) -> str:
+    """Return a kind of product in words of every process: `kind` begins with this one's context."""
+    library = type(product.a.array).__module__.partition(".")[0]
+    return json.dumps([*kind[1:], library, str(getattr(sys.modules.get(library), "__version__", ""))])
+
+
+def _choice_file_at(path: str) -> ChoiceFile:
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o666)
+    with os.fdopen(descriptor, "rb") as file:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode) or state.st_size > MOST_FILE_BYTES:
+            raise ValueError(f"{path}: expected a regular file of at most {MOST_FILE_BYTES >> 20} MiB")
+        text = file.read(MOST_FILE_BYTES).decode(errors="replace")
+    lines = [line for line in text.split("\n") if line]
+    read = [one for one in map(_choice_in, lines) if one is not None]
+    if len(read) < len(lines):
+        warnings.warn(f"{path}: {len(lines) - len(read)} lines are no choices", RuntimeWarning, stacklevel=3)
+    choices = {owner + named: choice for owner, named, choice in read}
+    begins = "\n" if text and not text.endswith("\n") else ""
+    return ChoiceFile(path, choices, {owner for owner, _, _ in read}, begins)
+
+
+def _choice_in(line: str) -> tuple[str, str, Any] | None:
+    """Return owner, product and choice; None of a line that is none."""
+    try:
+        owner, named, (way, *times) = json.loads(line)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    is_number = [one is None or (isinstance(one, float) and math.isfinite(one) and one > 0) for one in times]
+    is_way = way is None or (isinstance(way, list) and len(way) == 4)
+    if not (isinstance(owner, str) and isinstance(named, str) and is_way and len(times) == 2 and all(is_number)):
+        return None
+    return owner, named, (way, *times)

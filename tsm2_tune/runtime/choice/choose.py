@@ -1,0 +1,371 @@
+"""The choice of a winner for a product."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.runtime.arrays.matrices import Product, dtype_name
+from tsm2_tune.runtime.choice.interpolation import Routines
+from tsm2_tune.runtime.choice.predict import DOUBT, HOST_DOUBT, Kernels, Measured
+from tsm2_tune.runtime.choice.winners import Leading, Match, Winner, work_of
+from tsm2_tune.runtime.choice.work import Card, Work
+from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, GRAM, LARGEST_EXTENT, NAMES, ORDERS, SAME
+from tsm2_tune.runtime.launcher import compiled_match
+from tsm2_tune.runtime.module_data import CARDS, WINNERS
+
+ABOUT = 2.0  # so many times the least expected time: what is worth a timing
+MOST_CONTENDERS, LAUNCHES_OF_A_KERNEL = 20, 2  # the most to time
+CONJUGATING = {plain: letter for letter, plain in CONJUGATED.items()}
+Orders = tuple[tuple[str, ...], ...]  # of a, b and, unless it is to be made, out: each one or both
+Shape = tuple[int, int, int]  # m, n, k
+
+
+def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str = "nn") -> Match:
+    """Return the winner for C (m x n) = A (m x k) B (k x n) on the GPU of this name; None is the host.
+
+    `op` says how they lie: a letter for A and one for B, n where it is column-major and t where it is row-major, j
+    and c where it is so and conjugated, and a third, t, where C is row-major; x for B where that is A's own matrix,
+    transposed, for any of which "gram" stands. `dtype` is NumPy's or a name of DTYPES or in MATHS. The GPU's own
+    winners come before other GPUs'. The shape's own winner comes first; for a shape that was not tuned it is the
+    kernel with the least expected time there. Where that cannot be told, it is the nearest shape's, by the Euclidean
+    distance of the log-ratios of m, n and k. Raise LookupError if no winner has this element type and op.
+    """
+    m, n, k = (_extent(name, extent) for name, extent in (("m", m), ("n", n), ("k", k)))
+    for name, word in (("device", device), ("op", op)):
+        if not isinstance(word, str) and (word, name) != (None, "device"):
+            raise TypeError(f"{name}: expected a text, got {type(word).__name__}")
+    if (op == GRAM or op[1:2] == SAME) and m != n:
+        raise ValueError(f"shape {m}x{n}x{k} with op {op}: a matrix times itself has m = n")
+    tuned = _tuned(dtype_name(dtype), on_host=device is None)
+    winners = tuple(w for w in tuned if w.op == op or (op == GRAM and w.is_gram))
+    if not winners:
+        raise LookupError(
+            f"no kernel of op {op} is in this module, only of {_ops(tuned)}: tune with --op {op}, without --layout"
+        )
+    return _best(winners, (m, n, k), device)
+
+
+def choose(product: Product, device: str | None) -> Match:
+    """Return the winner for the product on this GPU, None on the host.
+
+    Raise ValueError if none is for its storage orders, LookupError if none is for its type.
+    """
+    orders = tuple(tuple(x.ld) for x in product.given)
+    leading = tuple(tuple(x.ld.values()) for x in product.given)
+    return _chosen(product.name, product.shape, orders, leading, product.conjugates, product.is_gram, device)
+
+
+def contenders(product: Product, device: str) -> list[Match]:
+    """Ways to compute a product whose `out` is there that are expected to be about as fast as the fastest on this
+    GPU. The first is the one that gemm takes.
+    """
+    first = choose(product, device)
+    orders = tuple(tuple(x.ld) for x in product.given)
+    lds, of_across = _leading(orders, tuple(tuple(x.ld.values()) for x in product.given))
+    as_is, across = _candidates(product.name, orders, product.conjugates, product.is_gram, on_host=False)
+    m, n, k = product.shape
+    found = [*_ways(as_is, (m, n, k), device, lds), *_ways(across, (n, m, k), device, of_across, swapped=True)]
+    known = {(first.winner, first.launch, first.swapped)}
+    others = [one for one in found if (one.winner, one.launch, one.swapped) not in known]
+    others.sort(key=lambda one: one.expected_us or math.inf)
+    least_us = min((one.expected_us for one in [first, *found] if one.expected_us is not None), default=0.0)
+    near = [one for one in others if one.expected_us is not None and one.expected_us <= ABOUT * least_us]
+    return [first, *near[: MOST_CONTENDERS - 1]]
+
+
+def _ways(
+    winners: tuple[Winner, ...], shape: Shape, device: str, lds: Leading, *, swapped: bool = False
+) -> list[Match]:
+    """Ways to compute the product by kernels of these winners; none where too little is known of them."""
+    contest = _contest(winners, device, None) if winners else None
+    if contest is None or contest.kernels is None:
+        return []
+    other = None if contest.device == device else device
+    away = np.sqrt(((contest.logs - _logs(shape)) ** 2).sum(axis=1)).tolist()
+    ways = contest.kernels.ways(_work(contest, shape, lds), LAUNCHES_OF_A_KERNEL)
+    across = shape if swapped else None
+    return [Match(contest.winners[at], launch, away[at], other, across, us) for at, launch, us in ways]
+
+
+def check_place(product: Product) -> None:
+    """TypeError or RuntimeError where all winners were tuned on a host, and the product is on a GPU, or otherwise."""
+    if all(w.on_host != product.on_host for w in WINNERS):
+        if product.on_host:
+            raise TypeError("a: this module's kernels were tuned on GPUs only: pass device arrays")
+        raise RuntimeError(
+            "a: this module's kernels were tuned on a host only: pass NumPy arrays, or tune on the GPU"
+        )
+
+
+@lru_cache(maxsize=4096)
+def _chosen(
+    name: str,
+    shape: tuple[int, int, int],
+    orders: Orders,
+    leading: tuple[tuple[int, ...], ...],
+    conjugates: tuple[bool, bool],
+    is_gram: bool,
+    device: str | None,
+) -> Match:
+    """Return the winner for matrices in these storage orders; else one for the transposed product, as where C is wide
+    and that is expected to be faster, or on a host is nearer: kernels are made for a tall C. The launcher chooses the
+    same, sooner.
+
+    It has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T. `leading` are the
+    leading dimensions of the matrices, for each of their orders.
+    """
+    compiled = None if device is None else _by_launcher(name, shape, orders, leading, conjugates, is_gram, device)
+    if compiled is not None:
+        return compiled
+    as_is, across = _candidates(name, orders, conjugates, is_gram, device is None)
+    lds, of_across = _leading(orders, leading)
+    (m, n, k), make_out = shape, len(orders) == 2
+    found = _best(as_is, shape, device, lds, make_out=make_out) if as_is else None
+    on_host = device is None  # there is no prediction for hosts
+    is_known = on_host or (found is not None and found.expected_us is not None)
+    if found is not None and not (across and m < n and found.distance > 0 and is_known):
+        return found
+    other = _best(across, (n, m, k), device, of_across, make_out=make_out, swapped=True)
+    if found is None:
+        return other
+    is_better = other.distance < found.distance if on_host else _is_faster(other, found)
+    return other if is_better else found
+
+
+def _by_launcher(
+    name: str,
+    shape: Shape,
+    orders: Orders,
+    leading: tuple[tuple[int, ...], ...],
+    conjugates: tuple[bool, bool],
+    is_gram: bool,
+    device: str,
+) -> Match | None:
+    """Return the same by the launcher; None if that does not choose.
+
+    An `out` that is to be made is column-major to it, so it chooses where there are winners for such a one.
+    """
+    lds = [tuple(zip(*of, strict=True)) for of in zip(orders, leading, strict=True)]
+    if len(orders) == 2:
+        is_vector = min(shape[:2]) == 1
+        if not is_vector and not _have_columns(name, orders, conjugates, is_gram, device):
+            return None
+        lds.append((("n", shape[0]), ("t", shape[1])) if is_vector else (("n", shape[0]),))
+    return compiled_match(name, shape, lds, conjugates, is_gram, device)
+
+
+@lru_cache(maxsize=4096)
+def _have_columns(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, device: str) -> bool:
+    """Whether there are winners of the device for a column-major `out`, as it is and transposed, if there are any."""
+    as_is, across = _candidates(name, orders, conjugates, is_gram, on_host=False)
+    wanted = [
+        [w.orders[2] == order and w.device == device for w in of] for of, order in ((as_is, "n"), (across, "t"))
+    ]
+    return not is_gram and all(map(any, filter(None, wanted)))
+
+
+def _leading(orders: Orders, leading: tuple[tuple[int, ...], ...]) -> tuple[Leading, Leading]:
+    """The matrices' leading dimensions by their orders, and those of the matrices of the transposed product."""
+    lds = tuple(dict(zip(order, ld, strict=True)) for order, ld in zip(orders, leading, strict=True))
+    mirrored = (lds[1], lds[0], *lds[2:])
+    return lds, tuple({ACROSS[order]: ld for order, ld in of.items()} for of in mirrored)
+
+
+def _is_faster(one: Match, other: Match) -> bool:
+    """Return whether one is predicted to be faster, unless it was tuned on another GPU and the other on this one."""
+    if one.expected_us is None or other.expected_us is None:
+        return False
+    return one.expected_us < other.expected_us and (one.other_device is None or other.other_device is not None)
+
+
+@lru_cache(maxsize=4096)
+def _candidates(
+    name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, on_host: bool
+) -> tuple[tuple[Winner, ...], tuple[Winner, ...]]:
+    """Return the winners for matrices in these storage orders, and those for the transposed product."""
+    tuned = _tuned(name, on_host=on_host)
+    as_is = _fitting(tuned, orders, conjugates, is_gram=is_gram)
+    mirrored = tuple(tuple(ACROSS[order] for order in has) for has in (orders[1], orders[0], *orders[2:]))
+    across = _fitting(tuned, mirrored, conjugates[::-1], is_gram=False)
+    if not as_is and not across:
+        raise ValueError(_no_kernel(name, orders, conjugates, is_gram, tuned))
+    return as_is, across
+
+
+def _fitting(
+    tuned: list[Winner], orders: Orders, conjugates: tuple[bool, bool], *, is_gram: bool
+) -> tuple[Winner, ...]:
+    """Return the winners for matrices in these storage orders."""
+    fits = (all(order in has for order, has in zip(w.orders, orders, strict=False)) for w in tuned)
+    winners = [w for w, fit in zip(tuned, fits, strict=True) if fit and w.conjugates == conjugates]
+    return tuple(w for w in winners if is_gram or not w.is_gram)
+
+
+def _no_kernel(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, tuned: list[Winner]) -> str:
+    letters = [has[0] for has in orders]
+    op = "".join(CONJUGATING[x] if conj else x for x, conj in zip(letters, conjugates, strict=False))
+    op = op[:1] + SAME if is_gram else op
+    op += "t" if letters[2:] == ["t"] or (letters == ["t", "t"] and not is_gram) else ""  # as all others are
+    came = {name: " or ".join(ORDERS[order] for order in has) for name, has in zip(NAMES, orders, strict=False)}
+    return (
+        f"{_in_words(came, conjugates)}: this module has no {name} kernel for that, only for {_ops(tuned)};"
+        f" tune with --op {op}, without --layout, and export again, or pass copies in the order of one of these"
+    )
+
+
+def _tuned(name: str, *, on_host: bool) -> list[Winner]:
+    """Return the winners for this element type, of the host or of all GPUs."""
+    winners = [w for w in WINNERS if w.dtype == name and w.on_host == on_host]
+    if not winners:
+        place = "a host" if on_host else "a GPU"
+        raise LookupError(f"no {name} kernel tuned on {place} is in this module: tune and export one")
+    return winners
+
+
+def _best(
+    winners: tuple[Winner, ...],
+    shape: Shape,
+    device: str | None,
+    lds: Leading | None = None,
+    *,
+    make_out: bool = False,
+    swapped: bool = False,
+) -> Match:
+    """Return the winner by device, then a column-major `out` where that is to be made, then the shape."""
+    wanted = None
+    if make_out and min(shape[:2]) > 1:
+        wanted = "t" if swapped else "n"  # of the kernel's C, where out would be column-major
+    found = _contest(winners, device, wanted)
+    other = None if device in (None, found.device) else device
+    across = shape if swapped else None
+    own = found.by_shape.get(shape)
+    if own is not None:
+        us = None if own.on_host else own.median_us
+        vendor_us = own.vendor_us if own.vendor_right and not own.on_host else None
+        return Match(own, own.launch, 0.0, other, across, us, vendor_us)
+    away = found.logs - _logs(shape)
+    distances = np.sqrt((away * away).sum(axis=1))
+    at = int(distances.argmin())
+    nearest = found.winners[at]
+    if found.kernels is None:
+        return Match(nearest, nearest.launch, float(distances[at]), other, across)
+    work = _work(found, shape, lds)
+    at, launch, us = found.kernels.best(work, HOST_DOUBT if nearest.on_host else DOUBT)
+    expected: tuple[float | None, float | None] = (None, None)
+    if not nearest.on_host:
+        same = work_of(nearest, shape, CARDS[found.device], lds, of_vendor=True)
+        expected = (us, None if found.routines is None else found.routines.us(same))
+    return Match(found.winners[at], launch, float(distances[at]), other, across, *expected)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The winners of one device among which a product's shape decides."""
+
+    device: str
+    winners: list[Winner]  # first those that compute half of the products, and of these the fastest
+    logs: np.ndarray[Any, Any]  # of their shapes
+    by_shape: dict[Shape, Winner]
+    kinds: list[Winner]  # one of each whose work for the same matrices is another: by orders or vectors, or half of C
+    kind_of: np.ndarray[Any, Any]  # of each winner, its place among these
+    kernels: Kernels | None  # in the winners' order; None if too little is known of one to expect anything
+    routines: Routines | None  # the vendor's; None if none was measured, or right
+
+
+@lru_cache(maxsize=4096)
+def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None) -> Contest:
+    """Return those of the device, else of the first one's, and with C in the wanted order where some are."""
+    name = next((w.device for w in winners if w.device == device), winners[0].device)
+    chosen = [w for w in winners if w.device == name]
+    chosen = [w for w in chosen if wanted in (None, w.orders[2]) or w.is_gram] or chosen
+    chosen.sort(key=lambda w: (not w.is_gram, w.median_us))
+    logs = np.array([_logs((w.m, w.n, w.k)) for w in chosen])
+    by_shape = {(w.m, w.n, w.k): w for w in reversed(chosen)}
+    divisions, kernels = [w.division for w in chosen if w.division is not None], None
+    if name in CARDS and len(divisions) == len(chosen):
+        measured = [measured_of(w, CARDS[name]) for w in chosen]
+        works = [of[0].work for of in measured]
+        kernels = Kernels(divisions, [w.launch for w in chosen], works, measured, CARDS[name])
+    kinds = {w.kind_of_work: w for w in chosen}
+    kind_of = np.array([list(kinds).index(w.kind_of_work) for w in chosen])
+    return Contest(name, chosen, logs, by_shape, list(kinds.values()), kind_of, kernels, _routines(chosen))
+
+
+def measured_of(winner: Winner, card: Card) -> list[Measured]:
+    """Return the measurements of the winner's kernel: first where it won, then elsewhere."""
+    own = (winner.m, winner.n, winner.k, winner.launch.rows_per_block, winner.launch.splits, winner.median_us)
+    everywhere = (own, *winner.elsewhere)
+    return [Measured(work_of(winner, (m, n, k), card), rows, splits, us) for m, n, k, rows, splits, us in everywhere]
+
+
+def vendor_of(winner: Winner) -> list[tuple[Shape, float]]:
+    """Return the times of the vendor's routine, if right, at the winner's shape and around it."""
+    around = [((m, n, k), us) for m, n, k, us in winner.vendor_elsewhere]
+    if winner.vendor_us is None or not winner.vendor_right:
+        return around
+    return [((winner.m, winner.n, winner.k), winner.vendor_us), *around]
+
+
+def _routines(winners: list[Winner]) -> Routines | None:
+    """Return the vendor's, as they were measured beside the winners and around them."""
+    times = [(w, shape, us) for w in winners if w.device in CARDS for shape, us in vendor_of(w)]
+    if not times:
+        return None
+    works = [work_of(w, shape, CARDS[w.device], of_vendor=True) for w, shape, _ in times]
+    return Routines(works, [us for *_, us in times])
+
+
+def _work(contest: Contest, shape: Shape, lds: Leading | None) -> Work:
+    """Return the product as the winners compute it."""
+    works = [work_of(w, shape, CARDS[contest.device], lds) for w in contest.kinds]
+    if len(works) == 1:
+        return works[0]
+    facts = np.array([(work.memory_us, work.has_odd_lines) for work in works])[contest.kind_of]
+    return replace(works[0], memory_us=facts[:, :1], has_odd_lines=facts[:, 1:])
+
+
+def _logs(shape: Shape) -> np.ndarray[Any, Any]:
+    return np.array([math.log(extent) for extent in shape])
+
+
+def _extent(name: str, extent: Any) -> int:
+    """Return the extent of this name, as an int."""
+    try:
+        whole = operator.index(extent)
+    except TypeError:
+        raise TypeError(f"{name}: expected a whole number, got {type(extent).__name__}") from None
+    if not 1 <= whole <= LARGEST_EXTENT:
+        raise ValueError(f"{name}: expected at least 1 and at most {LARGEST_EXTENT}")
+    return whole
+
+
+def _ops(winners: list[Winner]) -> str:
+    """The winners' ops in words, such as: op nn (a, b and out column-major) and op ttt (a, b and out row-major)."""
+    orders = {w.op: w.orders for w in winners}
+    words = {op: {x: ORDERS[o] for x, o in zip(NAMES, of, strict=True)} for op, of in orders.items()}
+    conjugates = {w.op: w.conjugates for w in winners}
+    same = {w.op: ", b is a transposed" if w.is_gram else "" for w in winners}
+    return _listed(f"op {op} ({_in_words(words[op], conjugates[op])}{same[op]})" for op in sorted(words))
+
+
+def _in_words(orders: dict[str, str], conjugates: tuple[bool, bool] = (False, False)) -> str:
+    """Return the matrices by their storage orders, such as: a row-major, b and out column-major."""
+    groups: dict[str, list[str]] = {}
+    for name, order in orders.items():
+        groups.setdefault(order, []).append(name)
+    conjugated = [name for name, is_so in zip(NAMES, conjugates, strict=False) if is_so]
+    if conjugated:
+        groups["conjugated"] = conjugated
+    return ", ".join(f"{_listed(names)} {order}" for order, names in groups.items())
+
+
+def _listed(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last

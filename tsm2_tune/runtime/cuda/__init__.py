@@ -1,0 +1,1 @@
+"""The CUDA driver by ctypes: contexts and streams, loaded cubins, NVRTC, workspace."""

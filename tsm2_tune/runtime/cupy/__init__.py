@@ -1,0 +1,1 @@
+"""CuPy's products by kernels."""

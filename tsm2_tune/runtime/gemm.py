@@ -1,0 +1,333 @@
+"""The public functions: gemm, choice, plan and load."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from functools import partial
+from typing import Any
+
+from tsm2_tune.runtime.arrays.array_lifetime import hold_until_done
+from tsm2_tune.runtime.arrays.libraries import (
+    at_stream,
+    cupy_stream,
+    is_cupys,
+    is_torchs,
+    torch_stream,
+    vendors_product,
+)
+from tsm2_tune.runtime.arrays.matrices import Product
+from tsm2_tune.runtime.autotune.cache import by_timing, has_factors
+from tsm2_tune.runtime.autotune.timing import fastest_way, vendors_of
+from tsm2_tune.runtime.choice.choose import check_place, choose
+from tsm2_tune.runtime.choice.winners import Match, Vendor
+from tsm2_tune.runtime.cuda.cubins import function_of, why_not_compiled
+from tsm2_tune.runtime.cuda.driver import (
+    context_id,
+    device_of,
+    home,
+    primary_context,
+)
+from tsm2_tune.runtime.elements import INDEX_WIDTHS
+from tsm2_tune.runtime.host import multiply_on_host
+from tsm2_tune.runtime.launch_plan import Bound, BoundVendor, Plan
+from tsm2_tune.runtime.launcher import compiled_cupy_starter, compiled_torch_starter, teach
+from tsm2_tune.runtime.module_data import WINNERS
+from tsm2_tune.runtime.plan_cache import (
+    cupy_key,
+    keep_plan,
+    starters,
+    torch_key,
+)
+from tsm2_tune.runtime.prepare import await_all, checked_factors, factors_of, ready, stream_of
+from tsm2_tune.runtime.zero_alpha import NO_OPERANDS, reads_operands, scaled
+
+NUMBERS = (int, float, complex)
+
+
+def gemm(
+    a: Any,
+    b: Any,
+    out: Any = None,
+    *,
+    alpha: complex | None = None,
+    beta: complex | None = None,
+    conj_a: bool = False,
+    conj_b: bool = False,
+    math: str | None = None,
+    stream: Any = None,
+    fallback: str = "vendor",
+    measure: bool = False,
+) -> Any:
+    """Compute out = alpha a b + beta out and return `out`. alpha is 1 and beta is 0 by default.
+
+    With math="minplus" products become sums, and sums become minima: out[i, j] = min(alpha + min over l of (a[i, l] +
+    b[l, j]), beta + out[i, j]). There alpha is 0 and beta infinite by default. With beta = 0 an element of `out`
+    stays if it is smaller. A sum that is NaN is ignored.
+
+    a is m x k, b is k x n, out is m x n. All have one element type and are on one device. Each is column-major or
+    row-major, with any leading dimension; a vector is both. A 1-d a is a row, a 1-d b is a column, and `out` is then
+    a vector. With conj_a or conj_b the complex conjugate of a or b is multiplied, by a kernel tuned for that. A
+    PyTorch tensor with its conjugate bit set is the conjugate of its memory. Products of 16-bit numbers are summed in
+    float32, which is also the type of alpha and beta. `math`, one of MATHS, selects kernels with that arithmetic;
+    other calls do not use them.
+
+    The winner of the shape runs, among the kernels tuned for these storage orders. If the shape was not tuned, the
+    kernel with the least predicted time runs, with a launch that suits the shape. If a and b are one matrix in
+    memory, as in gemm(x.T, x), a kernel that computes half of the symmetric or Hermitian result may run. If there is
+    no kernel, one for the transposed product may run, b transposed times a transposed, which has the same memory. If
+    there is none either, PyTorch and CuPy compute the product of their arrays. With other arrays, and with
+    fallback="error", that is an error. If an extent is 0, the arrays' own library computes the product.
+
+    With `measure` the first product of a kind is timed as by `plan`, beside PyTorch's or CuPy's own product with its
+    current settings. The fastest computes it, and all later products that differ from it only in addresses and
+    factors. Another process may choose another way, which rounds differently, unless both call `remember` with the
+    same file. Without `measure` results have the same bits in every process. If nothing can be timed, for want of
+    memory or of a way to keep the contents of `out`, the way with the least predicted time computes the product.
+
+    If alpha is 0, `out` becomes beta out, and a and b are not read, as in BLAS. Arrays of libraries other than
+    PyTorch and CuPy then need an `out`, and a beta of 0 or 1. Factors are numbers, or 0-d NumPy arrays and CPU
+    tensors. A factor in GPU memory is refused, since reading it would wait for the GPU.
+
+    Without `out` the allocator of a's library makes a new array: column-major if a kernel for a and b computes that,
+    else row-major. If beta is 0, or infinite for minplus, `out` is not read.
+
+    `out` must not share memory with a or b. Arrays that are more than their memory are refused: masked arrays;
+    PyTorch tensors of a subclass, sparse, nested, quantised, with the negative bit, or requiring a gradient unless
+    torch.no_grad() is set; and an `out` with the conjugate bit.
+
+    On a GPU the call only starts the product. `stream` is a stream of PyCUDA, CuPy, PyTorch or Numba, or a handle.
+    None is the current stream of out's library, or of a's library without `out`, as set by `with
+    torch.cuda.stream(s)` or CuPy's `with s`; other libraries have only the default stream. The call makes that stream
+    wait for an array that states another stream of its own, as CuPy's do, and without `stream` for one whose library
+    is on another stream.
+
+    On the host any thread may call it, and a call returns when its product is computed. If a kernel faults there,
+    only that call raises tsm2_tune's KernelFault, and its `out` is undefined. InputError and ToolMissing say that the
+    cache of compiled kernels, or a compiler, cannot be used.
+
+    A kernel that splits k needs a workspace. Each stream has one, from PyTorch's or CuPy's allocator for their
+    arrays. It is kept and grows with the products; growing waits for the stream. A product can be captured in a CUDA
+    graph if its kernel is loaded: `load` loads all kernels. A graph has a workspace of its own.
+
+    Raise TypeError or ValueError for an invalid argument, and for storage orders without a kernel. Raise LookupError
+    if no kernel is for the element type. Raise MemoryError if the device has too little memory for the kernel. Raise
+    RuntimeError with the error of CUDA.
+    """
+    asked = None
+    if conj_a or conj_b or math is not None or fallback != "vendor" or measure:
+        asked = (bool(conj_a), bool(conj_b), math, fallback, bool(measure))
+    starter = starters.get(type(a))
+    if starter is not None and (type(alpha) not in NUMBERS or reads_operands(alpha, math)):
+        try:
+            done = starter(a, b, out, alpha, beta, asked, stream)
+        except (AttributeError, TypeError):
+            done = None  # errors for wrong arrays or streams follow below
+        if done is not None:
+            return done
+    product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
+    alpha, beta = checked_factors(product, alpha, beta)
+    if not (product.on_host or 0 in product.shape or reads_operands(alpha, math)):
+        handle = stream_of(product, stream)
+        await_all(product, stream, handle)
+        return scaled(product, beta, handle)
+    found = chosen_or_vendor(product, fallback)
+    is_timed = measure and not product.on_host
+    if is_timed:
+        product, found = _measured(product, found, fallback, alpha, beta, stream)
+    # What a factor decides the short way does not see: CuPy multiplies by it in operations of their own.
+    is_kept = not (is_timed and is_cupys(a) and has_factors(product, alpha, beta))
+    if isinstance(found, Vendor):
+        done = _by_vendor(product, found, alpha, beta, stream)
+        # A new `out` for timing lies as a kernel's, and not as the library would make it.
+        if is_kept and not (is_timed and out is None):
+            _remember(a, b, out, tuple(x.span_bytes for x in product.given), asked)
+        return done
+    if product.on_host:
+        if stream is not None:
+            raise TypeError("stream: NumPy arrays have none")
+        return multiply_on_host(product, found, *factors_of(product, alpha, beta))
+    product, plan, handle = ready(product, found, stream)
+    await_all(product, stream, handle)
+    at_a, at_b, at_out = (x.address for x in product.given)
+    plan.start(at_a, at_b, at_out, alpha, beta, handle, product.a.array)
+    hold_until_done(product, plan.context, handle)
+    assert product.out is not None
+    if is_kept:
+        _remember(a, b, out, plan, asked)
+    return product.out.array
+
+
+def choice(
+    a: Any,
+    b: Any,
+    out: Any = None,
+    *,
+    conj_a: bool = False,
+    conj_b: bool = False,
+    math: str | None = None,
+    fallback: str = "vendor",
+) -> Match | Vendor:
+    """Return the winner that gemm uses for these arguments, or the vendor. It raises what gemm raises for them."""
+    return chosen_or_vendor(Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math), fallback)
+
+
+def plan(
+    a: Any,
+    b: Any,
+    out: Any,
+    *,
+    alpha: complex | None = None,
+    beta: complex | None = None,
+    conj_a: bool = False,
+    conj_b: bool = False,
+    math: str | None = None,
+    stream: Any = None,
+    measure: bool = False,
+) -> Bound | BoundVendor:
+    """Prepare gemm for these device arrays, and return a plan: calling it starts the product at the least cost.
+
+    The plan keeps the arrays alive; they are read when it is called. It uses `stream` or, without one, the stream
+    that is current at the call; it does not wait for other streams. It raises what gemm raises with fallback="error".
+
+    With `measure` the kernel and its launch are chosen by timing instead of by prediction. Up to twenty launches with
+    a binary for this GPU and nearly the least predicted time are timed on these arrays, on the stream. So is
+    PyTorch's or CuPy's own product of the matrices with its current settings (CuPy's without alpha and beta). If that
+    is the fastest, it becomes the plan; CuPy's own product cannot be captured in a graph. The plan's `match` has the
+    times. They are taken with a dirty L2, which needs memory of twice its size, and take some tens of milliseconds,
+    or as long as a hundred products. The workspace of all timed kernels stays. `out` is undefined afterwards, unless
+    beta keeps it: then it is copied and restored, which works only for arrays of PyTorch and CuPy. Another process
+    may choose another kernel, which rounds differently.
+    """
+    product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
+    if product.on_host or product.out is None:
+        raise TypeError("a plan needs an out, and a, b and out in a GPU's memory: without these call gemm")
+    alpha, beta = checked_factors(product, alpha, beta)
+    found = chosen_or_vendor(product, "error")
+    if isinstance(found, Vendor):
+        raise ValueError(f"a plan needs a kernel, and here {found.reason}: call gemm")
+    product, made, handle = ready(product, found, stream)
+    ordinal = made.ordinal
+    where: Callable[[], int]
+    if stream is not None or not (is_torchs(out) or is_cupys(out)):
+
+        def where(_stream: Any = stream) -> int:  # keeps the stream alive as long as the plan
+            return handle
+    else:
+        of = torch_stream(sys.modules["torch"]) if is_torchs(out) else cupy_stream(sys.modules["cupy"])
+        where = partial(of, ordinal)
+    if not reads_operands(alpha, math):
+        return BoundVendor(Vendor(NO_OPERANDS), (a, b, out), where, lambda: scaled(product, beta, where()))
+    if measure:
+        multiply = vendors_of(product, alpha, beta)
+        fastest = fastest_way(product, found, alpha, beta, stream, multiply)
+        if isinstance(fastest, Vendor):
+            assert multiply is not None
+            return BoundVendor(fastest, (a, b, out), where, multiply)
+        _, made, _ = ready(product, found := fastest, stream)
+    at_a, at_b, at_out = (x.address for x in product.given)
+    return Bound(made, found, (a, b, out), (at_a, at_b, at_out), alpha, beta, where)
+
+
+def load(device: int = 0) -> None:
+    """Load every kernel that products on this GPU may use, as a capture into a CUDA graph requires.
+
+    These are the kernels tuned for it, and other GPUs' kernels for element types and ops of which it has none. Raise
+    RuntimeError if one of its own does not load. An error of another GPU's kernel is left to the product that needs
+    it.
+    """
+    if all(winner.on_host for winner in WINNERS):
+        return  # nothing here is for a GPU
+    name, arch = device_of(device)
+    context = primary_context(device)
+    number = context_id(context)
+    tuned = {(w.dtype, w.op) for w in WINNERS if w.device == name}
+    for winner in WINNERS:
+        is_own = winner.device == name
+        if is_own or not (winner.on_host or (winner.dtype, winner.op) in tuned):
+            with nullcontext() if is_own else suppress(RuntimeError):
+                for bits in INDEX_WIDTHS:
+                    function_of(context, number, winner, bits, arch)
+
+
+def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
+    """Return the winner for the product, or why the vendor computes it."""
+    if fallback not in ("vendor", "error"):
+        raise ValueError(f"fallback: expected 'vendor' or 'error', got {fallback!r}")
+    if 0 in product.shape:
+        return Vendor("an extent is 0")
+    check_place(product)
+    has_one = any(all(is_its(x.array) for x in product.given) for is_its in (is_torchs, is_cupys))
+    falls_back = fallback == "vendor" and product.math is None and has_one
+    try:
+        found = choose(product, None if product.on_host else device_of(home(product.a)[1])[0])
+    except (LookupError, ValueError) as error:
+        if not falls_back:
+            raise
+        return Vendor(str(error))
+    if not falls_back:
+        return found
+    return Vendor(found.why_it_loses) if found.loses else _compiled_or_vendor(product, found)
+
+
+def _compiled_or_vendor(product: Product, found: Match) -> Match | Vendor:
+    """The winner; the vendor where it is another GPU's, and no compiler here makes a binary of it for this one."""
+    if found.other_device is None:
+        return found
+    # What compiles with indices of one width does with those of another.
+    why = why_not_compiled(found.winner, INDEX_WIDTHS[0], device_of(home(product.a)[1])[1])
+    return found if why is None else Vendor(why)
+
+
+def _measured(
+    product: Product, expected: Match | Vendor, fallback: str, alpha: Any, beta: Any, stream: Any
+) -> tuple[Product, Match | Vendor]:
+    """Return the product with an `out`, and the fastest way by timing.
+
+    Return the product unchanged and the predicted way if no kernel is for it, or if the vendor is predicted and no
+    kernel loads.
+    """
+    kernel = expected
+    try:
+        if isinstance(expected, Vendor):
+            kernel = chosen_or_vendor(product, "error")
+        if isinstance(kernel, Vendor):
+            return product, expected
+        product, _, _ = ready(product, kernel, stream)
+    except (LookupError, RuntimeError, ValueError):
+        if not isinstance(expected, Vendor):
+            raise
+        return product, expected
+    return product, by_timing(product, expected, kernel, fallback, alpha, beta, stream)
+
+
+def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: Any) -> Any:
+    """Return the product by the arrays' own library. Raise ValueError if that multiplies none."""
+    a, b = product.a.array, product.b.array
+    asked = product.conjugates[0] != product.a.is_conjugate, product.conjugates[1] != product.b.is_conjugate
+    out = None if product.out is None else product.out.array
+    factors = factors_of(product, alpha, beta)
+    if product.math is not None or not (product.on_host or is_torchs(a) or is_cupys(a)):
+        raise ValueError(f"no kernel computes this: {found.reason}")
+    if product.on_host:
+        return vendors_product(a, b, out, *factors, asked)
+    handle = stream_of(product, stream)
+    await_all(product, stream, handle)
+    with at_stream(a, handle):
+        return vendors_product(a, b, out, *factors, asked)
+
+
+def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any) -> None:
+    """Let the next product like this one take the short way, if its arrays are of one library."""
+    kind, arrays = type(a), (a, b) if out is None else (a, b, out)
+    if all(map(is_torchs, arrays)):
+        starters[kind] = starters.get(kind) or compiled_torch_starter(sys.modules["torch"], kind)
+        keep_plan(torch_key(a, b, out, asked), plan)
+    elif all(map(is_cupys, arrays)) and hasattr(a, "_c_contiguous"):  # the key needs it
+        starters[kind] = starters.get(kind) or compiled_cupy_starter(sys.modules["cupy"], kind)
+        keep_plan(cupy_key(a, b, out, asked), plan)
+    else:
+        return
+    if isinstance(plan, Plan):
+        teach(a, b, out, plan, asked)

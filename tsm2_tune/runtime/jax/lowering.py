@@ -1,0 +1,165 @@
+"""Products that a compiler puts into its program: chosen of their shapes alone, started of addresses alone.
+
+What was chosen is a text in the program, which says all that a start needs. It holds in every process with the same
+exported file, and in no other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.runtime.arrays.matrices import Matrix, Product, index_bits, leading_dimensions
+from tsm2_tune.runtime.choice.choose import choose
+from tsm2_tune.runtime.choice.winners import Match
+from tsm2_tune.runtime.cuda.cubins import function_of
+from tsm2_tune.runtime.cuda.driver import ask_driver, context_id, cuda, device_of, relaxed_capture
+from tsm2_tune.runtime.elements import DTYPES
+from tsm2_tune.runtime.host import multiply_on_host
+from tsm2_tune.runtime.launch_plan import Plan, workspace_bytes
+from tsm2_tune.runtime.module_data import WINNERS
+
+ROOM_ALIGNMENT = 256  # bytes, of the counters behind the partials
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A product of row-major arrays without padding, which are a and b or these transposed; `out` is row-major."""
+
+    shape: tuple[int, int, int]  # m, n, k
+    element: str  # its name in DTYPES
+    transposed: tuple[bool, bool]  # whether a is an array of k x m, and b one of n x k
+    is_same: bool = False  # whether the two arrays are one
+    on_host: bool = False
+
+    def product(self) -> Product:
+        """Return the matrices, at no addresses, but for what of them is the same."""
+        m, n, k = self.shape
+        size = DTYPES[self.element].itemsize
+        matrices = []
+        for name, (rows, columns), across, at in (
+            ("a", (m, k), self.transposed[0], 1),
+            ("b", (k, n), self.transposed[1], 1 if self.is_same else 2),
+            ("out", (m, n), False, 3),
+        ):
+            strides = (size, rows * size) if across else (columns * size, size)
+            ld = leading_dimensions(name, (rows, columns), strides, size)
+            of_type = (self.element, DTYPES[self.element])
+            matrices.append(Matrix(name, None, self.on_host, at, rows, columns, ld, *of_type, False, None, False))
+        return Product(matrices[0], matrices[1], matrices[2])
+
+    def choice(self, device: str | None) -> Match | None:
+        """Return the kernel for the GPU of this name, or for the host if None.
+
+        Return None if the vendor is faster or none fits.
+        """
+        if 0 in self.shape:
+            return None
+        try:
+            found = choose(self.product(), device)
+        except (LookupError, ValueError):
+            return None
+        return None if device is not None and found.loses else found
+
+    def room_bytes(self, match: Match) -> int:
+        """Return the bytes of workspace that each start needs."""
+        partials, counters = self._room(match)
+        return partials + counters
+
+    def _room(self, match: Match) -> tuple[int, int]:
+        m, n, _ = self.shape
+        extents = (n, m) if match.swapped else (m, n)
+        needed = None if self.on_host else workspace_bytes(match, extents, self.product().sum_dtype)
+        if needed is None:
+            return 0, 0
+        return -(-needed[0] // ROOM_ALIGNMENT) * ROOM_ALIGNMENT, needed[1]
+
+    def text(self, match: Match) -> str:
+        """Return the text from which `started` starts the product."""
+        place = next(at for at, winner in enumerate(WINNERS) if winner is match.winner)
+        launch = (place, match.launch.rows_per_block, match.launch.splits)
+        about = (self.shape, self.element, self.transposed, self.is_same, self.on_host)
+        return json.dumps([*about, *launch, match.swapped])
+
+
+@dataclass(slots=True)
+class _Start:
+    """A text as it was read, and the plans of its product by context."""
+
+    traced: Traced
+    match: Match
+    counters_at: int  # bytes into the workspace
+    plans: dict[int, Plan]
+
+
+_texts: dict[bytes, _Start] = {}  # by text
+
+
+def started(text: bytes, arguments: list[int], results: list[int], stream: Callable[[], int]) -> None:
+    """Start the product of a text: of a and b at the arguments' addresses, into the first result; the second one, if
+    it needs it, is the workspace. The stream's context is current. RuntimeError says what CUDA refused.
+    """
+    found = _texts.get(text)
+    if found is None:
+        found = _texts[text] = _read(text)
+    a, b = arguments
+    if found.traced.on_host:
+        _start_on_host(found, (a, b, results[0]))
+        return
+    current = ctypes.c_void_p()
+    cuda().cuCtxGetCurrent(ctypes.byref(current))
+    number = context_id(current.value or 0)
+    plan = found.plans.get(number)
+    if plan is None:
+        with relaxed_capture():  # the first start may be captured: what is loaded does not go into the graph
+            plan = found.plans[number] = _planned(found, current.value or 0, number)
+    room = results[1] if len(results) > 1 else 0
+    plan.start_within(a, b, results[0], stream(), room, room + found.counters_at)
+
+
+def _read(text: bytes) -> _Start:
+    shape, element, transposed, is_same, on_host, place, rows, splits, is_swapped = json.loads(text)
+    traced = Traced(tuple(shape), element, tuple(transposed), is_same, on_host)
+    winner = WINNERS[place]
+    launch = winner.launch if rows == winner.launch.rows_per_block else replace(winner.launch, rows_per_block=rows)
+    launch = launch if splits == launch.splits else launch.with_splits(splits)
+    across = (traced.shape[1], traced.shape[0], traced.shape[2]) if is_swapped else None
+    match = Match(winner, launch, 0.0, None, across)
+    return _Start(traced, match, traced._room(match)[0], {})
+
+
+def _planned(found: _Start, context: int, number: int) -> Plan:
+    """Return the product's plan in the current context."""
+    ordinal = ctypes.c_int()
+    ask_driver("cuCtxGetDevice", ctypes.byref(ordinal))
+    product, winner = found.traced.product(), found.match.winner
+    oriented = product.transposed() if found.match.swapped else product
+    leading = tuple([x.ld[order] for x, order in zip(oriented.given, winner.orders, strict=True)])
+    bits = index_bits(oriented, winner.orders)
+    function = function_of(context, number, winner, bits, device_of(ordinal.value)[1])
+    where = {"context": context, "context_number": number, "ordinal": ordinal.value, "index_bits": bits}
+    return Plan(product, found.match, oriented.shape, leading, **where, function=function, units=(1, 0))
+
+
+def _start_on_host(found: _Start, addresses: tuple[int, int, int]) -> None:
+    """Run it on the CPU, and wait for it."""
+    product = found.traced.product()
+    matrices = []
+    for matrix, address in zip(product.given, addresses, strict=True):
+        at = replace(matrix, address=address)
+        matrices.append(replace(at, array=_in_memory(at)))
+    multiply_on_host(Product(matrices[0], matrices[1], matrices[2]), found.match, 1, 0)
+
+
+def _in_memory(matrix: Matrix) -> np.ndarray[Any, Any]:
+    """Return an array over the matrix's memory."""
+    order, ld = next(iter(matrix.ld.items()))
+    size = matrix.dtype.itemsize
+    strides = (size, ld * size) if order == "n" else (ld * size, size)
+    memory: Any = (ctypes.c_char * matrix.span_bytes).from_address(matrix.address)
+    return np.ndarray((matrix.rows, matrix.columns), matrix.dtype, memory, strides=strides)

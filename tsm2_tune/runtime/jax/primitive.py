@@ -1,0 +1,312 @@
+"""JAX's products by kernels: `jax` of an exported module.
+
+A primitive of JAX's stands for a product of two matrices. Its gradients and other derivatives are again such
+products; what computes it is decided when JAX compiles: a call of XLA's handler, or JAX's own product.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache, partial
+from types import SimpleNamespace
+from typing import Any
+
+from tsm2_tune.runtime.arrays.matrices import dtype_name
+from tsm2_tune.runtime.jax.lowering import Traced, started
+from tsm2_tune.runtime.jax.xla_ffi import xla_handler
+from tsm2_tune.runtime.module_data import IDENTITY
+
+PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}  # platforms with kernels, and XLA's names of them
+PLATFORM_OF_HOST = "cpu"  # kernels are emulated there
+# At least as precise are kernels, which multiply exactly and add up in the type of sums.
+PRECISIONS = ("default", "fastest", "bfloat16", "high", "tensorfloat32", "highest", "float32")
+HANDLERS = "_tsm2_handlers"  # of JAX's module: one for each exported file, for as long as the process runs
+
+
+def jax_namespace() -> SimpleNamespace:
+    """Return a namespace with JAX's names. Raise RuntimeError if JAX is not installed."""
+    try:
+        import jax
+    except ImportError as error:
+        raise RuntimeError(f"it needs JAX: {error}") from error
+
+    for platform in PLATFORMS.values():
+        _register(jax, platform)
+    product = _primitive(jax)
+    static = {"static_argnames": ("dimensions", "precision", "is_same"), "inline": True}
+    general = jax.jit(partial(_general, jax, product), **static)
+
+    def dot_general(
+        lhs: Any,
+        rhs: Any,
+        dimension_numbers: Any,
+        precision: Any = None,
+        preferred_element_type: Any = None,
+        **named: Any,
+    ) -> Any:
+        """jax.lax.dot_general: the same results and errors, under jit, grad, jvp, vmap and all else.
+
+        Where nothing is a batch and what is summed over are the first or the last dimensions of each array, in one
+        order, it is a product of two matrices, which a kernel computes if `choice` would name one. So
+        dot_general(x, y, (((0,), (0,)), ((), ()))) is x.T @ y without a transposed copy of x, and
+        dot_general(x, x, ...) may compute half of it. All else is JAX's own product.
+        """
+        named = {name: value for name, value in named.items() if value is not None}
+        kept = precision if precision is not None else jax.config.jax_default_matmul_precision
+        kept = tuple(kept) if isinstance(kept, list) else kept
+        found = None if named else _found_matrices(lhs, rhs, dimension_numbers, preferred_element_type, kept)
+        types = None if found is None else (jax.typeof(lhs), jax.typeof(rhs))
+        if found is None or types is None or any(map(_is_divided, types)):
+            named |= {"precision": precision, "preferred_element_type": preferred_element_type}
+            return jax.lax.dot_general(lhs, rhs, dimension_numbers, **named)
+        is_same = lhs is rhs
+        lhs, rhs = _varying_alike(jax, (lhs, rhs), types)
+        return general(lhs, rhs, dimensions=found, precision=kept, is_same=is_same)
+
+    def matmul(a: Any, b: Any, *, precision: Any = None, **named: Any) -> Any:
+        """jax.numpy.matmul: the same results and errors, under jit, grad, jvp, vmap and all else.
+
+        A batch of a times a matrix b is one product, which a kernel computes if `choice` would name one. All else is
+        JAX's own product: two vectors, batches of b, types that differ or that no kernel is for.
+        """
+        named = {name: value for name, value in named.items() if value is not None}
+        of_a: Any = getattr(a, "shape", ())
+        of_b: Any = getattr(b, "shape", ())
+        if named or not (0 < len(of_b) <= 2 and len(of_a) > 0 and len(of_a) + len(of_b) > 2):
+            return jax.numpy.matmul(a, b, precision=precision, **named)
+        numbers = ((len(of_a) - 1,), (0,)), ((), ())
+        if _found_matrices(a, b, numbers, None, None) is None:
+            return jax.numpy.matmul(a, b, precision=precision)
+        return dot_general(a, b, numbers, precision)
+
+    return SimpleNamespace(dot_general=dot_general, matmul=matmul)
+
+
+# Which products are of two matrices
+
+Dimensions = tuple[int, int, bool, bool]  # of lhs and rhs: how many are summed over, and whether these are the first
+
+
+def _found_matrices(a: Any, b: Any, dimension_numbers: Any, preferred: Any, precision: Any) -> Dimensions | None:
+    """Return how the arrays are matrices for a kernel, by shapes, types and precision; None if they are not."""
+    try:
+        asked = (a.shape, b.shape, a.dtype, b.dtype, dimension_numbers, preferred, precision)
+    except AttributeError:  # no arrays
+        return None
+    try:
+        return _known_matrices(*asked)
+    except TypeError:  # unhashable arguments, such as lists
+        return _as_matrices(*asked)
+
+
+def _as_matrices(
+    of_a: tuple[Any, ...],
+    of_b: tuple[Any, ...],
+    type_a: Any,
+    type_b: Any,
+    numbers: Any,
+    preferred: Any,
+    precision: Any,
+) -> Dimensions | None:
+    """Return the same, of arrays of these shapes and types."""
+    element = _element(type_a) if type_a == type_b else None
+    if element is None or not _is_kept(precision) or (preferred is not None and _element(preferred) != element):
+        return None
+    return _matrix_dimensions(of_a, of_b, numbers)
+
+
+_known_matrices = lru_cache(maxsize=4096)(_as_matrices)
+
+
+def _element(dtype: Any) -> str | None:
+    """Return its name in DTYPES; None if it has none."""
+    try:
+        return dtype_name(getattr(dtype, "dtype", dtype))
+    except TypeError:
+        return None
+
+
+def _is_divided(of_type: Any) -> bool:
+    """Return whether the type of an array says that several devices have parts of it."""
+    sharding = getattr(of_type, "sharding", None)
+    return sharding is not None and any(part is not None for part in sharding.spec)
+
+
+def _varying_alike(jax: Any, arrays: tuple[Any, Any], types: tuple[Any, Any]) -> Any:
+    """The arrays, each as different in every part of a mesh as the other is, where shard_map keeps count of that."""
+    of_each = [getattr(of, "manual_axis_type", None) for of in types]
+    if of_each[0] == of_each[1]:
+        return arrays
+    varying = [frozenset() if of is None else of.varying for of in of_each]
+    lacking = [tuple(frozenset().union(*varying) - of) for of in varying]
+    return [jax.lax.pcast(x, names, to="varying") if names else x for x, names in zip(arrays, lacking, strict=True)]
+
+
+def _is_kept(precision: Any) -> bool:
+    """Return whether a kernel is at least as precise as this, which JAX spells in many ways."""
+    both = precision if isinstance(precision, tuple) else (precision,)
+    return all(one is None or str(getattr(one, "name", one)).lower() in PRECISIONS for one in both)
+
+
+def _matrix_dimensions(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_numbers: Any) -> Dimensions | None:
+    """Return how arrays of these shapes are two matrices; None if they are not, or JAX will say what is wrong."""
+    try:
+        (over_a, over_b), (batch_a, batch_b) = dimension_numbers
+        over_a, over_b = list(over_a), list(over_b)
+    except (TypeError, ValueError):
+        return None
+    count = len(over_a)
+    if batch_a or batch_b or count != len(over_b) or not 0 < count <= min(len(of_a), len(of_b)):
+        return None
+    if not all(map(_is_known, (*of_a, *of_b))) or max(len(of_a), len(of_b)) <= count:
+        return None
+    firsts = []
+    for over, shape in ((over_a, of_a), (over_b, of_b)):
+        first, last = list(range(count)), list(range(len(shape) - count, len(shape)))
+        if over not in (first, last):
+            return None
+        firsts.append(over == first and len(shape) > count)
+    if [of_a[x] for x in over_a] != [of_b[x] for x in over_b]:
+        return None
+    return count, count, firsts[0], firsts[1]
+
+
+def _general(
+    jax: Any, product: Any, lhs: Any, rhs: Any, *, dimensions: Dimensions, precision: Any, is_same: bool
+) -> Any:
+    """Return the product of the arrays as matrices, each reshaped to one, which copies nothing."""
+    matrices, free = [], []
+    for x, over, is_first in ((lhs, dimensions[0], dimensions[2]), (rhs, dimensions[1], dimensions[3])):
+        at = over if is_first else x.ndim - over
+        matrices.append(x.reshape(math.prod(x.shape[:at]), math.prod(x.shape[at:])))
+        free.append(x.shape[at:] if is_first else x.shape[:at])
+    of = {"over": (0 if dimensions[2] else 1, 0 if dimensions[3] else 1), "precision": precision, "is_same": is_same}
+    return product.bind(*matrices, **of).reshape(free[0] + free[1])
+
+
+# The primitive: matrices lhs and rhs, `over` the dimension of each that is summed over
+
+
+def _primitive(jax: Any) -> Any:
+    """Return the primitive, with all of JAX's rules for it."""
+    from jax.extend.core import Primitive
+    from jax.interpreters import ad, batching, mlir
+
+    product = Primitive(target_of_xla())
+    bound = jax.jit(product.bind, static_argnames=("over", "precision", "is_same"))
+    product.def_impl(bound)
+    product.def_abstract_eval(partial(_abstract, jax))
+    ad.defjvp(
+        product,
+        lambda g, a, b, over, precision, is_same: product.bind(g, b, over=over, precision=precision, is_same=False),
+        lambda g, a, b, over, precision, is_same: product.bind(a, g, over=over, precision=precision, is_same=False),
+    )
+    ad.primitive_transposes[product] = partial(_transposed, ad, product)
+    batching.primitive_batchers[product] = partial(_batched, jax, product)
+    own = mlir.lower_fun(partial(_by_jax, jax), multiple_results=False)
+    mlir.register_lowering(product, own)
+    for platform in PLATFORMS:
+        mlir.register_lowering(product, partial(_lowered, jax, mlir, own, platform), platform=platform)
+    return product
+
+
+def _abstract(jax: Any, a: Any, b: Any, *, over: tuple[int, int], precision: Any, is_same: bool) -> Any:
+    return a.update(shape=(a.shape[1 - over[0]], b.shape[1 - over[1]]), weak_type=a.weak_type and b.weak_type)
+
+
+def _by_jax(jax: Any, a: Any, b: Any, *, over: tuple[int, int], precision: Any, is_same: bool) -> Any:
+    return jax.lax.dot_general(a, b, (((over[0],), (over[1],)), ((), ())), precision=precision)
+
+
+def _transposed(
+    ad: Any, product: Any, gradient: Any, a: Any, b: Any, *, over: Any, precision: Any, is_same: bool
+) -> Any:
+    """Return the gradient of the one that is undefined, which lies as that."""
+    of_a, of_b = over
+    if type(gradient) is ad.Zero:
+        return (None, None)
+    if ad.is_undefined_primal(a):
+        arrays, along = ((gradient, b), (1, 1 - of_b)) if of_a == 1 else ((b, gradient), (1 - of_b, 1))
+        return product.bind(*arrays, over=along, precision=precision, is_same=False), None
+    arrays, along = ((a, gradient), (1 - of_a, 0)) if of_b == 0 else ((gradient, a), (0, 1 - of_a))
+    return None, product.bind(*arrays, over=along, precision=precision, is_same=False)
+
+
+def _batched(jax: Any, product: Any, arrays: Any, batches: Any, *, over: Any, precision: Any, is_same: bool) -> Any:
+    """One product where one array is a batch of matrices that are summed over along their rows; else JAX's own."""
+    (a, b), (at_a, at_b), (of_a, of_b) = arrays, batches, over
+    named = {"over": over, "precision": precision, "is_same": False}
+    if at_b is None and of_a == 1:
+        a = jax.numpy.moveaxis(a, at_a, 0)
+        count, m, k = a.shape
+        found = product.bind(a.reshape(count * m, k), b, **named)
+        return found.reshape(count, m, found.shape[1]), 0
+    if at_a is None and of_b == 1:
+        b = jax.numpy.moveaxis(b, at_b, 0)
+        count, n, k = b.shape
+        found = product.bind(a, b.reshape(count * n, k), **named)
+        return found.reshape(found.shape[0], count, n), 1
+    each = partial(_by_jax, jax, **named)
+    return jax.vmap(each, (at_a, at_b))(a, b), 0
+
+
+# What computes it
+
+
+def _lowered(jax: Any, mlir: Any, own: Any, platform: str, context: Any, a: Any, b: Any, **of: Any) -> Any:
+    """Return the product in XLA's program for the platform: a call of the handler, or JAX's own product."""
+    (array_a, array_b), found = context.avals_in, None
+    over, is_same, on_host = of["over"], of["is_same"], platform == PLATFORM_OF_HOST
+    extents = (array_a.shape[1 - over[0]], array_b.shape[1 - over[1]], array_a.shape[over[0]])
+    device = None if on_host else _device_name(jax, platform)
+    if (on_host or device) and _is_alone(context.module_context.axis_context) and all(map(_is_known, extents)):
+        across = (over[0] == 0, over[1] == 1)
+        traced = Traced(extents, dtype_name(array_a.dtype), across, is_same, on_host)
+        found = traced.choice(device)
+    if found is None:
+        return own(context, a, b, **of)
+    text, room_bytes = traced.text(found), traced.room_bytes(found)
+
+    def call(a: Any, b: Any) -> Any:
+        results = [jax.ShapeDtypeStruct(extents[:2], array_a.dtype)]
+        if room_bytes:  # XLA's memory, which it keeps from all others until the product is done
+            results.append(jax.ShapeDtypeStruct((room_bytes,), jax.numpy.uint8))
+        return jax.ffi.ffi_call(target_of_xla(), results)(a, b, product=text)[0]
+
+    return mlir.lower_fun(call, multiple_results=False)(context, a, b)
+
+
+def _is_known(extent: Any) -> bool:
+    """Return whether it is a number, and not a name for any."""
+    return isinstance(extent, int)
+
+
+def _is_alone(axes: Any) -> bool:
+    """Return whether each device computes the product by itself: what several compute together JAX divides among
+    them, which it cannot with a call.
+    """
+    by_hand = getattr(axes, "manual_axes", None)  # of shard_map's mesh
+    if by_hand is not None:
+        return all(extent == 1 or name in by_hand for name, extent in axes.mesh.shape.items())
+    return bool(getattr(axes, "num_devices", 1) == 1)
+
+
+def _device_name(jax: Any, platform: str) -> str | None:
+    """The name of this process's first device; None where it has none, as when a program is made for elsewhere."""
+    try:
+        return str(jax.local_devices(backend=platform)[0].device_kind)
+    except RuntimeError:
+        return None
+
+
+def target_of_xla() -> str:
+    """Return the name that XLA knows this file's products by."""
+    return f"tsm2_{IDENTITY[:16]}"
+
+
+def _register(jax: Any, platform: str) -> None:
+    """Tell XLA this file's handler for the platform. Of two modules of one file the first one's is both's."""
+    handlers = vars(jax).setdefault(HANDLERS, {})
+    if (target_of_xla(), platform) not in handlers:
+        handlers[target_of_xla(), platform] = handler = xla_handler(started)
+        jax.ffi.register_ffi_target(target_of_xla(), jax.ffi.pycapsule(handler), platform=platform)

@@ -1,0 +1,285 @@
+"""Plans: all of a launch but the addresses, the factors and the stream.
+
+A launch is written into memory that the driver reads, a slot. While the driver reads, other Python threads run, so
+that a plan has as many slots as threads have started it at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.runtime.arrays.libraries import at_stream
+from tsm2_tune.runtime.arrays.matrices import Product
+from tsm2_tune.runtime.choice.winners import Match, Vendor
+from tsm2_tune.runtime.cuda.cubins import lock
+from tsm2_tune.runtime.cuda.driver import LEGACY_STREAM, ask_driver, cuda, current_context, error_name
+from tsm2_tune.runtime.cuda.workspace import legacy_key, workspace_for, workspaces
+
+# A slot: CUlaunchConfig, which ends in the stream and no attributes; the addresses of the matrices; the kernel's
+# other arguments, each in 16 bytes; and the pointers to all arguments, in the kernel's order.
+STREAM, STREAM_AND_ADDRESSES = struct.Struct("Q"), struct.Struct("Q16x3Q")
+STREAM_AT = 32  # bytes into the slot
+ADDRESSES_AT = (56, 64, 72)  # of a, b and out
+ARGUMENTS_AT, ARGUMENT_BYTES = 80, 16
+NAMES_OF_ARGUMENTS = ("m", "n", "k", "alpha", "lda", "ldb", "beta", "ldc", "partials", "counters")
+AT = {name: ARGUMENTS_AT + at * ARGUMENT_BYTES for at, name in enumerate(NAMES_OF_ARGUMENTS)}
+IN_ORDER = ("m", "n", "k", "alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc", "partials", "counters")
+FIRST = {False: "abc", True: "bac"}  # of a kernel for the transposed product b is the first matrix
+PLACES = {  # of the arguments
+    swapped: tuple((AT | dict(zip(names, ADDRESSES_AT, strict=True)))[name] for name in IN_ORDER)
+    for swapped, names in FIRST.items()
+}
+ALPHA_AT, BETA_AT, WORKSPACE_AT = AT["alpha"], AT["beta"], AT["partials"]
+POINTERS_AT = ARGUMENTS_AT + len(AT) * ARGUMENT_BYTES
+BUFFER = ctypes.c_char * (POINTERS_AT + len(IN_ORDER) * 8)
+# Grid, block and shared memory; extents and leading dimensions; pointers.
+WHOLE, WORKSPACE = struct.Struct(f"7I52x{'q8x' * 3}16x{'q8x' * 2}16xq8x32x{len(IN_ORDER)}Q"), struct.Struct("Q8xQ")
+MOST_BLOCKS = 2**31 - 1  # in a grid
+LARGEST = {kind: float(np.finfo(kind).max) for kind in "fdFD"}
+SCALARS = {"f": struct.Struct("f"), "d": struct.Struct("d"), "F": struct.Struct("ff"), "D": struct.Struct("dd")}
+
+
+class Slot:
+    """One launch's memory: `config` and `parameters` are what the driver is told of it."""
+
+    __slots__ = ("alpha", "beta", "buffer", "config", "parameters", "room")
+
+    def __init__(self, plan: Plan) -> None:
+        # Addresses of the legacy stream's workspace, where these are what the slot has.
+        self.room: tuple[int, int] | None = None
+        self.buffer = BUFFER()
+        first = ctypes.addressof(self.buffer)
+        WHOLE.pack_into(self.buffer, 0, *plan.head, *plan.shape, *plan.leading, *[first + at for at in plan.places])
+        self.config, self.parameters = ctypes.byref(self.buffer), ctypes.byref(self.buffer, POINTERS_AT)
+        self.set_factors(plan, None, None)
+
+    def set_factors(self, plan: Plan, alpha: complex | None, beta: complex | None) -> None:
+        """Write the factors: None for those of the product alone."""
+        self.alpha, self.beta = alpha, beta
+        for at, factor, unit in ((ALPHA_AT, alpha, plan.units[0]), (BETA_AT, beta, plan.units[1])):
+            number = unit if factor is None else factor
+            if plan.is_complex:
+                plan.scalar.pack_into(self.buffer, at, number.real, number.imag)
+            else:
+                plan.scalar.pack_into(self.buffer, at, number)
+
+
+class Plan:
+    """A product's kernel, loaded, and its launch."""
+
+    __slots__ = (
+        "alignment_mask", "context", "context_number", "function", "head", "index_bits", "is_complex", "kernel",
+        "kernel_launch", "largest", "leading", "legacy", "match", "needed_bytes", "ordinal", "out_order", "out_shape",
+        "out_strides", "places", "scalar", "scalar_type", "shape", "slots", "spans", "units",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        product: Product,  # the product asked for, with a new `out` if there was none
+        match: Match,
+        shape: tuple[int, int, int],  # of the product that the kernel computes
+        leading: tuple[int, ...],  # its leading dimensions
+        *,
+        context: int,
+        context_number: int,  # unlike a handle, never reused by a later context
+        ordinal: int,
+        function: ctypes.c_void_p,
+        index_bits: int,
+        units: tuple[complex, complex],
+    ) -> None:
+        launch, sum_dtype = match.launch, product.sum_dtype
+        self.match, self.context, self.ordinal = match, context, ordinal
+        self.kernel, self.function = function.value or 0, ctypes.c_void_p.from_param(function.value or 0)
+        self.context_number, self.legacy = context_number, legacy_key(context_number)
+        self.shape, self.units, self.index_bits = shape, units, index_bits
+        self.places = PLACES[match.swapped]
+        # In another context than the kernel's it refuses, and is called again within that.
+        self.kernel_launch = cuda().cuLaunchKernelEx
+        m, n, _ = self.shape
+        self.head = (*launch.grid(m, n), 1, launch.threads, 1, 1, launch.smem_bytes)
+        if max(self.head) > MOST_BLOCKS:
+            raise ValueError(f"a product of {m}x{n} has more tiles than a launch has blocks: compute it in parts")
+        self.leading = leading
+        self.needed_bytes = workspace_bytes(match, (m, n), sum_dtype)
+        self.scalar_type = sum_dtype.char
+        self.scalar = SCALARS[self.scalar_type]
+        self.largest, self.is_complex = LARGEST[self.scalar_type], product.is_complex
+        self.alignment_mask = product.dtype.itemsize - 1  # bits that no address of an array has
+        self.spans = tuple([x.span_bytes for x in product.given])
+        self.out_shape, self.out_order = product.out_shape, made_order(match)
+        self.out_strides = element_strides(self.out_shape, self.out_order)
+        self.slots: list[Slot] = []
+
+    def start(
+        self, a: int, b: int, out: int, alpha: complex | None, beta: complex | None, stream: int, array: Any
+    ) -> None:
+        """Launch with the matrices at these addresses, the factors, None for those of the product alone, on the
+        stream. `array` is one of the arrays, whose library allocates the workspace."""
+        try:
+            slot = self.slots.pop()
+        except IndexError:
+            slot = Slot(self)
+        STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, stream, a, b, out)
+        if slot.alpha is not alpha or slot.beta is not beta:
+            slot.set_factors(self, alpha, beta)
+        if self.needed_bytes is not None or self.kernel_launch(slot.config, self.function, slot.parameters, None):
+            self.launch(slot, stream, array)
+        self.slots.append(slot)
+
+    def start_within(self, a: int, b: int, out: int, stream: int, partials: int, counters: int) -> None:
+        """Launch the product alone with the matrices at these addresses on the stream, whose context is the plan's
+        and current. Its workspace, if it needs one, is of this launch alone, and zeroed here where it has to be.
+
+        RuntimeError says what was refused.
+        """
+        try:
+            slot = self.slots.pop()
+        except IndexError:
+            slot = Slot(self)
+        STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, stream, a, b, out)
+        if self.needed_bytes is not None:
+            words = ctypes.c_size_t(self.needed_bytes[1] // 4)
+            ask_driver("cuMemsetD32Async", ctypes.c_uint64(counters), 0, words, ctypes.c_void_p(stream))
+            WORKSPACE.pack_into(slot.buffer, WORKSPACE_AT, partials, counters)
+            slot.room = None
+        status = self.kernel_launch(slot.config, self.function, slot.parameters, None)
+        self.slots.append(slot)
+        if status:
+            raise RuntimeError(f"cuLaunchKernelEx failed: {error_name(status)}")
+
+    def _launched_at_once(self, slot: Slot, needed_bytes: tuple[int, int]) -> bool:
+        """Start what the slot holds on the legacy stream, with the workspace that this has; false where it has none
+        that is large enough, or the launch was refused."""
+        with lock:
+            found = workspaces.get(self.legacy)
+            if found is None:
+                return False
+            if found.addresses is not slot.room:
+                if not found.holds(needed_bytes):
+                    return False
+                WORKSPACE.pack_into(slot.buffer, WORKSPACE_AT, *found.addresses)
+                slot.room = found.addresses
+            return not self.kernel_launch(slot.config, self.function, slot.parameters, None)
+
+    def launch(self, slot: Slot, stream: int, array: Any) -> None:
+        """Start what the slot holds on the stream, in the plan's context. RuntimeError says what was refused."""
+        if (
+            self.needed_bytes is not None
+            and stream <= LEGACY_STREAM
+            and self._launched_at_once(slot, self.needed_bytes)
+        ):
+            return
+        current = ctypes.c_void_p()
+        cuda().cuCtxGetCurrent(ctypes.byref(current))
+        if current.value == self.context:
+            status = self._status(slot, stream, array)
+        else:
+            with current_context(self.context):
+                status = self._status(slot, stream, array)
+        if status:
+            raise RuntimeError(f"cuLaunchKernelEx failed: {error_name(status)}")
+
+    def _status(self, slot: Slot, stream: int, array: Any) -> int:
+        """Launch in the current context, and return the status."""
+        if self.needed_bytes is None:
+            return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
+        with lock:
+            workspace = workspace_for(self.context, self.context_number, self.needed_bytes, stream, array)
+            slot.room = None
+            WORKSPACE.pack_into(slot.buffer, WORKSPACE_AT, *workspace)
+            return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
+
+    def takes(self, factor: Any) -> bool:
+        """Return whether the factor needs no further check: it is a Python number, finite in the type of sums."""
+        if type(factor) in (int, float):
+            return bool(-self.largest <= factor <= self.largest)
+        if type(factor) is complex and self.is_complex:
+            return abs(factor.real) <= self.largest and abs(factor.imag) <= self.largest
+        return factor is None
+
+
+class OfArrays:
+    """A plan of arrays in this process's memory: no copy of it would know them."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a plan belongs to its arrays and to this process, and cannot be copied or pickled: plan again"
+        )
+
+
+class Bound(OfArrays):
+    """A plan and its arrays: calling it starts the product."""
+
+    __slots__ = ("addresses", "alpha", "arrays", "beta", "match", "plan", "slots", "stream")
+
+    def __init__(
+        self, plan: Plan, match: Match, arrays: tuple[Any, Any, Any], addresses: tuple[int, int, int], alpha: Any,
+        beta: Any, stream: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self.plan, self.arrays, self.alpha, self.beta, self.stream = plan, arrays, alpha, beta, stream
+        self.match, self.addresses, self.slots = match, addresses, list[Slot]()
+
+    def __call__(self) -> Any:
+        """Start it on the stream that is current, or that it was planned for; returns `out`."""
+        try:
+            slot = self.slots.pop()
+        except IndexError:
+            slot = Slot(self.plan)
+            slot.set_factors(self.plan, self.alpha, self.beta)
+            STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, 0, *self.addresses)
+        out = self.arrays[2]
+        plan, stream = self.plan, self.stream()
+        STREAM.pack_into(slot.buffer, STREAM_AT, stream)
+        if plan.needed_bytes is not None or plan.kernel_launch(slot.config, plan.function, slot.parameters, None):
+            plan.launch(slot, stream, out)
+        self.slots.append(slot)
+        return out
+
+
+class BoundVendor(OfArrays):
+    """Arrays whose product their own library computes: calling it starts that."""
+
+    __slots__ = ("arrays", "match", "multiply", "stream")
+
+    def __init__(
+        self,
+        match: Vendor,
+        arrays: tuple[Any, Any, Any],
+        stream: Callable[[], int],
+        multiply: Callable[[], Any],
+    ) -> None:
+        self.match, self.arrays, self.stream, self.multiply = match, arrays, stream, multiply
+
+    def __call__(self) -> Any:
+        """Start it on the stream that is current, or that it was planned for; returns `out`."""
+        out = self.arrays[2]
+        with at_stream(out, self.stream()):
+            self.multiply()
+        return out
+
+
+def workspace_bytes(match: Match, shape: tuple[int, int], sum_dtype: np.dtype[Any]) -> tuple[int, int] | None:
+    """Return the bytes of partial sums and of counters for an m x n result; None if the kernel does not split k."""
+    launch = match.launch
+    if not launch.has_workspace:
+        return None
+    return launch.partial_elements(*shape) * sum_dtype.itemsize, launch.counters(*shape) * 4
+
+
+def made_order(match: Match) -> str:
+    """NumPy's order of an `out` that is made for the kernel."""
+    return "F" if (match.winner.orders[2] == "n") != match.swapped else "C"
+
+
+def element_strides(shape: tuple[int, ...], order: str) -> tuple[int, ...]:
+    """Strides, in elements, of a new array in NumPy's order."""
+    if len(shape) == 1:
+        return (1,)
+    return (1, shape[0]) if order == "F" else (shape[1], 1)

@@ -1,0 +1,184 @@
+"""The compiled launcher: the short way of PyTorch's tensors and CuPy's arrays, where the file holds one.
+
+It does what the short way in Python does, and calls that for whatever needs a closer look.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from importlib.machinery import ExtensionFileLoader
+from typing import Any
+
+from tsm2_tune.runtime.arrays.libraries import is_torchs, torch_stream
+from tsm2_tune.runtime.choice.winners import Match, Winner
+from tsm2_tune.runtime.cuda.cubins import unpacked
+from tsm2_tune.runtime.cuda.driver import device_of
+from tsm2_tune.runtime.cuda.workspace import legacy_key, workspaces
+from tsm2_tune.runtime.elements import DTYPES, INDEX_WIDTHS
+from tsm2_tune.runtime.launch_plan import (
+    ADDRESSES_AT,
+    ALPHA_AT,
+    BETA_AT,
+    POINTERS_AT,
+    STREAM_AT,
+    WORKSPACE_AT,
+    Plan,
+    Slot,
+)
+from tsm2_tune.runtime.module_data import LAUNCHER, WINNERS
+from tsm2_tune.runtime.plan_cache import (
+    Starter,
+    by_vendor,
+    cupy_starter,
+    torch_current_device,
+    torch_kinds,
+    torch_starter,
+)
+
+LAUNCHER_NAME = "tsm2_launcher"
+LAUNCHER_PYTHON = (3, 11)  # it uses the stable ABI of this version
+TYPES_IN_C = tuple(DTYPES)  # of tsm2_type
+
+launchers: dict[type, Any] = {}  # by the type of a, beside `starters`
+
+
+def launcher_place() -> str:
+    """Return the platform that a launcher is built for, such as linux-x86_64."""
+    return f"{sys.platform}-{os.uname().machine}" if hasattr(os, "uname") else sys.platform
+
+
+@cache
+def launcher() -> Any:
+    """Return the compiled launcher, a Python module; None if this file holds none, or none that this Python can load.
+
+    Raise RuntimeError if it is not the one that was exported.
+    """
+    if LAUNCHER is None or not hasattr(os, "memfd_create"):
+        return None
+    place, digest, data = LAUNCHER
+    is_stable = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+    if place != launcher_place() or not is_stable or sys.version_info < LAUNCHER_PYTHON:
+        return None
+    binary = unpacked(data, digest, "the compiled launcher")
+    try:  # in memory: what is loaded is what was looked at, and no file lies anywhere
+        file = os.memfd_create(LAUNCHER_NAME)  # never closed: the loader of libraries knows it by this path
+        with os.fdopen(file, "wb", closefd=False) as opened:
+            opened.write(binary)
+        loader = ExtensionFileLoader(LAUNCHER_NAME, f"/proc/self/fd/{file}")
+        spec = importlib.util.spec_from_loader(LAUNCHER_NAME, loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except (ImportError, OSError):  # another C library, or a system that lets no such file be executed
+        return None
+    return module
+
+
+def compiled_match(
+    name: str,
+    shape: tuple[int, int, int],
+    leading: Iterable[Iterable[tuple[str, int]]],
+    conjugates: tuple[bool, bool],
+    is_gram: bool,
+    device: str,
+) -> Match | None:
+    """Return the launcher's choice among the same winners, of the same times; None if it has none.
+
+    `leading` are the storage orders of a, b and out, each with its leading dimension.
+    """
+    made, winners = launcher(), _winners_in_c()
+    if made is None or made.winner_count != len(winners) or name not in TYPES_IN_C:
+        return None
+    lds = [(of.get("n", 0), of.get("t", 0)) for of in map(dict, leading)]
+    if any(min(of) < 0 or max(of) == 0 for of in lds):
+        return None
+    found = made.choose(TYPES_IN_C.index(name), shape, *lds, conjugates, is_gram, device)
+    if found is None:
+        return None
+    at, rows, splits, distance, is_of_other, is_swapped, us, vendor_us = found
+    winner = winners[at]
+    launch = winner.launch if rows == winner.launch.rows_per_block else replace(winner.launch, rows_per_block=rows)
+    launch = launch if splits == launch.splits else launch.with_splits(splits)
+    across = (shape[1], shape[0], shape[2]) if is_swapped else None
+    return Match(winner, launch, distance, device if is_of_other else None, across, us or None, vendor_us or None)
+
+
+@cache
+def _winners_in_c() -> tuple[Winner, ...]:
+    """Return those of which the launcher has tables, in their order."""
+    return tuple(w for w in WINNERS if not w.on_host and w.dtype in TYPES_IN_C)
+
+
+@cache
+def _places_in_c() -> dict[int, int]:
+    """Return those of winners in the launcher's tables, by id; none where it has other tables."""
+    winners = _winners_in_c()
+    return {id(w): at for at, w in enumerate(winners)} if launcher().winner_count == len(winners) else {}
+
+
+def compiled_torch_starter(torch: Any, kind: type) -> Starter:
+    """Return how products of tensors of this type are started."""
+    plain, exchange = torch_starter(torch), getattr(kind, "__dlpack_c_exchange_api__", None)
+    if exchange is None:
+        return plain
+    of_torch = torch_kinds(torch), torch_stream(torch), torch.empty_strided, torch_current_device(torch)
+    return _compiled_starter(kind, plain, exchange, *of_torch)
+
+
+def compiled_cupy_starter(cupy: Any, kind: type) -> Starter:
+    """Return how products of CuPy's arrays of this type are started."""
+    of_cupy = cupy.cuda.get_current_stream, cupy.empty, cupy.cuda.runtime.getDevice
+    return _compiled_starter(kind, cupy_starter(cupy), None, (cupy.ndarray, cupy.ndarray), *of_cupy)
+
+
+def _compiled_starter(kind: type, plain: Starter, *arguments: Any) -> Starter:
+    """Return the launcher's, which calls the plain one; that where there is none, or none for such arrays."""
+    launchers.pop(kind, None)
+    if launcher() is None:
+        return plain
+    try:
+        made = launchers[kind] = launcher().Launcher(plain, *arguments, workspaces, by_vendor)
+    except (TypeError, ValueError):  # a description of another version
+        return plain
+    start: Starter = made.start
+    return start
+
+
+def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
+    """Let the launcher, if there is one, start products like this one, and first ones that get its kernel."""
+    made = launchers.get(type(a))
+    if made is None:
+        return
+    try:
+        slot = plan.slots.pop()
+    except IndexError:
+        slot = Slot(plan)
+    slot.set_factors(plan, None, None)
+    places = (*ADDRESSES_AT, ALPHA_AT, BETA_AT, STREAM_AT)
+    if is_torchs(a):
+        new_out: Any = ((plan.out_shape, plan.out_strides), {"dtype": a.dtype, "device": a.device})
+    else:
+        new_out = ((plan.out_shape, a.dtype), {"order": plan.out_order})
+    key = legacy_key(plan.context_number)
+    workspace = (None if plan.needed_bytes is None else key, *(plan.needed_bytes or (0, 0)), WORKSPACE_AT)
+    launch = ctypes.cast(plan.kernel_launch, ctypes.c_void_p).value
+    made.add(
+        a, b, out, asked, plan.start, (launch, plan.kernel), slot.buffer[:POINTERS_AT], places, bytes(plan.places),
+        (*plan.spans, plan.alignment_mask), (plan.scalar_type, plan.largest), workspace,
+        new_out,
+    )  # fmt: skip
+    plan.slots.append(slot)
+    found = plan.match.winner
+    place = _places_in_c().get(id(found))
+    if place is not None:
+        kernel = (place, INDEX_WIDTHS.index(plan.index_bits))
+        told = new_out[1] if is_torchs(a) else a.dtype
+        name, of_type = device_of(plan.ordinal)[0], TYPES_IN_C.index(found.dtype)
+        made.know(a, name, of_type, told, kernel, (launch, plan.kernel), key)

@@ -1,0 +1,125 @@
+"""Prepare a product's launch: factors, stream, plan, and arrays that no other stream uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.runtime.arrays.dlpack import let_wait, speaks_dlpack
+from tsm2_tune.runtime.arrays.libraries import at_stream, current_stream, is_torchs, new_array
+from tsm2_tune.runtime.arrays.matrices import Product, index_bits, too_large
+from tsm2_tune.runtime.arrays.pycuda_arrays import new_gpu_array
+from tsm2_tune.runtime.choice.winners import Match
+from tsm2_tune.runtime.cuda.cubins import function_of
+from tsm2_tune.runtime.cuda.driver import (
+    await_stream,
+    context_id,
+    current_context,
+    device_of,
+    home,
+    stream_handle,
+)
+from tsm2_tune.runtime.elements import UNITS
+from tsm2_tune.runtime.launch_plan import Plan, element_strides, made_order
+from tsm2_tune.runtime.plan_cache import keep_plan, plans
+
+
+def checked_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
+    """Return the factors as numbers. Raise TypeError or ValueError for one that is no number of the product's, or a
+    beta without `out`.
+    """
+    alpha, beta = _number("alpha", alpha), _number("beta", beta)
+    for name, factor in (("alpha", alpha), ("beta", beta)):
+        real = factor is None or isinstance(factor, (int, float, np.integer, np.floating))
+        if not real and not (product.is_complex and isinstance(factor, (complex, np.complexfloating))):
+            kind = "number" if product.is_complex else "real number"
+            raise TypeError(f"{name}: expected a {kind}, got {type(factor).__name__}")
+        if factor is not None and too_large(factor, product.sum_dtype):
+            raise ValueError(f"{name}: too large for {product.sum_dtype}")
+    if product.out is None and factors_of(product, alpha, beta)[1] != factors_of(product, None, None)[1]:
+        raise ValueError(f"beta = {beta}: give the matrix that it scales as out")
+    return alpha, beta
+
+
+def _number(name: str, factor: Any) -> Any:
+    """Return the number in an array or tensor of no dimension that is on the host; anything else as it is."""
+    if getattr(factor, "ndim", None) != 0 or isinstance(factor, np.generic):
+        return factor
+    if isinstance(factor, np.ndarray):
+        return factor[()]
+    if not is_torchs(factor) or factor.device.type != "cpu":
+        raise TypeError(
+            f"{name}: it is in a device's memory, and to read it waits for the device: pass {name}.item()"
+        )
+    if factor.requires_grad:
+        raise TypeError(f"{name}: it requires a gradient, which kernels do not give: pass {name}.detach()")
+    return factor.item()
+
+
+def factors_of(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
+    """Alpha and beta, those of the product alone where none is given."""
+    one, zero = UNITS.get(product.math or "", (1, 0))
+    return one if alpha is None else alpha, zero if beta is None else beta
+
+
+def stream_of(product: Product, stream: Any) -> int:
+    """Return the stream that the product goes to."""
+    if stream is None:
+        stream = current_stream((product.out or product.a).array)
+    return stream_handle(stream)
+
+
+def ready(product: Product, found: Match, stream: Any, *, is_kept: bool = True) -> tuple[Product, Plan, int]:
+    """The product with an `out`, its plan, which is kept for others like it, and the stream that it goes to."""
+    context, ordinal = home(product.a)
+    for other in product.given[1:]:
+        if home(other) != (context, ordinal):
+            raise ValueError(
+                f"{other.name} and a are not of one CUDA context: put them on one device, and in"
+                " PyCUDA use pycuda.autoprimaryctx with arrays of other libraries"
+            )
+    handle = stream_of(product, stream)
+    if product.out is None:
+        order = made_order(found)
+        strides = element_strides(product.out_shape, order)
+        with at_stream(product.a.array, handle):
+            array = new_array(product.a.array, product.out_shape, strides, order)
+        if array is None:
+            array = new_gpu_array(context, ordinal, product, order)
+        product = product.with_out(array)
+        if product.given[2].read_only:
+            raise TypeError(f"a: a {type(array).__name__} makes no array that may be written: give out")
+    orders = found.winner.orders
+    oriented = product.transposed() if found.swapped else product
+    leading = tuple([x.ld[order] for x, order in zip(oriented.given, orders, strict=True)])
+    number = context_id(context)
+    started = (found.launch.rows_per_block, found.launch.splits)
+    key = (number, id(found.winner), started, oriented.shape, leading, product.out_shape, found.swapped)
+    plan = plans.get(key)
+    if plan is None:
+        bits = index_bits(oriented, orders)
+        function = function_of(context, number, found.winner, bits, device_of(ordinal)[1])
+        units = factors_of(product, None, None)
+        where = {"context": context, "context_number": number, "ordinal": ordinal, "index_bits": bits}
+        plan = Plan(product, found, oriented.shape, leading, **where, function=function, units=units)
+        if is_kept:
+            keep_plan(key, plan)
+    return product, plan, handle
+
+
+def await_all(product: Product, stream: Any, handle: int) -> None:
+    """Wait for the streams that the arrays were last used on, where these are others; DLPack lets the stream wait."""
+    for matrix in product.given:
+        if speaks_dlpack(matrix.array):
+            let_wait(matrix.name, matrix.array, handle)
+    others = {matrix.stream for matrix in product.given if matrix.stream is not None}
+    one_of_each = {type(matrix.array): matrix.array for matrix in product.given}
+    if stream is None and len(one_of_each) > 1:  # the stream of a library alone, on one device, is the handle
+        at_work = {current_stream(array) for array in one_of_each.values()}
+        others |= {other for other in at_work if other is not None}
+    held = next((matrix for matrix in product.given if matrix.address), None)  # an empty matrix may have no memory
+    if held is not None and any(other != handle for other in others):
+        with current_context(home(held)[0]):
+            for other in others:
+                await_stream(other, handle)

@@ -1,0 +1,50 @@
+"""Products at alpha = 0: out = beta out. As in BLAS, neither a nor b is read: a NaN there does not reach out."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from tsm2_tune.runtime.arrays.libraries import at_stream, is_cupys, is_torchs, vendors_product
+from tsm2_tune.runtime.arrays.matrices import Product
+from tsm2_tune.runtime.cuda.driver import ask_driver, current_context, home
+from tsm2_tune.runtime.elements import UNITS
+
+NO_OPERANDS = "alpha is 0: out is scaled, and a and b are not read"
+
+
+def reads_operands(alpha: Any, math: str | None) -> bool:
+    """Return whether a product with this factor, a number or None, reads a and b. In minplus 0 changes nothing."""
+    return alpha is None or math in UNITS or bool(alpha != 0)
+
+
+def scaled(product: Product, beta: Any, stream: int) -> Any:
+    """Start out = beta out of device arrays on the stream; return `out`, a new array where none was given.
+
+    PyTorch and CuPy scale their own arrays. For others the driver writes zeros, and nothing is done at beta = 1:
+    Raise ValueError for another beta, and without `out`.
+    """
+    a, b = product.a.array, product.b.array
+    out = None if product.out is None else product.out.array
+    beta = 0 if beta is None else beta
+    if any(all(is_its(x.array) for x in product.given) for is_its in (is_torchs, is_cupys)):
+        with at_stream(a, stream):
+            return vendors_product(a, b, out, 0, beta, (False, False))
+    if product.out is None or beta not in (0, 1):
+        needed = "an out" if product.out is None else "a beta of 0 or 1"
+        raise ValueError(f"alpha = 0 needs {needed} with arrays that are not all of PyTorch or all of CuPy")
+    if beta == 0:
+        _zero(product, stream)
+    return out
+
+
+def _zero(product: Product, stream: int) -> None:
+    """Write zeros into `out`, and not between its lines."""
+    matrix = product.given[2]
+    order, ld = next(iter(matrix.ld.items()))
+    lines, elements = (matrix.columns, matrix.rows) if order == "n" else (matrix.rows, matrix.columns)
+    size = matrix.dtype.itemsize
+    pitch, width, height = (ctypes.c_size_t(x) for x in (ld * size, elements * size, lines))
+    place = ctypes.c_uint64(matrix.address), pitch, ctypes.c_ubyte(0), width, height
+    with current_context(home(matrix)[0]):
+        ask_driver("cuMemsetD2D8Async", *place, ctypes.c_void_p(stream))

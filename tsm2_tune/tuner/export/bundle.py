@@ -1,0 +1,85 @@
+"""The runtime as one text: the modules of `tsm2_tune.runtime`, one after another, without what they import."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from functools import cache
+from importlib import resources
+
+PACKAGE = "tsm2_tune.runtime"
+# In their order: what a module needs when it is imported comes before it. Not `module_data`, which an export fills.
+MODULES = (
+    "elements",
+    "choice/launch",
+    "choice/work",
+    "choice/interpolation",
+    "choice/predict",
+    "choice/winners",
+    "arrays/dlpack",
+    "arrays/libraries",
+    "arrays/matrices",
+    "cuda/driver",
+    "cuda/compilers",
+    "cuda/cubins",
+    "cuda/workspace",
+    "launch_plan",
+    "plan_cache",
+    "launcher",
+    "choice/choose",
+    "arrays/pycuda_arrays",
+    "zero_alpha",
+    "host",
+    "prepare",
+    "arrays/array_lifetime",
+    "autotune/timing",
+    "autotune/choice_file",
+    "autotune/cache",
+    "gemm",
+    "cupy/matmul",
+    "jax/xla_ffi",
+    "jax/lowering",
+    "jax/primitive",
+    "torch/dispatch",
+    "torch/operators",
+    "torch/override",
+    "namespaces",
+)
+
+
+# A module's docstring and its imports: parsing what follows would take long.
+_HEAD = re.compile(r'"""[^"]*"""\n(?:(?:import |from |[ )#]).*\n|\n)*')
+
+
+@cache
+def runtime_parts() -> tuple[str, str]:
+    """Return the imports that the modules need, and their bodies, each below its docstring as a comment."""
+    imports, bodies = defaultdict[str, set[str]](set, json=set()), []  # json: for the data
+    for name in MODULES:
+        text = resources.files(PACKAGE).joinpath(f"{name}.py").read_text(encoding="utf-8")
+        docstring, body = _without_imports(text, imports)
+        bodies.append("\n".join(f"# {line}".rstrip() for line in docstring.splitlines()) + "\n\n" + body)
+    plain = sorted(f"import {name}" for name, names in imports.items() if not names)
+    of_modules = sorted(f"from {name} import {', '.join(sorted(names))}" for name, names in imports.items() if names)
+    numpy = "import numpy as np"
+    first = [line for line in plain if not line.startswith("import numpy")] + of_modules
+    return "\n".join([*first, "", numpy]), "\n\n\n".join(bodies)
+
+
+def _without_imports(text: str, imports: dict[str, set[str]]) -> tuple[str, str]:
+    """Return the docstring of a module and what follows its imports, which are added to `imports`."""
+    head = _HEAD.match(text)
+    tree, end = ast.parse(head[0] if head else text), 0
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                imports[alias.name] |= set()
+        elif isinstance(node, ast.ImportFrom):
+            if node.module != "__future__" and not (node.module or "").startswith(PACKAGE):
+                imports[node.module or ""] |= {alias.name for alias in node.names}
+        elif end:
+            break
+        end = node.end_lineno or end
+    body = "\n".join(text.splitlines()[end:]).strip("\n")
+    return (ast.get_docstring(tree) or "").strip(), body

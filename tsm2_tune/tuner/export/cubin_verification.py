@@ -1,0 +1,112 @@
+"""The binaries that an export holds: those whose machine code was verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from itertools import groupby
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.source import INDEX_BITS, KernelSource
+from tsm2_tune.tuner.compile.elf_digest import code_of
+from tsm2_tune.tuner.device.lock import device_lock
+from tsm2_tune.tuner.device.target import find_target, spec_of
+from tsm2_tune.tuner.export.cubins import Codes, compiled_cubins, key_of
+from tsm2_tune.tuner.export.module import Cubins
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.search import quarantine
+from tsm2_tune.tuner.search.loop import Options, Tuner
+
+Tell = Callable[[str], None]
+
+
+class Unverified(StrEnum):
+    """How an export treats binaries that were never verified and cannot be verified here."""
+
+    REFUSED = "refused"
+    ALLOWED = "allowed"
+    LEFT_OUT = "left out"
+
+
+def verified_cubins(
+    store: Store, rows: Sequence[BestRow], sources: Mapping[int, KernelSource], policy: Unverified, tell: Tell
+) -> tuple[Cubins, list[str]]:
+    """Return the binaries of these winners, by kernel and width of index, and why some are missing.
+
+    A binary is the verified one if its machine code has the digest that is stored with the verdict. Others, and those
+    of a verdict without digests, are verified now if their device is here. Raise InputError if some cannot be and the
+    policy refuses them. Raise ToolMissing if a compiler is needed and missing.
+    """
+    codes = _codes(store, rows)
+    cubins, missing = compiled_cubins(rows, sources, tell, codes)
+    if policy is not Unverified.ALLOWED:
+        codes |= _verified_now(store, _unverified(rows, cubins, codes), tell)
+    left = _unverified(rows, cubins, codes)
+    for row in left:
+        tell(f"not verified as it is compiled here: {row.config} for {row.problem.text} on {row.device}")
+    if left and policy is Unverified.REFUSED:
+        raise InputError(
+            f"binaries of {len(left)} kernels are not known to be the verified ones: export where {left[0].device}"
+            " is, which verifies them; or name --no-binaries for a module that compiles at the first call, or"
+            " --allow-unverified"
+        )
+    if policy is Unverified.LEFT_OUT:
+        dropped = {key_of(row, bits) for row in left for bits in INDEX_BITS}
+        cubins = {key: binary for key, binary in cubins.items() if key not in dropped}
+    return cubins, missing
+
+
+def _codes(store: Store, rows: Sequence[BestRow]) -> Codes:
+    """Return the digests of the machine code that was verified, by kernel and width of index."""
+    found: Codes = {}
+    for row in rows:
+        verdict = store.full_verdict(row)
+        if verdict is not None and verdict[1] is not None:
+            found |= _by_width(row, verdict[1])
+    return found
+
+
+def _by_width(row: BestRow, codes: str) -> Codes:
+    return {(row.source_digest, bits): code for bits, code in zip(INDEX_BITS, codes.split(), strict=True)}
+
+
+def _unverified(rows: Sequence[BestRow], cubins: Cubins, codes: Codes) -> list[BestRow]:
+    """Return a row of each kernel that has an unverified binary."""
+    found = {}
+    for row in rows:
+        for bits in INDEX_BITS if row.compute_capability else ():
+            binary = cubins.get(key_of(row, bits))
+            if binary is not None and code_of(binary) != codes.get((row.source_digest, bits), ""):
+                found[row.source_digest] = row
+    return list(found.values())
+
+
+def _verified_now(store: Store, rows: Sequence[BestRow], tell: Tell) -> Codes:
+    """Verify the kernels of devices that are here, and store the verdicts. Raise InputError for a wrong result."""
+    found: Codes = {}
+    for device, group in groupby(sorted(rows, key=lambda row: row.device), key=lambda row: row.device):
+        of_device, spec = list(group), spec_of(device)
+        if spec is None:
+            continue
+        tell(f"verifying {len(of_device)} kernels on {device}, as they are compiled here")
+        target = find_target(spec)
+        with device_lock(target), Tuner(target, Options()) as tuner:
+            for row in of_device:
+                config = config_spelt(row.config)
+                assert config is not None  # it has a source
+                result = tuner.verify_in_full(row.problem, config)
+                if result.outcome is Outcome.OK and result.verified_code is not None:
+                    detail = result.verdict.detail if result.verdict else ""
+                    store.add_full_verdict(row.trial_id, detail, result.verified_code)
+                    found |= _by_width(row, result.verified_code)
+                elif result.outcome not in (Outcome.OK, Outcome.INTERRUPTED):
+                    hazards = quarantine.refuted(target, row.problem, config, result)
+                    store.refute(row.trial_id, result.outcome, f"when it was exported: {result.detail}", hazards)
+                    raise InputError(
+                        f"{row.config} for {row.problem.text} is wrong as it is compiled here, and competes no more"
+                        f" ({result.detail}): export again"
+                    )
+    return found

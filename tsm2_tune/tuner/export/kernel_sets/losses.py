@@ -1,0 +1,223 @@
+"""Pairs of a kernel and a tuned shape, as a database has them: what a kernel takes there beside the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.export.kernel_sets.set_cover import Bought, bought, fewest
+from tsm2_tune.tuner.results.briefs import CurrentTrial
+from tsm2_tune.tuner.results.records import BestRow, is_of_this_version
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
+
+Known = dict[str, dict[Problem, CurrentTrial]]  # a kernel's text, a shape: the fastest trial of that kernel there
+
+DIGITS = 9  # of a loss: 102 over 100 is more than 1.02 to a computer
+
+
+class Comparable:
+    """Whether a trial has a time that can be compared, and is of a kernel that this program makes.
+
+    Where a basis is given, it has to rest on that.
+    """
+
+    def __init__(self, basis: str | None = None) -> None:
+        self._basis = basis
+        self._digests: dict[str, str] = {}
+
+    def __call__(self, trial: CurrentTrial) -> bool:
+        if self._basis is not None and trial.basis != self._basis:
+            return False
+        if trial.median_us is None or not is_of_this_version(trial.config, trial.problem):
+            return False
+        text = trial.config.kernel_text
+        if text not in self._digests:
+            self._digests[text] = render(trial.problem, trial.config).digest
+        return self._digests[text] == trial.source_digest
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The kernels that are chosen for the tuned shapes of one device, element type and op."""
+
+    device: str
+    within: float
+    rows: tuple[BestRow, ...]  # of each shape that of its kernel there, with what that takes
+    kernels: tuple[str, ...]  # of each row
+    losses: tuple[float, ...]
+    table: tuple[Bought, ...]
+    unmeasured: int  # pairs of a candidate and a shape that count as not served
+    is_proven: bool  # no fewer of the measured kernels suffice
+
+    @property
+    def dtype(self) -> str:
+        return self.rows[0].dtype
+
+    @property
+    def op(self) -> str:
+        return self.rows[0].op
+
+
+class Tuned:
+    """The tuned shapes of one device, element type and op, and what was tried at them.
+
+    A kernel is all configurations of one `kernel_text`. Its time at a shape is the least newest median of its right
+    trials there, in the winner's state of the L2: of finals where it was in some. A loss is what that is above the
+    median of the shape's winner, as a share; a kernel that is faster than the winner, whose time is within the
+    noise then, loses nothing.
+    """
+
+    def __init__(
+        self, store: Store, device: str, problems: Sequence[Problem], within: float, cache: Cache | None = None
+    ) -> None:
+        self.store, self.device, self.problems, self.within = store, device, tuple(sorted(problems)), within
+        self._cache = cache
+        self.winners: dict[Problem, BestRow] = {}
+        self._trials: dict[Problem, tuple[CurrentTrial, ...]] = {}
+        self._right: dict[Problem, tuple[CurrentTrial, ...]] = {}
+        self._counts = Comparable()
+        for problem in self.problems:
+            self.read(problem)
+
+    def read(self, problem: Problem) -> None:
+        """Take from the database what it has of the shape now.
+
+        Raise InputError if it has no winner, or a stale one.
+        """
+        winner = next(iter(self.store.best(device=self.device, problem=problem, cache=self._cache)), None)
+        if winner is None:
+            raise InputError(f"{self.store.path} has no right result for {problem.text} any more: tune it again")
+        refuse_stale(winner, self.store)
+        self.winners[problem] = winner
+        trials = self.store.current(self.device, problem)
+        self._trials[problem] = tuple(one for one in trials if one.cache == winner.cache)
+        self._right[problem] = tuple(filter(self._counts, self._trials[problem]))
+
+    def keep_to(self, basis: str | None) -> None:
+        """Let count only what rests on this: what is measured now can be compared with no other.
+
+        None: let everything count.
+        """
+        self._counts = Comparable(basis)
+        for problem, trials in self._trials.items():
+            self._right[problem] = tuple(filter(self._counts, trials))
+
+    def tried(self, problem: Problem) -> frozenset[str]:
+        """Texts of the configurations that were tried at the shape, however that ended."""
+        return frozenset(trial.config.text for trial in self._trials[problem])
+
+    def is_alone(self, problem: Problem) -> bool:
+        """Return whether one configuration alone gave a right result at the shape."""
+        return len(self._right[problem]) < 2
+
+    def is_right(self, trial: CurrentTrial) -> bool:
+        """Return whether the trial still has a right result."""
+        return any(one.id == trial.id for one in self._right[trial.problem])
+
+    def families(self) -> frozenset[str]:
+        """Return the families of all trials at these shapes."""
+        return frozenset(trial.config.family for trials in self._trials.values() for trial in trials)
+
+    def winners_count(self) -> bool:
+        """Return whether all winners are among what counts."""
+        right = {one.id for of_problem in self._right.values() for one in of_problem}
+        return all(winner.trial_id in right for winner in self.winners.values())
+
+    def candidates(self) -> Known:
+        """Return the trials of the kernels that are within the share at one of the shapes."""
+        known = fastest(one for of_problem in self._right.values() for one in of_problem)
+        return {
+            kernel: at
+            for kernel, at in known.items()
+            if any(self.loss(trial) <= self.within for trial in at.values())
+        }
+
+    def loss(self, trial: CurrentTrial) -> float:
+        """Return the share by which the trial is slower than the shape's best one."""
+        assert trial.median_us is not None
+        return max(0.0, round(trial.median_us / self.winners[trial.problem].median_us - 1, DIGITS))
+
+    def _verified(self) -> Known:
+        """Return the trials of kernels whose launch was verified in full at any shape."""
+        started = {_started(one) for one in self.store.current(self.device) if one.is_verified_in_full}
+        right = (one for of_problem in self._right.values() for one in of_problem)
+        return fastest(one for one in right if _started(one) in started)
+
+    def selected(self) -> Selected:
+        """Return the fewest kernels by what is stored: a pair that was not measured, or verified in full, serves
+        nothing.
+
+        Raise InputError if a shape is served by none.
+        """
+        verified = self._verified()
+        costs = {
+            kernel: {problem: loss for problem, one in at.items() if (loss := self.loss(one)) <= self.within}
+            for kernel, at in verified.items()
+        }
+        choice = fewest(costs, self.problems)
+        if choice is None:
+            raise InputError(self._unserved_text({problem for at in costs.values() for problem in at}))
+        serving = [choice.serving(costs, problem) for problem in self.problems]
+        trials = [verified[kernel][problem] for kernel, problem in zip(serving, self.problems, strict=True)]
+        candidates = self.candidates()
+        losses = {
+            kernel: {problem: self.loss(one) for problem, one in at.items()}
+            for kernel, at in (candidates | {kernel: verified[kernel] for kernel in choice.kernels}).items()
+        }
+        return Selected(
+            device=self.device,
+            within=self.within,
+            rows=tuple(self._row(trial) for trial in trials),
+            kernels=tuple(serving),
+            losses=tuple(map(self.loss, trials)),
+            table=bought(losses, self.problems, choice.kernels),
+            unmeasured=sum(len(self.problems) - len(verified.get(kernel, ())) for kernel in candidates),
+            is_proven=choice.is_proven,
+        )
+
+    def _unserved_text(self, served: set[Problem]) -> str:
+        problem = next(one for one in self.problems if one not in served)
+        return (
+            f"{self.store.path} has no kernel that was verified in full for {problem.text} on {self.device} within"
+            f" {percent(self.within)} of its best: tune it there again, or leave it out with --shapes"
+        )
+
+    def _row(self, trial: CurrentTrial) -> BestRow:
+        winner = self.winners[trial.problem]
+        return winner if winner.trial_id == trial.id else self.store.row(trial.id)
+
+
+def refuse_stale(winner: BestRow, store: Store) -> None:
+    """Raise InputError if the winner is stale: no kernel of now can be compared with it."""
+    if winner.stale:
+        raise InputError(
+            f"{store.path} has a stale winner for {winner.problem.text} on {winner.device}, with which --within"
+            " compares nothing: tune it there again, or name the others with --shapes"
+        )
+
+
+def percent(share: float) -> str:
+    """The share as it is read, such as 3 %."""
+    return f"{100 * share:.3g} %"
+
+
+def _started(trial: CurrentTrial) -> tuple[str, str, str]:
+    """Return the key of a full verification: the kernel, its launch and its basis."""
+    return trial.source_digest, trial.config.text, trial.basis
+
+
+def fastest(trials: Iterable[CurrentTrial]) -> Known:
+    """Return each kernel's fastest trial at each shape."""
+    found: Known = {}
+    for trial in trials:
+        at = found.setdefault(trial.config.kernel_text, {})
+        at[trial.problem] = min(at.get(trial.problem, trial), trial, key=_rank)
+    return found
+
+
+def _rank(trial: CurrentTrial) -> tuple[float, str]:
+    return trial.median_us or 0.0, trial.config.text

@@ -1,0 +1,225 @@
+"""Measuring what decides which kernels are the fewest: pairs of a kernel and a tuned shape that were not tried.
+
+What is unknown counts as well as it can be. So the choice by that is of no more kernels than the one that is looked
+for, and only what it rests on is measured; where it rests on nothing unknown, it is the one. Most pairs never are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Self
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.scalars import plain
+from tsm2_tune.tuner.device.lock import device_lock
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.export.kernel_sets.losses import Known, Tuned
+from tsm2_tune.tuner.export.kernel_sets.set_cover import Choice, fewest
+from tsm2_tune.tuner.export.scale_launch import configuration_for
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.runs.events import FinalFailure, ProblemEvent
+from tsm2_tune.tuner.runs.leases.configurations import Claims
+from tsm2_tune.tuner.search import fixed_list, session
+from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.resume import Again
+
+UNKNOWN = 1e6  # in place of a loss: so much that a choice rests on as few unknown pairs as can be
+MOST_TURNS = 3  # of a shape's finals: what is chosen, and what is best, may change by each
+
+Pair = tuple[str, Problem]  # a kernel's text, a shape
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class Narrowed:
+    """How far the search for the fewest kernels is."""
+
+    kernels: int  # kernels that may suffice
+    resting_on: int  # pairs of a kernel and a shape that are not measured, on which that rests
+
+    def __str__(self) -> str:
+        return f"kernels that may do: {self.kernels}; pairs to measure: {self.resting_on}"
+
+
+Event = ProblemEvent | Narrowed
+
+
+@dataclass(slots=True)
+class Bench:
+    """A device that measures for an export. Use as a context manager: it is taken when first needed."""
+
+    target: Target
+    options: Options
+    store: Store
+    wait: Callable[[str], object] | None = None  # told why, where another run has the device
+    started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _opened: tuple[Tuner, Claims] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    @property
+    def basis(self) -> str:
+        """The basis of the trials that it makes: compiler, flags and state of the L2."""
+        return self.target.basis(self.cache)
+
+    @property
+    def cache(self) -> Cache:
+        """The state of the L2 in which trials are timed."""
+        return self.target.cache(self.options.cache)
+
+    def turn(self, tuned: Tuned, problem: Problem) -> session.Turn:
+        """Return a turn of the shape that tries kernels suggested by winners of other shapes."""
+        tuner, claims = self.opened()
+        return fixed_list.turn_of(problem, tuned.families(), tuner, self.store, claims, self.started_at)
+
+    def opened(self) -> tuple[Tuner, Claims]:
+        """Lock the device for this run at the first call. Return its tuner and claims."""
+        if self._opened is None:
+            self._stack.enter_context(device_lock(self.target, self.wait))
+            tuner = self._stack.enter_context(Tuner(self.target, self.options))
+            self._opened = tuner, self._stack.enter_context(self.store.claims(self.target.identity.name))
+        return self._opened
+
+
+@dataclass(slots=True)
+class Search:
+    """A search for the fewest kernels. It measures only what the choice depends on."""
+
+    tuned: Tuned
+    bench: Bench
+    least: int | None = None  # kernels, of which it is proven that no fewer would do
+    _closed: set[Pair] = field(default_factory=set)  # pairs about which no trial can say more
+    _unverified: set[Pair] = field(default_factory=set)  # by no fault of the kernel's
+    _turns: Counter[Problem] = field(default_factory=Counter)
+
+    def events(self) -> Iterator[Event]:
+        """Yield events, each after it is stored. The stored trials decide the choice."""
+        tuned = self.tuned
+        while True:
+            known = tuned.candidates()
+            choice = self._choice(known)
+            if choice is None:
+                return
+            self.least = len(choice.kernels) if choice.is_proven else None
+            unknown = [pair for pair in self._resting_on(choice, known) if not self._is_within(pair, known)]
+            yield Narrowed(len(choice.kernels), len(unknown))
+            wanted = self._suited(unknown or self._untried(choice, known), known)
+            if len(wanted) < len(unknown):
+                continue  # for some there is nothing to be tried
+            if wanted:
+                yield from self._tried(wanted, stops=bool(unknown))
+            else:
+                due = [pair for pair in self._resting_on(choice, known) if self._is_due(pair, known)]
+                if not due:
+                    return
+                for pair in due:
+                    yield from self._settled(pair, known)
+
+    def _choice(self, known: Known) -> Choice | None:
+        """Return the fewest kernels, where unknown pairs count as served."""
+        costs: dict[str, dict[Problem, float]] = {}
+        for kernel in known:
+            costs[kernel] = {}
+            for problem in self.tuned.problems:
+                pair = (kernel, problem)
+                if self._is_within(pair, known):
+                    costs[kernel][problem] = self.tuned.loss(known[kernel][problem])
+                elif pair not in self._closed and pair not in self._unverified:
+                    costs[kernel][problem] = UNKNOWN
+        return fewest(costs, self.tuned.problems)
+
+    def _is_within(self, pair: Pair, known: Known) -> bool:
+        kernel, problem = pair
+        trial = known.get(kernel, {}).get(problem)
+        return trial is not None and pair not in self._unverified and self.tuned.loss(trial) <= self.tuned.within
+
+    def _resting_on(self, choice: Choice, known: Known) -> list[Pair]:
+        """Return the kernel that is to serve each shape: the fastest one known to be within the share, else any."""
+        pairs = []
+        for problem in self.tuned.problems:
+            within = [one for one in choice.kernels if self._is_within((one, problem), known)]
+            ranked = {one: (known[one][problem].median_us or 0.0, one) for one in within}
+            open_ = [one for one in choice.kernels if (one, problem) not in self._closed | self._unverified]
+            pairs.append((min(within, key=ranked.__getitem__) if within else open_[0], problem))
+        return pairs
+
+    def _untried(self, choice: Choice, known: Known) -> list[Pair]:
+        """Return the untried pairs of chosen kernels and shapes that others serve: they show what fewer kernels would
+        cost."""
+        pairs = ((kernel, problem) for kernel in choice.kernels for problem in self.tuned.problems)
+        return [pair for pair in pairs if pair[1] not in known[pair[0]] and pair not in self._closed]
+
+    def _suited(self, pairs: list[Pair], known: Known) -> list[tuple[Pair, KernelConfig]]:
+        """Return the pairs with the configuration to try; those of which there is none, or was tried, are closed."""
+        found = []
+        for kernel, problem in pairs:
+            started = {one: trial.config for one, trial in known[kernel].items()}
+            config = configuration_for(started, problem, self.bench.target.limits)
+            if config is None or config.text in self.tuned.tried(problem):
+                self._closed.add((kernel, problem))
+            else:
+                found.append(((kernel, problem), config))
+        return found
+
+    def _tried(self, wanted: list[tuple[Pair, KernelConfig]], *, stops: bool) -> Iterator[Event]:
+        """Try them, where the fewest kernels are fast enough first; if it `stops`, until one is not fast enough."""
+        known = self.tuned.candidates()
+        pairs = ((kernel, problem) for kernel, at in known.items() for problem in at)
+        serving = Counter(problem for _, problem in filter(lambda pair: self._is_within(pair, known), pairs))
+        wanted = sorted(wanted, key=lambda one: (serving[one[0][1]], one[0][1], one[0][0]))
+        tuner, _ = self.bench.opened()
+        limits = self.bench.target.limits
+        candidates = [fixed_list.candidate_of(config, problem, limits) for (_, problem), config in wanted]
+        begun = tuner.compile_ahead(candidates)
+        if self.bench.target.is_host:
+            wait(begun)  # a compiler beside it would disturb its times
+        for (pair, _), candidate in zip(wanted, candidates, strict=True):
+            yield from fixed_list.tried(self.bench.turn(self.tuned, candidate.problem), [candidate])
+            self._closed.add(pair)
+            self.tuned.read(candidate.problem)
+            if stops and not self._is_within(pair, self.tuned.candidates()):
+                return
+
+    def _is_due(self, pair: Pair, known: Known) -> bool:
+        """Return whether the kernel has yet to be measured in turns with the best, or to be verified in full."""
+        kernel, problem = pair
+        row, winner = self.tuned.store.row(known[kernel][problem].id), self.tuned.winners[problem]
+        if not row.verified_in_full:
+            return True
+        if self._turns[problem] >= MOST_TURNS or self.tuned.is_alone(problem):
+            return False
+        return row.round == 0 or row.round != winner.round
+
+    def _settled(self, pair: Pair, known: Known) -> Iterator[Event]:
+        """Yield the finals of the shape in which the kernel takes part, and its full verification."""
+        kernel, problem = pair
+        trial = known[kernel][problem]
+        turn = self.bench.turn(self.tuned, problem)
+        self._turns[problem] += 1
+        for event in turn.settled(Again(self.bench.options.limits), {trial.config.text}):
+            if isinstance(event, FinalFailure):
+                self._turns[problem] = MOST_TURNS  # times as they are decide
+            yield event
+        self.tuned.read(problem)
+        verified = (
+            session.verified(self.tuned.store.row(trial.id), turn.tuner, turn.store)
+            if self.tuned.is_right(trial)
+            else None
+        )
+        if verified is not None:
+            yield verified
+            self.tuned.read(problem)
+            if verified.outcome is Outcome.INTERRUPTED:
+                self._unverified.add(pair)

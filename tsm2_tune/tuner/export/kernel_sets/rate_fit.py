@@ -1,0 +1,68 @@
+"""The rates at which a kernel multiplies and reads lines again, from what was measured of it at several shapes.
+
+A kernel whose tiles a shape fills in part, or which passes over an operand several times, takes longer by what it
+does once more; how much longer is the kernel's own, and shows where it was measured so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.generator.config import family_spelt
+from tsm2_tune.runtime.choice.choose import measured_of
+from tsm2_tune.runtime.choice.interpolation import START_US
+from tsm2_tune.runtime.choice.predict import CACHED_RATE, Division, Kernels
+from tsm2_tune.runtime.choice.winners import Winner
+from tsm2_tune.runtime.choice.work import Card
+
+FITTED = ("arithmetic_rate", "cached_rate", "odd_lines")  # fields of a division
+# Tried: of the card's rate, which tensor cores exceed; of the memory's; times as long with odd lines.
+ARITHMETIC_RATES = (4.0, 2.5, 1.6, 1.0, 0.7, 0.5, 0.33, 0.25, 0.17, 0.11, 0.07)
+CACHED_RATES = (8.0, 4.0, 2.0, CACHED_RATE, 0.7, 0.35, 0.17)
+ODD_LINES = (1.0, 1.15, 1.4, 1.8, 2.4)
+# Of the card's rate, what kernels of a family usually reach; others about all of it. Means of what was fitted to 276
+# winners on an H100: threads that fetch most operands of their multiplications from shared memory reach less.
+USUAL_ARITHMETIC = {
+    "tsm2": 0.5,
+    "ism2": 0.5,
+    "resident_b_dmma": 0.6,
+    "resident_b_fma_ring": 0.6,
+    "row_lanes_register_b": 0.35,
+    "inner_fma_ring": 0.4,
+}
+USUAL = 0.1  # weight of the squared logarithm of each rate over its usual one, beside those of times
+FAR = 4.0  # times as long as the card's rates allow, from where on a time tells little of kernels worth a choice
+
+
+def fitted(winner: Winner, card: Card) -> Division:
+    """Return the winner's division with the rates that explain its times best, and are not far from usual ones.
+
+    Usual ones where it has none, or was measured where it won alone.
+    """
+    division = winner.division
+    assert division is not None
+    if winner.on_host:
+        return division
+    division = replace(division, arithmetic_rate=USUAL_ARITHMETIC.get(family_spelt(winner.config), 1.0))
+    if not winner.elsewhere:
+        return division
+    measured = measured_of(winner, card)
+    odd = {bool(one.work.has_odd_lines) for one in measured}
+    odd_lines = sorted({*ODD_LINES, division.odd_lines}) if len(odd) > 1 else [division.odd_lines]
+    tried = list(product(ARITHMETIC_RATES, CACHED_RATES, odd_lines))
+    facts = {field.name: getattr(division, field.name) for field in fields(division)}
+    divisions: Any = [SimpleNamespace(**{**facts, **dict(zip(FITTED, rates, strict=True))}) for rates in tried]
+    kernels = Kernels(divisions, [winner.launch], [measured[0].work], [measured], card)  # the same for all of them
+    us = np.array([one.us for one in measured])
+    least_us = START_US + np.array([one.work.least_us for one in measured])
+    weights = 1 / (1 + (us / (FAR * least_us)) ** 2)
+    unexplained = (weights * np.log(us / kernels.unmeasured_us([measured])) ** 2).sum(axis=1)
+    usual = np.array([division.arithmetic_rate, CACHED_RATE, division.odd_lines])
+    unusual = (np.log(np.array(tried) / usual) ** 2).sum(axis=1)
+    arithmetic, cached, longer = tried[int((unexplained + USUAL * unusual).argmin())]
+    return replace(division, arithmetic_rate=arithmetic, cached_rate=cached, odd_lines=longer)

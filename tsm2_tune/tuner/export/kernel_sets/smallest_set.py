@@ -1,0 +1,113 @@
+"""The fewest kernels that keep shapes within a share of their best times: chosen, and measured where need be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from tsm2_tune.errors import TuneError
+from tsm2_tune.generator.scalars import plain
+from tsm2_tune.tuner.device.target import Target, find_target, spec_of
+from tsm2_tune.tuner.export.kernel_sets.losses import Selected, Tuned, refuse_stale
+from tsm2_tune.tuner.export.kernel_sets.pair_timing import Bench, Narrowed, Search
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.runs.events import Noted, ProblemEvent
+from tsm2_tune.tuner.search.loop import Options
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class ChoiceStarted:
+    """From here on it is measured what the choice for one element type and op has to know."""
+
+    device: str  # its name
+    dtype: str  # element type
+    op: str  # how the matrices lie
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.op}: looking for the fewest kernels"
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class KernelsChosen:
+    """The kernels that are chosen for the shapes of one device, element type and op."""
+
+    selected: Selected  # the chosen kernels and their losses
+    unmeasured_because: str  # why nothing was measured; "" if all that was wanted could be
+
+    def __str__(self) -> str:
+        kernels, shapes = len(set(self.selected.kernels)), len(self.selected.rows)
+        return f"{self.selected.dtype} {self.selected.op}: kernels: {kernels}, for shapes: {shapes}"
+
+
+ExportEvent = ProblemEvent | Narrowed | ChoiceStarted | KernelsChosen | Noted
+
+
+@dataclass(frozen=True, slots=True)
+class Fewest:
+    """Replaces winners by rows of the fewest kernels that keep each shape within a share of its best time."""
+
+    store: Store
+    within: float
+    options: Options
+    measures: bool
+    wait: Callable[[str], object] | None
+    tell: Callable[[ExportEvent], object]
+
+    def __call__(self, winners: Sequence[BestRow]) -> list[BestRow]:
+        """Return a row for each winner, in the same order, of the kernel that is chosen for its shape.
+
+        Raise InputError if a winner is stale, and where no kernel serves a shape.
+        """
+        for row in winners:
+            refuse_stale(row, self.store)
+        found: list[KernelsChosen] = []
+        ordered = sorted(winners, key=lambda row: (row.device, row.cache, row.dtype, row.op))
+        for (device, cache), of_device in groupby(ordered, key=lambda row: (row.device, Cache(row.cache))):
+            with self._bench(device, cache) as (bench, why):
+                for _, group in groupby(of_device, key=lambda row: (row.dtype, row.op)):
+                    found.append(self._chosen(device, list(group), bench, why))
+        for chosen in found:
+            self.tell(chosen)
+        rows = {(row.device, row.problem): row for chosen in found for row in chosen.selected.rows}
+        return [rows[row.device, row.problem] for row in winners]
+
+    @contextmanager
+    def _bench(self, device: str, cache: Cache) -> Iterator[tuple[Bench | None, str]]:
+        """Open a bench that measures on the device in this state of its L2. Yield None and the reason if there is
+        none."""
+        target = self._target(device) if self.measures else "--no-measure"
+        if isinstance(target, str):
+            yield None, target
+        else:
+            with Bench(target, replace(self.options, cache=cache), self.store, self.wait) as bench:
+                yield bench, ""
+
+    def _target(self, device: str) -> Target | str:
+        try:
+            spec = spec_of(device)
+            return "the device is not here" if spec is None else find_target(spec)
+        except TuneError as error:  # without a compiler, for one
+            return str(error)
+
+    def _chosen(self, device: str, winners: Sequence[BestRow], bench: Bench | None, why: str) -> KernelsChosen:
+        problems, cache = [row.problem for row in winners], Cache(winners[0].cache)
+        tuned = Tuned(self.store, device, problems, self.within, cache)
+        tuned.keep_to(bench.basis if bench is not None else None)
+        if bench is not None and not tuned.winners_count():
+            bench, why = None, "winners are of another compiler or version than is here"
+            tuned.keep_to(None)
+        if bench is None:
+            return KernelsChosen(tuned.selected(), why)
+        search = Search(tuned, bench)
+        self.tell(ChoiceStarted(device, winners[0].dtype, winners[0].op))
+        for event in search.events():
+            self.tell(event)
+        selected = tuned.selected()
+        is_proven = len({*selected.kernels}) == search.least
+        return KernelsChosen(replace(selected, is_proven=is_proven), why)

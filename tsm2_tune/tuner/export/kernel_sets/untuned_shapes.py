@@ -1,0 +1,164 @@
+"""Kernels that won nowhere, for shapes between the tuned ones: those that are expected to be faster there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.intermediate_shapes import shapes_between
+from tsm2_tune.runtime.choice.choose import measured_of
+from tsm2_tune.runtime.choice.interpolation import Floats, as_column
+from tsm2_tune.runtime.choice.predict import Kernels
+from tsm2_tune.runtime.choice.winners import Winner, work_of
+from tsm2_tune.runtime.choice.work import Card
+from tsm2_tune.tuner.export.kernel_sets.losses import Comparable, fastest
+from tsm2_tune.tuner.export.measured_times import known_of
+from tsm2_tune.tuner.export.module import winner
+from tsm2_tune.tuner.results.briefs import CurrentTrial
+from tsm2_tune.tuner.results.records import BestRow, is_of_this_version
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
+
+MEASURED = 4  # tuned shapes at which a kernel was measured, if anything is expected of it between them
+MOST_PROBES = 96  # shapes between, at which it is asked what a kernel gains
+GAIN = 1.03  # times as long as with a kernel more, from where on that is worth having
+
+
+def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Sequence[BestRow]:
+    """Return those of the rows that were verified in full; that others are left out, as imported ones are, is told.
+
+    All where none was: these are refused, with what to do.
+    """
+    found = [row for row in rows if row.verified_in_full]
+    if not found or len(found) == len(rows):
+        return rows
+    first = next(row for row in rows if not row.verified_in_full)
+    count = len(rows) - len(found)
+    tell(
+        f"left out: {count} winner{'s' if count > 1 else ''}, not verified in full,"
+        f" {'such as ' if count > 1 else ''}{first.config} for {first.problem.text} on {first.device}: tuning that"
+        " there does it"
+    )
+    return found
+
+
+def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[BestRow]) -> list[BestRow]:
+    """Return the winners, and behind them rows of the kernels that are wanted for shapes between, at one of theirs.
+
+    Wanted are they by all winners of a type and op, whichever are given: as a run has them, which verifies them in
+    full. Those that were not are left out, which is told.
+    """
+    kinds = {(row.device, row.cache, row.dtype, row.op) for row in winners}
+    every = [row for cache in sorted({row.cache for row in winners}) for row in store.best(cache=Cache(cache))]
+    alike = [row for row in every if (row.device, row.cache, row.dtype, row.op) in kinds]
+    given = {(row.device, row.cache, row.problem) for row in winners}
+    wanted = [row for row in rows_between(store, alike) if (row.device, row.cache, row.problem) in given]
+    verified = [row for row in wanted if row.verified_in_full]
+    if count := len(wanted) - len(verified):
+        tell(
+            f"left out: {count} kernel{'s' if count > 1 else ''} for shapes between the tuned ones, not verified in"
+            " full yet: tune one of these shapes again, which does that"
+        )
+    return [*winners, *verified]
+
+
+def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
+    """Return the rows of the kernels that the winners want, each at the tuned shape where it is nearest to the
+    winner.
+
+    A kernel is wanted where it is expected to be so much faster than all others, at one of the shapes between the
+    winners'; first those that gain most. Nothing is expected of hosts, nor of a GPU whose multiprocessors are not
+    known.
+    """
+    of_gpus = [row for row in winners if row.compute_capability and not row.stale]
+    ordered = sorted(of_gpus, key=lambda row: (row.device, row.cache, row.dtype, row.op, row.problem))
+    groups = []
+    for _, same in groupby(ordered, key=lambda row: (row.device, row.cache, row.dtype, row.op)):
+        group = tuple(same)
+        between = shapes_between([row.problem for row in group], MOST_PROBES)
+        others = [store.row(trial.id) for trial in _others(store, group)] if between else []
+        if others:
+            groups.append((group, others, between))
+    kernels, _, cards = kernels_of(store, [row for group, others, _ in groups for row in (*group, *others)])
+    wanted = []
+    for group, others, between in groups:
+        card, own = cards.get(group[0].device), [kernels[row.trial_id] for row in (*group, *others)]
+        if card is not None and all(one.division is not None for one in own):
+            times, _ = expected(own, between, card)
+            least = times[: len(group)].min(axis=0)
+            wanted += [others[place] for place in _gaining(times[len(group) :], least)]
+    return wanted
+
+
+def kernels_of(
+    store: Store, rows: Iterable[BestRow]
+) -> tuple[dict[int, Winner], dict[int, KernelConfig], Mapping[str, Card]]:
+    """By trial what a program is given of these rows, and their configurations; and the devices' cards."""
+    rows = list(rows)
+    records = {row.trial_id: store.trial(row.trial_id) for row in rows}
+    known = known_of(store, records, vendor=False)
+    kernels = {row.trial_id: winner(row, records[row.trial_id].trial.source, known) for row in rows}
+    configs = {trial_id: record.trial.config for trial_id, record in records.items()}
+    return kernels, configs, known.cards
+
+
+def _others(store: Store, winners: Sequence[BestRow]) -> list[CurrentTrial]:
+    """Return the nearest trial to a winner of each kernel that won nothing and was measured at enough of the shapes.
+
+    The winners are of one device, state of the L2, element type and op.
+    """
+    best_us, won = {row.problem: row.median_us for row in winners}, {row.trial_id for row in winners}
+    measured: dict[str, list[CurrentTrial]] = {}
+    for problem in best_us:
+        for one in store.current(winners[0].device, problem):
+            known = one.compiled is not None and one.compiled.blocks_per_sm
+            if known and one.cache == winners[0].cache and is_of_this_version(one.config, one.problem):
+                measured.setdefault(one.config.kernel_text, []).append(one)
+    found, counts = [], Comparable()
+    for _, trials in sorted(measured.items()):
+        if len(trials) >= MEASURED and won.isdisjoint(one.id for one in trials):
+            for at in fastest(filter(counts, trials)).values():
+                if len(at) >= MEASURED:
+                    found.append(min(at.values(), key=lambda one: (_us(one) / best_us[one.problem], one.id)))
+    return found
+
+
+def _us(trial: CurrentTrial) -> float:
+    assert trial.median_us is not None
+    return trial.median_us
+
+
+def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card) -> tuple[Floats, Floats]:
+    """Return the expected time of each kernel at each shape with its best launch, and the number of its blocks there.
+
+    How each kernel divides its work must be known.
+    """
+    measured = [measured_of(one, card) for one in kernels]
+    divisions = [one.division for one in kernels if one.division is not None]
+    every = Kernels(divisions, [one.launch for one in kernels], [of[0].work for of in measured], measured, card)
+
+    def columns(p: Problem) -> tuple[Floats, Floats]:
+        works = [work_of(one, (p.m, p.n, p.k), card) for one in kernels]
+        odd, memory = (as_column([getattr(work, name) for work in works]) for name in ("has_odd_lines", "memory_us"))
+        return every.least(replace(works[0], has_odd_lines=odd, memory_us=memory))
+
+    times, blocks = zip(*map(columns, problems), strict=True)
+    return np.hstack(times), np.hstack(blocks)
+
+
+def _gaining(times: Floats, least: Floats) -> Iterator[int]:
+    """Yield which kernels to add: of those that gain enough at one shape first what gains most at all."""
+    left = dict(enumerate(times))
+    while True:
+        gains = {place: np.log(np.maximum(least / own, 1.0)) for place, own in left.items()}
+        enough = [place for place, gain in gains.items() if gain.max() >= np.log(GAIN)]
+        if not enough:
+            return
+        place = max(enough, key=lambda one: (float(gains[one].sum()), -one))
+        yield place
+        least = np.minimum(least, left.pop(place))

@@ -1,0 +1,307 @@
+/* The first call of a product whose kernel is loaded, or that is the vendor's: its entry is made here, as Python would
+   make it. What Python alone decides is left to it: vectors, conjugates, and whatever is to be refused. */
+
+#include "launcher.h"
+
+#include <float.h>
+
+#include "match.h"
+
+/* An entry's slot: CUlaunchConfig, then what the kernel gets; runtime/launch_plan.py has the same. */
+struct slot {
+    uint32_t grid[3], block[3], smem_bytes, padding;
+    uint64_t stream, attributes, attribute_count;
+    uint64_t matrices[MATRICES];
+    unsigned char arguments[10][ARGUMENT_BYTES];
+};
+enum { M, N, K, ALPHA_OF, LDA, LDB, BETA_OF, LDC, PARTIALS, COUNTERS };
+enum { AT_ARGUMENTS = offsetof(struct slot, arguments), AT_MATRICES = offsetof(struct slot, matrices) };
+_Static_assert(sizeof(struct slot) <= MOST_SLOT_BYTES && AT_MATRICES == 56, "a slot is larger than an entry's");
+
+#define MOST_ELEMENTS (INT64_MAX / 16) /* of a matrix: bytes of more do not fit an int64_t */
+
+static int at_argument(int which) { return AT_ARGUMENTS + which * ARGUMENT_BYTES; }
+
+struct home *home_of(struct launcher *self, int32_t device_type, int32_t device)
+{
+    for (int at = 0; at < self->home_count; ++at)
+        if (self->homes[at].device_type == device_type && self->homes[at].device == device)
+            return &self->homes[at];
+    return NULL;
+}
+
+/* The number of the array's type on the device; -1 where it is not known. */
+static int type_of(const struct home *home, uint64_t type)
+{
+    for (int number = 0; number < TYPES; ++number)
+        if (home->new_out[number] != NULL && home->types[number] == type)
+            return number;
+    return -1;
+}
+
+/* Whether the rest of the call is as plain as can be; *falls_back: the vendor may compute it. */
+static bool is_plain_call(PyObject *asked, bool *falls_back)
+{
+    *falls_back = true;
+    if (asked == Py_None)
+        return true;
+    PyObject *one[5];
+    for (Py_ssize_t at = 0; at < 5; ++at)
+        if ((one[at] = PyTuple_GetItem(asked, at)) == NULL)
+            return false;
+    *falls_back = false;
+    return one[0] == Py_False && one[1] == Py_False && one[2] == Py_None && one[4] == Py_False &&
+           PyUnicode_Check(one[3]) && PyUnicode_CompareWithASCIIString(one[3], "error") == 0;
+}
+
+/* Elements from a line to the next one, `line` further; 0 where its elements are not neighbours. */
+static int64_t apart(int64_t elements, int64_t step, int64_t lines, int64_t line)
+{
+    if (step != 1 && elements != 1)
+        return 0;
+    const int64_t found = lines == 1 ? elements : line;
+    return found >= elements ? found : 0;
+}
+
+/* The storage orders that a matrix has, with its leading dimensions in elements; false where it has none, or is larger
+   than memory can be. CuPy tells
+   strides in bytes, and none of a row-major array without padding. */
+static bool read_orders(const struct launcher *self, const struct matrix *matrix, int64_t element_bytes, int64_t ld[2])
+{
+    const int64_t rows = matrix->extents[0], columns = matrix->extents[1];
+    int64_t down = matrix->strides[0], across = matrix->strides[1];
+    if (matrix->dimensions != 2 || matrix->is_conjugate || rows < 1 || columns < 1)
+        return false;
+    if (self->exchange == NULL) {
+        if (down == 0 && across == 0)
+            down = columns * element_bytes, across = element_bytes;
+        if (down % element_bytes != 0 || across % element_bytes != 0)
+            return false;
+        down /= element_bytes;
+        across /= element_bytes;
+    }
+    ld[0] = apart(rows, down, columns, across);
+    ld[1] = apart(columns, across, rows, down);
+    return (ld[0] != 0 || ld[1] != 0) && ld[0] <= MOST_ELEMENTS / columns && ld[1] <= MOST_ELEMENTS / rows;
+}
+
+/* Bytes from the first one of a matrix to past the last one. */
+static uint64_t span(int64_t rows, int64_t columns, const int64_t ld[2], int64_t element_bytes)
+{
+    const int64_t lines = ld[0] != 0 ? columns : rows, elements = ld[0] != 0 ? rows : columns;
+    return (uint64_t)(((lines - 1) * (ld[0] != 0 ? ld[0] : ld[1]) + elements) * element_bytes);
+}
+
+/* What the winners are asked; false where the call is not to be served here. */
+static bool read_request(const struct launcher *self, const struct call *call, int type, struct request *request)
+{
+    const struct matrix *a = &call->key.matrices[A], *b = &call->key.matrices[B], *out = &call->key.matrices[OUT];
+    const int64_t bytes = bytes_of_element(type);
+    memset(request, 0, sizeof *request);
+    request->type = type;
+    request->has_out = call->key.has_out;
+    for (int which = A; which < (request->has_out ? MATRICES : OUT); ++which)
+        if (!read_orders(self, &call->key.matrices[which], bytes, request->ld[which]) ||
+            call->at[which] % (uint64_t)bytes != 0)
+            return false;
+    request->m = a->extents[0];
+    request->n = b->extents[1];
+    request->k = a->extents[1];
+    request->is_gram = call->key.is_same && request->m == request->n && request->ld[A][0] == request->ld[B][1] &&
+                       request->ld[A][1] == request->ld[B][0];
+    return b->extents[0] == request->k && request->m <= MOST_ELEMENTS / request->n &&
+           (!request->has_out || (out->extents[0] == request->m && out->extents[1] == request->n));
+}
+
+static void put(struct slot *slot, int which, int64_t value) { memcpy(slot->arguments[which], &value, sizeof value); }
+
+/* The entry's slot, and where what changes goes in it. */
+static void lay_out(struct entry *entry, const struct decision *decision)
+{
+    const struct slot bare = {.grid = {decision->blocks[0], decision->blocks[1], 1},
+                              .block = {decision->threads, 1, 1},
+                              .smem_bytes = decision->smem_bytes};
+    struct slot slot = bare;
+    const bool is_double = entry->largest > FLT_MAX;
+    const double one = 1;
+    const float one_of_float = 1;
+    for (int which = 0; which < 3; ++which)
+        put(&slot, M + which, decision->extents[which]);
+    put(&slot, LDA, decision->ld[A]);
+    put(&slot, LDB, decision->ld[B]);
+    put(&slot, LDC, decision->ld[OUT]);
+    memcpy(slot.arguments[ALPHA_OF], is_double ? (const void *)&one : (const void *)&one_of_float,
+           is_double ? sizeof one : sizeof one_of_float);
+    memcpy(entry->slot, &slot, sizeof slot);
+    entry->slot_bytes = sizeof slot;
+    for (int which = A; which < MATRICES; ++which)
+        entry->at_matrices[which] = AT_MATRICES + which * (int)sizeof slot.matrices[0];
+    entry->at_factors[0] = at_argument(ALPHA_OF);
+    entry->at_factors[1] = at_argument(BETA_OF);
+    entry->at_stream = offsetof(struct slot, stream);
+    entry->at_workspace = at_argument(PARTIALS);
+    const int first = entry->at_matrices[decision->is_swapped ? B : A];
+    const int second = entry->at_matrices[decision->is_swapped ? A : B];
+    const int parameters[] = {at_argument(M),   at_argument(N),   at_argument(K),       at_argument(ALPHA_OF),
+                              first,            at_argument(LDA), second,               at_argument(LDB),
+                              at_argument(BETA_OF), entry->at_matrices[OUT], at_argument(LDC), at_argument(PARTIALS),
+                              at_argument(COUNTERS)};
+    entry->parameter_count = sizeof parameters / sizeof *parameters;
+    for (Py_ssize_t number = 0; number < entry->parameter_count; ++number)
+        entry->parameters[number] = (unsigned char)parameters[number];
+}
+
+/* How an `out` like the product's is made: the arguments of make_out. `new_out` is held by the entry. False, and an
+   exception, where memory lacks. */
+static bool put_new_out(const struct launcher *self, struct entry *entry, const struct request *request, bool is_row_major)
+{
+    const long long m = request->m, n = request->n;
+    if (self->exchange != NULL) {
+        entry->shape_of_out =
+            Py_BuildValue("((LL)(LL))", m, n, is_row_major ? n : 1LL, is_row_major ? 1LL : m);
+    } else {
+        entry->shape_of_out = Py_BuildValue("((LL)N)", m, n, entry->type_of_out);
+        entry->type_of_out = Py_BuildValue("{s:s}", "order", is_row_major ? "C" : "F");
+    }
+    return entry->shape_of_out != NULL && entry->type_of_out != NULL;
+}
+
+/* An entry of the decision, held once. NULL, and an exception, where memory lacks. Other Python code may run, and change
+   what is known of the home, as soon as a Python object is made here. */
+static struct entry *made_entry(const struct launcher *self, const struct call *call, const struct request *request,
+                                const struct decision *decision, const struct home *home, void *kernel)
+{
+    struct entry *entry = PyMem_Calloc(1, sizeof *entry);
+    if (entry == NULL)
+        return NULL;
+    entry->references = 1;
+    entry->launch = home->launch;
+    entry->kernel = kernel;
+    entry->type_of_out = Py_NewRef(home->new_out[request->type]); /* the key's type lives as long as this does */
+    memcpy(&entry->key, &call->key, sizeof call->key);
+    entry->scalar = "fdFDff"[request->type]; /* NumPy's character of the type of factors */
+    entry->largest = entry->scalar == 'd' || entry->scalar == 'D' ? DBL_MAX : FLT_MAX;
+    const int64_t rows[] = {request->m, request->k, request->m}, columns[] = {request->k, request->n, request->n};
+    for (int which = A; which < (request->has_out ? MATRICES : OUT); ++which)
+        entry->spans[which] = span(rows[which], columns[which], request->ld[which], bytes_of_element(request->type));
+    if (kernel == NULL)
+        return entry;
+    lay_out(entry, decision);
+    for (int part = 0; part < WORKSPACE_PARTS; ++part)
+        entry->needed_bytes[part] = decision->workspace_bytes[part];
+    entry->workspace = Py_NewRef(decision->workspace_bytes[0] > 0 ? home->workspace : Py_None);
+    entry->alignment_mask = (uint64_t)bytes_of_element(request->type) - 1;
+    if (!put_new_out(self, entry, request, decision->is_row_major)) {
+        drop(entry);
+        return NULL;
+    }
+    return entry;
+}
+
+struct entry *first_entry(struct launcher *self, const struct call *call, PyObject *asked)
+{
+    const struct home *home = home_of(self, call->key.device_type, call->key.device);
+    const int type = home == NULL ? -1 : type_of(home, call->key.type);
+    struct request request;
+    struct decision decision;
+    bool falls_back;
+    if (type < 0 || !is_plain_call(asked, &falls_back) || !read_request(self, call, type, &request) ||
+        !decide(&request, home->name, &decision))
+        return NULL;
+    const bool is_vendors = falls_back && decision.is_vendors;
+    void *kernel = is_vendors ? NULL : home->kernels[decision.winner * INDEX_WIDTHS_HERE + decision.width];
+    if (kernel == NULL && !is_vendors)
+        return NULL; /* not loaded */
+    struct entry *entry = made_entry(self, call, &request, &decision, home, kernel);
+    if (entry != NULL) {
+        ++entry->references; /* the caller's: what the table drops may run code that clears it */
+        put_entry(self, entry, asked);
+    }
+    return entry;
+}
+
+/* Forgets what was known of the device. */
+static void clear_home(struct home *home)
+{
+    for (int number = 0; number < TYPES; ++number)
+        Py_CLEAR(home->new_out[number]);
+    Py_CLEAR(home->workspace);
+    PyMem_Free(home->kernels);
+    home->kernels = NULL;
+}
+
+void forget_homes(struct launcher *self)
+{
+    for (int at = 0; at < self->home_count; ++at)
+        clear_home(&self->homes[at]);
+    self->home_count = 0;
+}
+
+/* The device, in the context of this workspace's key; NULL, perhaps with an exception, where there is no room. */
+static struct home *home_in(struct launcher *self, const struct told *told, PyObject *workspace)
+{
+    struct home *home = home_of(self, told->device_type, told->device);
+    if (home == NULL) {
+        if (self->home_count == MOST_HOMES)
+            return NULL;
+        home = &self->homes[self->home_count];
+        memset(home, 0, sizeof *home);
+    } else {
+        const int is_same = PyObject_RichCompareBool(home->workspace, workspace, Py_EQ);
+        if (is_same != 0)
+            return is_same < 0 ? NULL : home;
+    }
+    void **kernels = PyMem_Calloc((size_t)winners_here() * INDEX_WIDTHS_HERE, sizeof *kernels);
+    if (kernels == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    if (home->kernels != NULL) { /* another context: its kernels are others */
+        forget(self);
+        clear_home(home);
+    }
+    home->kernels = kernels;
+    home->workspace = Py_NewRef(workspace);
+    home->device_type = told->device_type;
+    home->device = told->device;
+    if (home == &self->homes[self->home_count])
+        ++self->home_count;
+    return home;
+}
+
+PyObject *know(PyObject *object, PyObject *arguments)
+{
+    struct launcher *self = (struct launcher *)object;
+    PyObject *array, *workspace, *new_out;
+    const char *name;
+    int type, winner, width;
+    unsigned long long launch, kernel;
+    struct told told;
+    if (!PyArg_ParseTuple(arguments, "OsiO(ii)(KK)O!", &array, &name, &type, &new_out, &winner, &width, &launch, &kernel,
+                          &PyTuple_Type, &workspace))
+        return NULL;
+    const bool is_one = type >= 0 && type < TYPES && winner >= 0 && winner < winners_here() && width >= 0 &&
+                        width < INDEX_WIDTHS_HERE && launch != 0 && kernel != 0 && strlen(name) < MOST_NAME_BYTES;
+    if (!is_one) {
+        PyErr_SetString(PyExc_ValueError, "know: this is no kernel");
+        return NULL;
+    }
+    if (!read_array(self, array, &told)) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    struct home *home = home_in(self, &told, workspace);
+    if (home == NULL) {
+        if (PyErr_Occurred())
+            return NULL;
+        Py_RETURN_FALSE;
+    }
+    memcpy(home->name, name, strlen(name) + 1);
+    home->launch = (launch_function)(uintptr_t)launch;
+    home->kernels[winner * INDEX_WIDTHS_HERE + width] = (void *)(uintptr_t)kernel;
+    home->types[type] = told.type;
+    PyObject *before = home->new_out[type];
+    home->new_out[type] = Py_NewRef(new_out);
+    Py_XDECREF(before);
+    Py_RETURN_TRUE;
+}

@@ -1,0 +1,58 @@
+"""The winners of an exported module without their texts and binaries: what decides which kernel a product gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.transposed import transposed
+from tsm2_tune.runtime.choice.winners import Winner
+from tsm2_tune.runtime.elements import SAME
+from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import verified_in_full, with_between
+from tsm2_tune.tuner.export.measured_times import VendorElsewhere, known_of, vendor_between
+from tsm2_tune.tuner.export.module import winner
+from tsm2_tune.tuner.packs.pack import Pack
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.storage.addresses import command_on
+from tsm2_tune.tuner.results.store import Store
+
+
+def pack_of(
+    store: Store,
+    device: str,
+    problems: Sequence[Problem] = (),
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> Pack:
+    """Return the pack of the store's kernels for the device: of those that these problems may get, or of all.
+
+    That winners are left out is told. Raise InputError if it has none.
+    """
+    every = [each for one in problems for each in (one, one if SAME in one.op else transposed(one))]
+    kinds = {(one.dtype_name, one.op) for one in every}
+    rows = [row for row in store.best(device=device) if not kinds or (row.dtype, row.op) in kinds]
+    if not rows:
+        asked = problems[0].text if problems else device
+        raise InputError(
+            f"{store.path} has no kernel for {asked}: {command_on('best', str(store.path))} shows what it has"
+        )
+    rows = with_between(store, lambda sentence: None, verified_in_full(rows, tell))
+    winning = store.winning(rows)
+    known, fastest = known_of(store, winning), vendor_between(store, winning, of_gemm=False)
+    winners = [winner(row, winning[row.trial_id].trial.source, known) for row in rows]
+    beside = [_beside(one, row, fastest.get(row.trial_id, ())) for one, row in zip(winners, rows, strict=True)]
+    return Pack(tuple(winners), tuple(beside), dict(known.cards))
+
+
+def _beside(one: Winner, row: BestRow, between: VendorElsewhere) -> Winner:
+    """Return the winner with the times of the faster one of cuBLAS and cuBLASLt."""
+    return replace(
+        one,
+        vendor_us=row.vendor_us,
+        vendor_right=row.vendor_right,
+        vendor_routine=row.vendor_routine,
+        vendor_version=row.vendor_version,
+        x_cublas=row.x_cublas,
+        vendor_elsewhere=between,
+    )

@@ -1,0 +1,114 @@
+"""Winners as a text of trials, with what a module or library of them is made of besides."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+
+from sqlalchemy import select
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import rows_between
+from tsm2_tune.tuner.export.measured_times import trials_elsewhere
+from tsm2_tune.tuner.results import briefs, records
+from tsm2_tune.tuner.results.best_view import Among, ties
+from tsm2_tune.tuner.results.merge.parts import Reader
+from tsm2_tune.tuner.results.merge.text import Entry, has_line, text_of
+from tsm2_tune.tuner.results.merge.union import KERNEL, Part, TrialKey, key_of
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Cache
+
+KEYED = tuple(
+    schema.trial.c[name] for name in ("config", "basis", "first_basis", *KERNEL)
+)  # the columns that key_of reads
+
+
+def export_trials(
+    store: Store,
+    *,
+    device: str | None = None,
+    chosen: Callable[[Problem], bool] = lambda problem: True,
+    cache: Cache | None = None,
+) -> str:
+    """Return the text of the store's winners, or only of this device's, those of chosen problems or in this state of
+    the L2.
+
+    InputError without winners. Raise StoreError if a row is not as it was stored.
+    """
+    rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
+    if not rows:
+        raise InputError(f"nothing to export: {store.path} has no winner of what was asked for; tune it first")
+    return trials_text(store, rows)
+
+
+def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
+    """Return the text of these winners, and of what ties with them; of the kernels for shapes between that they want,
+    verified in full or not; of what was measured of all these kernels at other shapes, as far as an export would have
+    it; and of what the vendor took at all of these shapes. Raise StoreError if a row is not as it was stored.
+    """
+    known = [*winners, *rows_between(store, winners), *_between_tuned(store, winners)]
+    wanted = {row.trial_id for row in known}
+    of_vendor = frozenset((row.device, row.problem) for row in known)
+    problems = {(row.device, row.cache, row.problem) for row in known}
+    for kind in _kinds(known):
+        wanted.update(one for one, problem in _ties(store, kind) if (kind.device, kind.cache, problem) in problems)
+    for _, elsewhere in trials_elsewhere(store, {row.trial_id: store.trial(row.trial_id) for row in known}):
+        wanted.update(one.id for one in elsewhere)
+    return text_of(_entries(store, wanted, of_vendor))
+
+
+def _kinds(rows: Sequence[BestRow]) -> list[BestRow]:
+    """Return a row of each device, state of the L2, element type and op."""
+    found = {(row.device, row.cache, row.dtype, row.op): row for row in rows}
+    return [found[key] for key in sorted(found)]
+
+
+def _between_tuned(store: Store, winners: Sequence[BestRow]) -> Iterator[BestRow]:
+    """Yield the fastest trials between the winners' shapes, if the vendor was timed beside them."""
+    for kind in _kinds(winners):
+        rows = store.best(device=kind.device, cache=Cache(kind.cache), alike=kind.problem, between=True)
+        yield from (row for row in rows if row.cublas_us is not None)
+
+
+def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
+    """Yield the trials that tie with winners of this device, state of the L2, element type and op, and these."""
+    view = ties(is_alike=True).c
+    query = select(view.trial_id, *(view[column.name] for column in records.PROBLEM_KEY))
+    values = Among((kind.device,), kind.problem, is_alike=True).values
+    for row in store.database.rows(query.where(view.cache == kind.cache), values):
+        yield row["trial_id"], briefs.problem_of({**row, "id": row["trial_id"]})
+
+
+def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], list[TrialKey]]:
+    """By device and problem how these trials are known there."""
+    trial = schema.trial.c
+    query = select(trial.id, trial.device_name, *KEYED, *records.PROBLEM_KEY).join(schema.problem)
+    found = defaultdict[tuple[str, Problem], list[TrialKey]](list)
+    for row in store.database.rows(query.order_by(trial.id)):
+        if row["id"] in trials:
+            place = (briefs.device_name(row), briefs.problem_of(row))
+            found[place].append(key_of({**row, "config": briefs.config_text(row)}))
+    return found
+
+
+def _entries(store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Problem]]) -> Iterator[Entry]:
+    """Yield the stored facts of these trials, with the vendor's times at the places of `of_vendor`."""
+    for (device, problem), keys in _places(store, wanted).items():
+        with store.database.transaction() as connection:
+            part = Reader(connection).part(device, problem)
+        trials = {key: part.trials[key] for key in keys if has_line(part.trials[key])}
+        last = _last(part, trials) if (device, problem) in of_vendor else frozenset()
+        rounds = [one if one.final in last else replace(one, vendor={}) for one in part.rounds]
+        yield problem, Part(trials, rounds)
+
+
+def _last(part: Part, trials: Collection[TrialKey]) -> frozenset[str]:
+    """Return the rounds in which the last time of a trial in a state of the L2 was taken."""
+    found = dict[tuple[TrialKey, str], str]()
+    for one in part.rounds:
+        found |= {(key, timed.values["cache"]): one.final for key, timed in one.timed.items() if key in trials}
+    return frozenset(found.values())
