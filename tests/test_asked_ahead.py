@@ -101,9 +101,7 @@ def test_each_request_has_its_own_answer(
     assert hasty.attempt(other).outcome is Outcome.OK
 
 
-def test_what_was_asked_for_and_is_not_wanted_any_more_answers_nothing_else(
-    hasty: Worker, request_for: Callable[[str], Attempt]
-) -> None:
+def test_answer_to_a_dropped_request_is_discarded(hasty: Worker, request_for: Callable[[str], Attempt]) -> None:
     right, wrong = request_for(RIGHT), request_for(WRONG)
     assert asked_both(hasty, right, wrong) is Outcome.OK
     assert isinstance(hasty.ceilings(), Ceilings)

@@ -50,7 +50,7 @@ def test_a_comment_is_no_code(text: str, bare: str) -> None:
     assert code(text) == bare
 
 
-def test_two_texts_that_differ_in_comments_are_one_kernel_and_others_are_not() -> None:
+def test_texts_that_differ_in_comments_only_are_one_kernel() -> None:
     source = render(PROBLEM, C128)
     commented = replace(source, text=f"// more\n{source.text}")
     assert commented != source
@@ -115,7 +115,7 @@ def test_kernels_that_are_made_so_still_are_kept(path: Path) -> None:
         assert texts_of(store) == {C128.text, C256.text}
 
 
-def test_one_that_is_made_otherwise_now_counts_as_untried_and_the_others_do_not(path: Path) -> None:
+def test_only_a_configuration_with_changed_code_counts_as_untried(path: Path) -> None:
     changed(path)
     with Store.open(path, create=False) as store:
         assert store.best()[0].config == C128.text

@@ -65,7 +65,7 @@ def test_a_search_has_the_recorded_times() -> None:
     assert found.regret(of, 60) == 0.0
 
 
-def test_what_was_behind_may_win_in_another_order_and_what_was_wrong_may_not() -> None:
+def test_behind_trials_may_win_in_another_order_but_wrong_ones_not() -> None:
     trials = recorded()["trials"]
     trials[0] = [trials[0][0], "behind", 60.0]
     trials[1] = [trials[1][0], "wrong-result", None]

@@ -102,9 +102,7 @@ def test_on_a_host_only_winners_kernels_are(store: Store, monkeypatch: pytest.Mo
 # What a program gets
 
 
-def test_what_a_kernel_gains_is_asked_at_more_shapes_than_kernels_are_planned_for(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gains_are_predicted_at_more_shapes_than_are_planned(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
     monkeypatch.setattr(export_between, "shapes_between", lambda _, most=None: asked.append(most) or [])
     won(store)
@@ -138,7 +136,7 @@ def tuned(store: Store) -> tuple[BestRow, ...]:
 SLOWER_AT_TUNED = {2: 400.0, 4: 770.0, 8: 1530.0, 16: 3050.0, 32: 6090.0}
 
 
-def test_a_kernel_that_won_nothing_is_wanted_where_it_is_expected_to_be_faster(store: Store) -> None:
+def test_kernel_without_wins_is_added_where_predicted_faster(store: Store) -> None:
     winners = tuned(store)
     assert rows_between(store, winners) == []
     faster = {2: 390.0, 4: 765.0, 8: 1525.0, 16: 3045.0, 32: 6085.0}
@@ -257,7 +255,7 @@ def test_a_run_verifies_in_full_what_an_export_adds(store: Store) -> None:
     assert row.verified_in_full
 
 
-def test_a_full_verification_that_the_machine_interrupts_is_left_to_the_next_run(store: Store) -> None:
+def test_interrupted_full_verification_is_left_to_the_next_run(store: Store) -> None:
     tuned(store)
     measured(store, SLOWER_AT_TUNED)
     device = Simulated(store, Everything())
@@ -285,7 +283,7 @@ def test_of_a_host_nothing_is_expected(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("option", "kernels"), [((), 2), (("--between",), 2), (("--no-between",), 1)])
-def test_an_exported_module_has_it_and_shapes_that_were_tuned_keep_their_winners(
+def test_module_has_the_kernel_and_tuned_shapes_keep_winners(
     store: Store, tmp_path: Path, option: tuple[str, ...], kernels: int
 ) -> None:
     tuned(store)

@@ -254,7 +254,7 @@ def test_the_working_folder_of_a_living_owner_stays_however_old_it_is(folder: Pa
     assert not work.folder.exists()
 
 
-def test_a_folder_that_is_taken_for_a_leftover_before_it_is_locked_is_made_again(folder: Path) -> None:
+def test_folder_removed_before_its_lock_is_made_again(folder: Path) -> None:
     ended = threading.Event()
 
     def remove() -> None:

@@ -116,7 +116,7 @@ def both_orders(tmp_path: Path) -> ModuleType:
         (10**6, 16, "nn"),
     ],  # the last is tall, and no other asked
 )
-def test_a_wide_c_is_computed_as_a_tall_one_where_that_is_expected_to_be_faster(
+def test_wide_c_is_computed_transposed_where_predicted_faster(
     both_orders: ModuleType, monkeypatch: pytest.MonkeyPatch, m: int, n: int, op: str
 ) -> None:
     recording(both_orders, monkeypatch)
@@ -128,7 +128,7 @@ def test_a_wide_c_is_computed_as_a_tall_one_where_that_is_expected_to_be_faster(
     assert (f", by op ttt as the transposed product {n}x{m}x16: " in str(found)) == found.swapped
 
 
-def test_of_the_transposed_product_all_leading_dimensions_are_the_transposed_matrices(
+def test_transposed_product_has_transposed_leading_dimensions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = list[Any]()

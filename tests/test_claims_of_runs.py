@@ -101,7 +101,7 @@ def test_two_runs_that_take_turns_try_everything_once(
     assert plain_sql(path, "SELECT * FROM claim") == []
 
 
-def test_a_trial_that_another_run_stores_during_a_final_is_in_another_final(store: Store) -> None:
+def test_trial_stored_during_a_final_enters_the_next_final(store: Store) -> None:
     space = space_of(3)
     tuner = Fabricating(store, 1, max_trials=2)
     late = fabricated(space.kept[2], 1.0)
@@ -125,7 +125,7 @@ def test_what_another_run_is_at_is_told(store: Store, monkeypatch: pytest.Monkey
     assert (ended.new_trials, ended.untried, ended.elsewhere) == (2, 0, 1)
 
 
-def test_what_failed_in_a_run_is_not_tried_again_when_its_problem_comes_again(
+def test_failed_trials_are_not_retried_when_the_problem_returns(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What had failed before is, once."""

@@ -104,7 +104,7 @@ def test_variables_are_part_of_what_the_hosts_results_rest_on(name: str, monkeyp
 
 
 @pytest.mark.host
-def test_a_wrapper_of_the_hosts_compiler_is_another_and_its_edit_is_noticed(
+def test_edited_wrapper_of_the_host_compiler_is_a_new_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [host_toolchain()]
@@ -161,7 +161,7 @@ def edits_of(way: str, folder: Path) -> tuple[dict[str, str], Callable[[str], ob
 @pytest.mark.host
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.parametrize("way", ["response file", "script", "program", "subprogram", "header"])
-def test_files_that_the_hosts_compiler_reads_are_part_of_what_results_rest_on(
+def test_files_read_by_the_host_compiler_are_in_its_identity(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its machine code of a sample need not differ by the option, nor its path and variables."""

@@ -176,7 +176,7 @@ def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     ],
 )
 @pytest.mark.usefixtures("own_cache")
-def test_what_fails_by_our_headers_is_refused_only_by_what_comes_twice_without(
+def test_failure_with_our_headers_counts_if_it_repeats_without(
     says: str, outcome: Outcome, number: int, tmp_path: Path
 ) -> None:
     toolchain = fake(tmp_path, f"case $(wc -l < $calls | tr -d ' ') in {says} esac\n{WRITE}")

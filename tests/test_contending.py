@@ -54,7 +54,7 @@ def contenders(store: Store, winners: Sequence[BestRow], without: Any = None) ->
         yield one.config.kernel_text, one.at
 
 
-def test_a_kernel_contends_where_it_is_expected_to_be_nearly_as_fast_as_the_winner(store: Store) -> None:
+def test_kernel_predicted_near_the_winner_contends(store: Store) -> None:
     winners = tuned(store)
     assert {text for text, _ in contenders(store, winners)} == {WINNER.kernel_text}  # it won everywhere
     measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != 16}, full_verdict="right")
@@ -115,7 +115,7 @@ def test_a_kernel_is_measured_wherever_it_contends_once(store: Store) -> None:
 
 @pytest.mark.usefixtures("nothing_planned")
 @pytest.mark.parametrize(("expected", "is_tried"), [(0.89, True), (0.91, False)])
-def test_a_kernel_that_is_expected_to_be_faster_otherwise_started_is_tried_so(
+def test_kernel_is_tried_with_the_launch_predicted_fastest(
     store: Store, monkeypatch: pytest.MonkeyPatch, expected: float, is_tried: bool
 ) -> None:
     tuned(store)
@@ -247,7 +247,7 @@ def test_a_shape_between_that_is_tuned_later_has_a_winner(store: Store) -> None:
     assert {row.problem for row in store.best(device="another GPU", between=True)} == {later, other}
 
 
-def test_a_shape_between_that_is_tuned_in_another_state_of_the_l2_is_one_in_this(store: Store) -> None:
+def test_shape_tuned_in_another_l2_state_is_between_in_this(store: Store) -> None:
     measured_between(store)
     later = BETWEEN[0]
     dirty = {"cache": Cache.DIRTY, "measurement": replace(measurement(100.0, 0.1), cache=Cache.DIRTY)}

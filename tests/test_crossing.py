@@ -98,7 +98,7 @@ def test_types_and_ops_are_apart(store: Store) -> None:
     assert measured(store, asked, times(KERNELS, asked)) == set()
 
 
-def test_of_other_tuned_shapes_only_pairs_with_what_was_asked_for_are_measured(store: Store) -> None:
+def test_only_pairs_with_a_requested_shape_are_measured(store: Store) -> None:
     won(store, *THREE)
     assert measured(store, [SHAPES[0]], SLOWER) == {
         (FIRST.text, SHAPES[1]), (FIRST.text, SHAPES[2]), (SECOND.text, SHAPES[0]), (THIRD.text, SHAPES[0]),
@@ -144,7 +144,7 @@ def test_a_kernel_that_was_right_there_is_not_measured_again(store: Store) -> No
     assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
 
 
-def test_a_kernel_is_started_as_suits_the_shape_and_counts_as_one_however_it_was_started(store: Store) -> None:
+def test_kernel_counts_once_whatever_its_launch(store: Store) -> None:
     config = StreamAFmaConfig(128, 1, 8, 8, 2, 6, 1, 1)
     large, small, smaller = (Problem(m, 8, 20480, "f32") for m in (40960, 5120, 2560))
     won(store, (config, large), (FIRST, small), (FIRST, smaller))
@@ -218,7 +218,7 @@ def test_what_a_family_cannot_compute_is_left_out(store: Store, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("deepest", "count"), [(0, 2), (8192, 2), (8191, 1), (4096, 1), (4095, 2)])
-def test_a_kernel_is_not_measured_where_k_is_more_than_its_sums_unless_it_was_where_it_won(
+def test_kernel_is_not_measured_at_a_k_beyond_its_partial_sums(
     store: Store, monkeypatch: pytest.MonkeyPatch, deepest: int, count: int
 ) -> None:
     short, long = SHAPES[0], replace(SHAPES[1], k=8192)

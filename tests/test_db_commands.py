@@ -157,9 +157,7 @@ def test_where_one_is_refused_for_what_it_is_nothing_is_added(three: list[Path],
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
-def test_a_file_that_a_kill_left_half_written_is_refused_before_anything_is_added(
-    three: list[Path], tmp_path: Path
-) -> None:
+def test_half_written_file_is_refused_before_anything_is_added(three: list[Path], tmp_path: Path) -> None:
     """Of a merge's sources all are only read, and SQLite has to write to roll back."""
     journal = Path(f"{three[1]}-journal")
     with closing(sqlite3.connect(three[1], isolation_level=None)) as connection:

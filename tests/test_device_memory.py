@@ -126,7 +126,7 @@ def test_a_workspace_that_is_larger_than_the_device_is_a_failed_launch(
     assert "bytes makes" in result.detail
 
 
-def test_a_winner_is_verified_without_the_long_extents_that_it_has_no_workspace_for(
+def test_winner_is_verified_without_extents_beyond_its_workspace(
     starved: Starved, entry: Entry, support_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     support = Support(starved, support_path, PROBLEM.dtype_name)

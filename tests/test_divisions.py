@@ -52,7 +52,7 @@ def test_a_family_says_into_what_its_kernels_divide_their_work(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_those_that_stream_a_through_registers_down_its_columns_have_vectors_of_c(family: str) -> None:
+def test_stream_a_down_columns_stores_vectors_of_c(family: str) -> None:
     streaming = {
         "tsm2",
         "ism2",
@@ -87,7 +87,7 @@ def test_b_in_shared_memory_is_a_part_of_k() -> None:
     assert division.block_n == 64
 
 
-def test_tiles_of_rows_that_pass_shared_memory_have_all_columns_and_no_odd_lines() -> None:
+def test_row_tiles_in_shared_memory_have_all_columns_and_even_lines() -> None:
     config = ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=528)
     division = FAMILIES["resident_b_fma_ring"].division(config, Problem(10**6, 42, 5, "f32", "ttt"), 4)
     assert (division.resident, division.block_m, division.block_n, division.odd_lines) == (4, 128, 0, 1.0)

@@ -90,7 +90,7 @@ def test_only_trials_that_compete_in_one_state_are_written(tuned: Path) -> None:
     assert len(clean["results"]) == 8
 
 
-def test_a_trial_that_contradicts_itself_is_refused_and_one_without_an_outcome_left_out(tuned: Path) -> None:
+def test_contradictory_trials_are_refused(tuned: Path) -> None:
     plain_sql(tuned, f"UPDATE trial SET outcome = 'interrupted' WHERE config = '{WRONG.text}'")
     assert len(document(tuned, T4)["results"]) == 8
     plain_sql(tuned, f"UPDATE trial SET verdict_correct = 0 WHERE config = '{FASTEST.text}'")
@@ -122,9 +122,7 @@ def test_trials_come_back_equal_and_twice_is_as_once(form: str, tuned: Path, tmp
     assert written(new, form, family="tsm2").read_bytes() == written(tuned, form, family="tsm2").read_bytes()
 
 
-def test_imported_times_are_of_their_own_run_and_the_next_final_measures_them_again(
-    tuned: Path, tmp_path: Path
-) -> None:
+def test_imported_times_keep_their_run_and_finals_remeasure_them(tuned: Path, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
     tsm2_tune.import_trials(written(tuned, T4, family="tsm2"), new)
     here = replace(tuning_run(uuid="GPU-here", started_at="2026-06-06T00:00:00+00:00"), sms=132)

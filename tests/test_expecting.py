@@ -124,7 +124,7 @@ def test_a_time_is_that_of_the_shape_where_it_was_measured() -> None:
     assert 1 < ratios[2] < 1.5
 
 
-def test_the_nearest_of_what_was_measured_counts_most_where_lines_are_alike() -> None:
+def test_nearest_measurement_with_like_lines_counts_most() -> None:
     odd = (20479, 8, 20479)
     plain = kernels((SPLIT, R, 380.0))
     ones = [Measured(work(R), 256, 13, 380.0)]
@@ -173,7 +173,7 @@ def test_columns_behind_the_last_are_multiplied_too(n: int, columns: int) -> Non
     assert by_width / by_tile == pytest.approx(columns / 64, rel=0.01)
 
 
-def test_a_block_that_passes_over_its_rows_for_each_group_of_columns_takes_longer() -> None:
+def test_rereading_rows_for_each_column_group_takes_longer() -> None:
     narrow = replace(LOOPING[0], block_n=3), LOOPING[1]
     shape = (10**7, 18, 19)
     times = [kernels((one, (10**7, 3, 48), 500.0)).us([one[1]], work(shape))[0] for one in (LOOPING, narrow)]
@@ -187,7 +187,7 @@ def test_many_small_tiles_one_after_the_other_take_longer_than_their_bytes() -> 
     assert 0.5 * (waves - 1) < found.us([lanes[1]], work((10**6, 1, 4)))[0] < waves
 
 
-def test_blocks_that_compute_whole_tiles_from_a_ring_have_the_next_on_its_way() -> None:
+def test_blocks_with_a_ring_overlap_the_next_tile() -> None:
     ring = Division(2, 32, 0, 0, 256, 1.0, flows=True), Launch(256, 1, 112 * 1024, 1, splits=264, persistent=True)
     found = kernels((ring, (10**6, 8, 48), 60.0))
     at = found.us([ring[1]], work((10**7, 8, 4)))[0]
@@ -317,7 +317,7 @@ def test_expected_times_are_near_the_measured_ones() -> None:
     assert np.quantile(ratios, 0.9) < 0.1
 
 
-def test_ways_are_sorted_by_their_expected_times_with_a_few_launches_of_each_kernel() -> None:
+def test_plans_are_sorted_by_predicted_time() -> None:
     found = kernels((SHARING, (20480, 64, 20480), 800.0), (SPLIT, R, 500.0))
     at = work((5000, 8, 30000))
     ways = found.ways(at, 3)

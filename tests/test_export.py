@@ -106,7 +106,7 @@ def test_nothing_to_export() -> None:
         exported("csv", ((), {}))
 
 
-def test_winners_that_were_not_verified_in_full_are_left_out_of_modules_alone(path: Path) -> None:
+def test_modules_leave_out_winners_not_verified_in_full(path: Path) -> None:
     other = Problem(64, 2, 64, "f64")
     with Store.open(path, create=True) as store:
         store.add_trial(tuning_run(), trial(full_verdict="right in 9 calls"))

@@ -232,7 +232,7 @@ def host_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Module
     return imported(exported("module", found), tmp_path), calls
 
 
-def test_a_wide_product_on_the_host_takes_the_tuned_one_that_is_its_transposed(tmp_path: Path) -> None:
+def test_wide_product_on_the_host_takes_its_tuned_transpose(tmp_path: Path) -> None:
     """By distance, as nothing is expected there: the shape itself before another one of the same storage order."""
     shapes = (Problem(1000, 10, 100, "f32"), Problem(1, 1, 1000, "f32", "ttt"), Problem(900, 10, 100, "f32", "ttt"))
     found = winners(tmp_path, *((HOST, trial(100 + at, problem=one)) for at, one in enumerate(shapes)))

@@ -46,7 +46,7 @@ def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType, monkeypa
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_another_gpus_kernel_that_does_not_compile_here_is_left_to_the_vendor(
+def test_kernel_that_does_not_compile_is_left_to_the_vendor(
     tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch, is_own: bool
 ) -> None:
     """This GPU's own was tuned here: that it does not compile is told."""

@@ -94,7 +94,7 @@ def test_on_the_legacy_stream_the_workspace_is_taken_without_a_question(split_mo
     assert list(split_module.plans.values())[: len(plans)] == plans
 
 
-def test_a_launch_on_the_legacy_stream_gets_its_workspace_after_one_on_another(split_module: ModuleType) -> None:
+def test_legacy_stream_gets_its_workspace_after_another_stream(split_module: ModuleType) -> None:
     split_module.driver.current = 0xC0  # so that one on the legacy stream is started without a question
     for stream in (None, 77, None, 77, None):
         multiply(split_module, 33, 5, stream=stream)

@@ -120,7 +120,7 @@ def test_a_race_is_told_in_whatever_order_threads_run(body: str, first: str, sec
     assert second in str(caught.value)
 
 
-def test_a_block_is_counted_after_a_barrier_behind_what_it_leaves_for_others() -> None:
+def test_block_arrives_after_a_barrier_behind_its_stores() -> None:
     store, count = "__stcg(to + t, value);", "if (t == 0) tsm2_host::count_block();"
     assert run(f"{store} __syncthreads(); {count}").tolist() == 2 * THREADS.tolist()
     assert run(f"if (t == 0) {store} {count}").tolist() == 2 * THREADS.tolist()

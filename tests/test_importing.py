@@ -103,7 +103,7 @@ def test_a_third_time_of_the_same_trial_is_kept_beside_its_own(two: tuple[Path, 
     assert times == [(-1, 501), (0, 500), (1, 505), (2, 506)]
 
 
-def test_each_device_keeps_its_own_times_in_the_order_in_which_they_were_taken(tmp_path: Path) -> None:
+def test_each_device_keeps_its_times_in_order(tmp_path: Path) -> None:
     here, there = tmp_path / "here.db", tmp_path / "there.db"
     for path, run_, us in ((here, EARLY, 500.0), (there, tuning_run("NVIDIA H100"), 600.0)):
         timed = replace(measurement(us), samples_us=(us + 1, us - 1, us))

@@ -74,7 +74,7 @@ def test_a_chunk_is_whole_vectors_for_every_team(dtype: str) -> None:
             assert pitch(config, problem) % width == 0
 
 
-def test_neighbouring_teams_that_would_meet_in_banks_have_products_further_apart() -> None:
+def test_neighbouring_slices_avoid_bank_conflicts() -> None:
     """33 columns: those of neighbouring products are one bank apart."""
     problem = Problem(33, 3, 10**7, "f32", "ntt")
     near, far = (InnerFmaRingConfig(THREADS, 40, 3, 8, 3, together, 16, 3, splits=264) for together in (0, 1))

@@ -228,9 +228,7 @@ def test_a_run_compiles_what_verifies_its_own_types(tuner: Tuner) -> None:
     assert list(tuner._compilers._support_paths) == ["", "f32"]
 
 
-def test_a_type_is_verified_by_what_was_begun_while_its_space_is_enumerated(
-    tuner: Tuner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_support_kernels_compile_while_the_space_is_enumerated(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, compile_text = list[str](), Compilers.begin_text
 
     def counted(self: Compilers, text: str, *more: Any) -> Any:

@@ -63,9 +63,7 @@ def test_the_kernel_is_started_on_xlas_stream_and_memory(of_gpu: ModuleType, dri
     assert driver.zeroed == []
 
 
-def test_the_workspace_is_xlas_and_its_counters_are_zeroed_before_each_start(
-    of_gpu: ModuleType, driver: Driver
-) -> None:
+def test_xla_workspace_counters_are_zeroed_before_each_launch(of_gpu: ModuleType, driver: Driver) -> None:
     def across(x: Any, y: Any) -> Any:
         return of_gpu.jax.dot_general(x, y, OVER_FIRST)
 

@@ -64,7 +64,7 @@ def plain(config: KernelConfig) -> KernelConfig:
     return replace(config, evict_first=0)  # type: ignore[call-arg]
 
 
-def test_the_space_has_one_policy_and_a_search_tries_the_other_for_the_fastest_few() -> None:
+def test_search_tries_the_other_load_policy_for_leaders() -> None:
     assert all(candidate.config == candidate.config.early for candidate in SPACE.kept)
     times = {candidate.config: 100.0 + place for place, candidate in enumerate(ORDERED)}
     found = tried(ORDERED, lambda config: times[config.early])
@@ -122,7 +122,7 @@ def test_nothing_is_made_of_what_failed() -> None:
 
 
 @pytest.mark.parametrize("name", LATE)
-def test_a_late_configuration_is_spelt_and_stored_beside_the_one_it_is_made_of(name: str) -> None:
+def test_late_configuration_is_stored_beside_its_origin(name: str) -> None:
     family = family_named(name)
     some = next(one for one in family.configurations() if family.later(one))
     (other,) = family.later(some)

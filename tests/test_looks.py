@@ -64,7 +64,7 @@ def test_problems_nearby_are_looked_at_alone(store: Store) -> None:
 
 
 @pytest.mark.parametrize("change", ["trial SET is_between = 2", "measurement SET low_us = 9e9"])
-def test_a_row_that_the_view_would_pass_over_is_of_the_problem_that_is_asked_for(change: str, path: Path) -> None:
+def test_row_hidden_from_the_view_belongs_to_the_asked_problem(change: str, path: Path) -> None:
     with Store.open(path, create=True) as store:
         for problem in (PROBLEM, OTHER):
             store.add_trial(RUN, trial(problem=problem))

@@ -95,7 +95,7 @@ def test_an_argument_is_of_a_line_that_some_template_has() -> None:
     assert not [one for one in quoted if not any(re.search(one, line) for line in lines)]
 
 
-def test_the_sample_is_one_of_the_seed_and_has_every_operator_in_every_family_and_dtype() -> None:
+def test_seeded_sample_has_every_operator_family_and_dtype() -> None:
     among = subjects(("gemv",), ("f32", "c64"))
     first = chosen(among, count=60, seed=3)
     assert [one.key for one in first] == [one.key for one in chosen(among, count=60, seed=3)]

@@ -140,7 +140,7 @@ def test_a_run_goes_on_when_the_network_is_back(network: Network, address: str, 
     assert asked(address, "SELECT * FROM claim") == []
 
 
-def test_who_is_lost_in_a_transaction_keeps_nobody_for_as_long_as_they_wait(
+def test_client_lost_in_a_transaction_does_not_block_others(
     network: Network, address: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server ends the transaction, and with it the lock, while others still wait for that."""

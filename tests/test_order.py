@@ -256,7 +256,7 @@ def test_a_wide_c_of_a_narrow_a_is_computed_in_one_group_of_columns(dtype: str) 
 
 
 @pytest.mark.parametrize("text", ["20480x16x20480:f64", "16x16x10000000:f64:tn", "10000000x8x8:c128"])
-def test_a_card_without_f64_tensor_cores_has_first_choices_of_measured_kernels(text: str) -> None:
+def test_card_without_f64_tensor_cores_has_measured_first_choices(text: str) -> None:
     problem = Problem.parse(text)
     found = first_choices([f for f in FAMILIES.values() if not f.only_by_name], problem, CARDS["a100"])
     assert any(not family_named(config.family).proposes for config in found)

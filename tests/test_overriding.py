@@ -216,9 +216,7 @@ def test_what_is_left_goes_to_an_earlier_override(module: ModuleType, torch: Any
     library._destroy()
 
 
-def test_an_earlier_override_that_goes_below_a_later_one_is_an_error_of_the_call(
-    module: ModuleType, torch: Any
-) -> None:
+def test_removing_an_override_below_a_later_one_is_an_error(module: ModuleType, torch: Any) -> None:
     earlier, (a, _) = torch.table.override("mm", twice), factors()
     with module.installed():
         later = torch.table.override("mm", twice)

@@ -76,7 +76,7 @@ def two_devices() -> list[Target]:
 
 @pytest.mark.host
 @pytest.mark.usefixtures("session_cache", "toolchain")
-def test_members_wait_for_a_server_that_is_away_when_they_open_the_database(
+def test_members_wait_for_an_unreachable_server_at_start(
     server: TestServer, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick_members(monkeypatch.setattr)

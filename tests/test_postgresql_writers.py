@@ -189,7 +189,7 @@ def test_the_answer_to_a_commit_is_lost(
     assert asked(address, ROUNDS) == [(1, 2)]
 
 
-def test_whether_a_commit_that_still_goes_on_was_stored_is_asked_when_it_has_ended(
+def test_pending_commit_is_checked_once_it_has_ended(
     address: str, store: Store, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
     """The connection breaks while the server commits."""

@@ -99,7 +99,7 @@ def test_what_no_family_computes_is_left_out_in_words() -> None:
     assert all(line.startswith(("#", "8x8x8:f16")) for line in lines[2:])
 
 
-def test_a_matrix_times_its_own_conjugate_transpose_is_a_problem_that_tuning_knows() -> None:
+def test_herk_is_a_problem_that_tuning_knows() -> None:
     def text(dtype: str, op: str) -> str:
         problem = replace(SEEN, dtype=dtype, op=op, shape=(8, 8, 1000), is_gram=True).problem
         return problem.text if problem is not None else ""
@@ -293,9 +293,7 @@ def test_kernels_that_cannot_be_started_are_told(fakes: Path, plain: str, tmp_pa
 
 
 @pytest.mark.parametrize("output", [".", "nowhere/products.txt", "file/products.txt", "x" * 300])
-def test_an_output_that_cannot_be_written_is_refused_before_the_program_runs(
-    fakes: Path, tmp_path: Path, output: str
-) -> None:
+def test_unwritable_output_is_refused_before_the_program_runs(fakes: Path, tmp_path: Path, output: str) -> None:
     (tmp_path / "file").touch()
     done = tsm2_tune(fakes, "record", "--output", f"{tmp_path}/{output}", "--", "touch", f"{tmp_path}/ran")
     assert done.returncode == 2
@@ -400,9 +398,7 @@ def test_a_record_of_nothing_says_why(fakes: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("script", "status"), [("exit 5", 5), ("kill -9 $$", 137)])
-def test_a_record_of_a_program_that_fails_before_any_product_leaves_the_file_as_it_is(
-    fakes: Path, tmp_path: Path, script: str, status: int
-) -> None:
+def test_failing_program_leaves_the_record_unchanged(fakes: Path, tmp_path: Path, script: str, status: int) -> None:
     output = tmp_path / "products.txt"
     output.write_text("8x8x8:f32\n")
     done = tsm2_tune(fakes, "record", "--output", str(output), "--", "sh", "-c", script)

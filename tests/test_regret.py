@@ -15,7 +15,7 @@ KNOWING = ("model", "model, other shapes", "model, own database alone")
 
 
 @pytest.mark.parametrize("text", SPACES)
-def test_a_tenth_of_the_trials_finds_a_kernel_with_98_percent_of_the_speed_of_the_fastest(text: str) -> None:
+def test_a_tenth_of_the_trials_finds_98_percent_of_the_speed(text: str) -> None:
     rows = {row["problem"]: row for row in rows_in(FILE)}
     of = space_of(rows[text])
     alike = [fastest(row) for row in rows.values()]

@@ -218,7 +218,7 @@ def test_only_the_named_families_are_searched() -> None:
     assert {candidate.config.family for candidate in space.kept} == {"ism2"}
 
 
-def test_families_that_compute_half_of_a_matrix_are_for_gram_matrices_alone() -> None:
+def test_symmetric_families_support_gram_matrices_alone() -> None:
     halves = {"staged_symmetric_fma", "staged_symmetric_dmma"}
     among = [*halves, "inner_dmma"]
     assert halves < set(search_space(Problem(32, 32, 10**6, "f64", "tx"), H200, families=among).families)

@@ -180,7 +180,7 @@ def test_what_a_run_that_had_joined_died_at_comes_again_once(runs: list[Claims],
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
-def test_what_a_dead_run_had_comes_again_though_a_third_run_has_removed_its_claims(
+def test_claims_of_a_dead_run_return_after_a_third_run_removes_them(
     runs: list[Claims], path: Path, is_asked: bool
 ) -> None:
     """And what nobody asked for does not."""
@@ -207,7 +207,7 @@ def test_enough_with_what_a_run_died_at_is_not_enough(runs: list[Claims], path: 
 @pytest.mark.parametrize("ends", ["tried", "dead", "gives back"])
 @pytest.mark.parametrize("is_enough", [True, False])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_who_searches_otherwise_is_waited_for_where_it_has_what_was_asked_for(
+def test_run_with_other_options_is_waited_for(
     runs: list[Claims], store: Store, path: Path, ends: str, is_enough: bool, is_first: bool
 ) -> None:
     """Then the problem comes again: its finals may be due."""
@@ -248,9 +248,7 @@ def test_who_tries_on_is_not_waited_for_once_there_are_enough(
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
-def test_what_a_third_run_died_at_comes_again_though_the_search_is_anothers(
-    runs: list[Claims], path: Path, has_ended: bool
-) -> None:
+def test_claims_of_a_dead_third_run_return(runs: list[Claims], path: Path, has_ended: bool) -> None:
     """Also where that one, which did not ask for it, has ended the search."""
     first, second = [iter(spread(claims, PROBLEMS[:1])) for claims in runs[:2]]
     third = iter(spread(runs[2], PROBLEMS[:1], search="with another"))

@@ -127,9 +127,7 @@ def test_of_many_contexts_each_has_a_lane_of_its_own_or_none(fakes: Path, pack: 
     assert len(of_the_program(played.left)) == 70 - 64
 
 
-def test_a_threads_own_stream_is_no_others_and_both_names_of_the_default_one_are_the_same(
-    fakes: Path, pack: Path
-) -> None:
+def test_per_thread_streams_differ_and_default_names_agree(fakes: Path, pack: Path) -> None:
     split = gemm(m=70, n=9, k=3, transa=1)
     own = [["meet"], ["cublasSetStream_v2", 2], split, ["meet"]]  # both are there at once
     played = play(fakes, own, own, pack=pack)

@@ -333,7 +333,7 @@ def test_of_many_products_that_differ_in_one_layout_each_is_its_own(
         lambda more: {"beta": ONE, "c": {}, "operation": {BIAS: A + more}},
     ],
 )
-def test_of_many_products_that_differ_in_c_or_the_operation_the_plain_one_is_taken(
+def test_of_many_descriptors_only_the_plain_product_is_taken(
     fakes: Path, narrow: Path, unfit: Callable[[int], dict[str, Any]]
 ) -> None:
     plain = matmul(beta=ONE, c={})

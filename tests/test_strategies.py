@@ -61,7 +61,7 @@ def test_every_strategy_that_can_be_named_is_made() -> None:
 @pytest.mark.parametrize(
     "name", [*OWN, *(pytest.param(name, marks=pytest.mark.slow) for name in STRATEGIES[len(OWN) :])]
 )
-def test_a_strategy_gives_every_candidate_once_and_the_same_for_the_same_seed(name: str) -> None:
+def test_strategy_gives_each_candidate_once_and_repeats_by_seed(name: str) -> None:
     few = replace(SPACE, kept=SPACE.kept[::6])
     if name.startswith("optuna:"):
         pytest.importorskip("optuna")
@@ -183,7 +183,7 @@ def test_a_gain_is_a_share_of_the_best_time_of_now() -> None:
     assert ended_by_gain(0.05, [100.0] + [95.2] * 300) == 102  # and 5.04 % more than that
 
 
-def test_trials_that_cannot_win_are_looked_back_at_too_and_their_times_are_not() -> None:
+def test_gain_counts_behind_trials_without_their_times() -> None:
     assert ended_by_gain(0.05, [100.0] + [None] * 300) == 101
     judged = Gain(0.05)
     for us, is_right in ((100.0, True), *[(1.0, False)] * 99):
@@ -195,7 +195,7 @@ def test_trials_that_cannot_win_are_looked_back_at_too_and_their_times_are_not()
     assert not judged.is_too_little
 
 
-def test_by_the_gain_also_what_was_given_before_max_trials_is_tried_no_more() -> None:
+def test_gain_ends_a_search_before_max_trials() -> None:
     search = Search(InOrder(SPACE.kept), most=110, gain=0.05)
     given = list(search)
     assert (len(given), search.why, search.is_over) == (110, Why.MAX_TRIALS, False)

@@ -14,7 +14,7 @@ from tsm2_tune.errors import WorkerError
 from tsm2_tune.tuner.worker.client import Worker
 
 
-def test_support_kernels_that_are_lost_while_a_worker_starts_are_compiled_again(support_path: str) -> None:
+def test_lost_support_kernels_are_compiled_again(support_path: str) -> None:
     paths = iter([f"{support_path}.gone", support_path])
     worker = Worker("cpu", lambda: next(paths), limit_seconds=30.0)
     try:

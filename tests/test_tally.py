@@ -58,7 +58,7 @@ def test_the_best_is_the_least_median_of_what_was_right() -> None:
     assert turn_after(started(best_before_us=440.0, tried_before=9), TrialStored(trial(450.0), 1)).best_us == 440.0
 
 
-def test_it_is_beside_the_vendor_of_an_earlier_final_and_then_of_the_last_one() -> None:
+def test_progress_compares_with_the_vendor_of_the_last_final() -> None:
     turn = turn_after(started(), TrialStored(trial(450.0), 1))
     assert turn.x_vendor is None
     before = (started(vendor_us=900.0), TrialStored(trial(450.0), 1))

@@ -121,7 +121,7 @@ def test_the_first_kernel_compiles_while_a_gpu_is_measured(
 
 
 @pytest.mark.parametrize(("spec", "widths"), [("0", INDEX_BITS), ("cpu", ())])
-def test_who_leads_is_compiled_by_both_widths_of_index_while_a_gpu_measures_a_final(
+def test_new_leader_gets_both_index_widths(
     tuner: Tuner, monkeypatch: pytest.MonkeyPatch, spec: str, widths: tuple[int, ...]
 ) -> None:
     begun: list[tuple[str, tuple[str, ...]]] = []

@@ -178,7 +178,7 @@ def broken(seed: int) -> list[str]:
     return found
 
 
-def test_the_union_of_copies_of_a_history_is_commutative_associative_and_idempotent() -> None:
+def test_union_is_commutative_associative_and_idempotent() -> None:
     assert {seed: laws for seed in range(TRIPLES) if (laws := broken(seed))} == {}
 
 

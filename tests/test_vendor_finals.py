@@ -240,7 +240,7 @@ def test_the_last_final_tells_driver_library_and_version(store: Store) -> None:
     assert store.history(GPU, replace(PROBLEM, n=8), *TODAY).vendor_of_last_final() == frozenset()
 
 
-def test_a_turn_begins_with_what_the_vendor_took_in_the_newest_final_where_it_was_right(store: Store) -> None:
+def test_turn_begins_with_the_vendors_last_right_time(store: Store) -> None:
     def known_us() -> float | None:
         return next(
             event.vendor_us for event in turn(store, Replay(store)) if isinstance(event, session.ProblemStarted)

@@ -45,7 +45,7 @@ def test_sums_of_squares_stay_exact_as_long_as_they_fit() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "c64", "minplus_f32"])
-def test_factors_that_are_nan_come_where_the_other_one_counts_and_where_not(dtype: str) -> None:
+def test_nan_factors_meet_zero_and_nonzero_partners(dtype: str) -> None:
     checks = every_check(Problem(5, 3, 7, dtype))
     nan = [[math.isnan(complex(factor).real) for factor in (one.alpha, one.beta)] for one in checks]
     assert [True, False] in nan

@@ -76,7 +76,7 @@ def test_no_fewer_kernels_would_do_if_all_were_measured(seed: int, store: Store)
     assert (again.tried, again.rounds, again.in_full) == ([], [], [])  # nothing is left to be known
 
 
-def test_a_kernel_that_is_fast_everywhere_is_found_though_it_was_tried_once(store: Store) -> None:
+def test_kernel_fast_everywhere_is_found_after_one_trial(store: Store) -> None:
     everywhere, *others = KERNELS
     times = {(everywhere.text, at): 102.0 for at in SHAPES}
     times |= {(one.text, at): 100.0 if number == place else 150.0

@@ -133,7 +133,7 @@ def test_a_workspace_that_is_not_left_as_it_was_is_told(
         (signal.SIGHUP, 2, Outcome.INTERRUPTED),
     ],
 )
-def test_a_worker_that_dies_is_a_crash_unless_it_was_killed_from_outside_twice(
+def test_dying_worker_is_a_crash_unless_killed_from_outside(
     worker: Worker, try_kernel: TryKernel, by: int, processes: int, outcome: Outcome
 ) -> None:
     """No kernel sends these signals: who is killed by one is asked once more. The next one works."""
@@ -222,7 +222,7 @@ def test_what_cannot_win_is_timed_by_a_first_look_and_not_verified(
         assert behind.detail == "the fastest of its first launches took more than 0.0 us"
 
 
-def test_a_text_that_does_not_compile_is_a_failure_with_the_compilers_words(toolchain: Toolchain) -> None:
+def test_compile_failure_quotes_the_compiler(toolchain: Toolchain) -> None:
     failure = compile_text("int x = y;", kernel="k", defines=(), toolchain=toolchain, limit_seconds=60)
     assert isinstance(failure, CompileFailure)
     assert failure.outcome is Outcome.COMPILE_FAILED

@@ -73,9 +73,7 @@ def test_kernels_for_the_transposed_product_are_ways_too(
     assert [values[4], values[6], values[9]] == [2 << 40, 1 << 40, 3 << 40]  # b, a and out
 
 
-def test_ways_are_of_the_same_conjugates_and_of_gram_kernels_where_they_may_be(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plans_keep_conjugates_and_include_gram_kernels(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     def candidates(name: str, orders: Any, conjugates: Any, is_gram: bool, on_host: bool) -> Any:
@@ -131,7 +129,7 @@ def test_the_way_that_takes_least_becomes_the_plan(module: ModuleType) -> None:
         assert started(driver.launches[-1]) == (expected.launch.threads, expected.launch.splits)
 
 
-def test_each_is_timed_between_two_events_after_the_l2_is_full_of_lines_to_be_written(module: ModuleType) -> None:
+def test_each_plan_is_timed_between_events_with_a_dirty_l2(module: ModuleType) -> None:
     module.plan(*arrays(), stream=7, measure=True)
     driver = module.driver
     calls = [call for call in driver.calls if call.startswith(("fill", "event", "launch"))]
@@ -167,7 +165,7 @@ def test_what_the_host_starts_late_is_timed_again_after_more_writing(module: Mod
     assert max(fills_before_launches()) == 96
 
 
-def test_whether_the_host_was_late_is_asked_of_the_event_before_when_the_product_is_started(
+def test_late_host_is_detected_by_the_preceding_event(
     module: ModuleType,
 ) -> None:
     driver = module.driver
