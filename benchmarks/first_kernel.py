@@ -33,7 +33,7 @@ STAGES = {
     "problem_started": "problem_started",
     "trial": "first_trial",
     "winner_verified": "winner_verified",
-    "run_ended": "run_ended",
+    "result": "run_ended",
 }
 EXPORTED = "exported"
 FACTS = ("device", "driver", "toolkit", "flags")  # of the event run_started

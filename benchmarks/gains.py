@@ -77,7 +77,7 @@ NO_CALLS = Calls(0.0, 0.0, 0.0)  # of the kernels alone
 
 OF_A_TUNED_SHAPE: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("m", "n", "k"), lambda value: type(value) is int and value > 0),
-    **dict.fromkeys(("device", "cache"), is_text),
+    **dict.fromkeys(("device", "l2_state"), is_text),
     "median_us": lambda value: bool(value) and is_time(value),
     **dict.fromkeys(("vendor_us", "cublas_us"), is_time),
     **dict.fromkeys(("vendor_right", "cublas_right"), lambda value: value in (None, 0, 1)),
@@ -103,7 +103,7 @@ def read_tuned(path: Path) -> tuple[str, list[Row]]:
     for place, row in enumerate(rows, start=1):
         if (unusable := unusable_field(row, OF_A_TUNED_SHAPE)) is not None:
             raise InputError(f"{path} has no usable {unusable} in winner {place}: export it again")
-    found = {(row["device"], row["cache"]) for row in rows}
+    found = {(row["device"], row["l2_state"]) for row in rows}
     if found != {(rows[0]["device"], "clean")}:
         raise InputError(f"{path} has times of {len(found)} GPUs and states of the L2: export --cache clean --device")
     return rows[0]["device"], rows

@@ -38,5 +38,5 @@ def assert_documented(line: Line) -> None:
     """The line has the fields that its heading names, and no other ones."""
     name = line["event"]
     expected = FIELDS["trial"] - {"trial_id"} if name == "trial_interrupted" else FIELDS[name]
-    expected = expected | {"run"} if name == "run_left" else expected
+    expected = expected | {"run"} if name == "run_ended" else expected
     assert set(line) == OF_EVERY_LINE | expected, name

@@ -37,7 +37,7 @@ def winner(ours: float, vendors: float, cublas: float | None = None, **changes: 
     """A winner as a JSON export has it."""
     plain = {
         "device": "a card",
-        "cache": "clean",
+        "l2_state": "clean",
         "m": 20480,
         "n": 8,
         "k": 20480,
@@ -98,7 +98,7 @@ def test_winners_are_read_from_an_export(tmp_path: Path) -> None:
     assert (device, [row["median_us"] for row in rows]) == ("a card", [100.0, 50.0])
     for best, sentence in (
         ([], "has no winners"),
-        ([winner(100.0, 200.0, cache="dirty")], "export --cache clean"),
+        ([winner(100.0, 200.0, l2_state="dirty")], "export --cache clean"),
         ([winner(100.0, 200.0), winner(100.0, 200.0, device="another")], "of 2 GPUs"),
         ([winner(100.0, 200.0, m="x")], "no usable m in winner 1"),
         ([winner(0.0, 200.0)], "no usable median_us"),

@@ -291,7 +291,7 @@ def test_an_exported_table_is_of_one_state(both: Store, form: str) -> None:
 
 def test_csv_and_json_have_every_state(both: Store) -> None:
     best = json.loads(exported("json", (both.best(cache=Cache.DIRTY), {})))["best"]
-    assert [(row["cache"], row["clean_us"], row["dirty_us"], row["clean_x_cublas"]) for row in best] == [
+    assert [(row["l2_state"], row["clean_us"], row["dirty_us"], row["clean_x_cublas"]) for row in best] == [
         ("dirty", 450, 500, 1.2)
     ]
     assert "clean_x_cublas" in exported("csv", (both.best(), {})).splitlines()[0]
@@ -304,14 +304,14 @@ def run(*arguments: str) -> Any:
 def test_results_of_one_state_can_be_asked_for(both: Store, path: Path) -> None:
     def shown(*options: str) -> set[tuple[str, int]]:
         rows = json.loads(run("best", "--db", str(path), "--json", *options).output)["best"]
-        return {(row["cache"], row["n"]) for row in rows}
+        return {(row["l2_state"], row["n"]) for row in rows}
 
     assert shown() == {("dirty", 16), ("clean", 8)}
     assert shown("--cache", "clean") == {("clean", 8)}
     text = run("export", "--db", str(path), "--format", "json", "--output", "-", "--cache", "dirty").output
-    assert [row["cache"] for row in json.loads(text)["best"]] == ["dirty"]
+    assert [row["l2_state"] for row in json.loads(text)["best"]] == ["dirty"]
     lines = json.loads(run("show", "--db", str(path), "--json", "--cache", "clean").output)
-    assert [(line["id"], line["cache"]) for line in lines] == [(2, "clean")]
+    assert [(line["id"], line["l2_state"]) for line in lines] == [(2, "clean")]
     table = run("show", "--db", str(path)).output
     assert [line.split()[-2] for line in table.splitlines()[1:]] == ["dirty", "clean"]
     said = run("show", "1", "--db", str(path), "--cache", "dirty")

@@ -62,7 +62,7 @@ def test_predict_names_the_nearest_shape_at_which_the_kernel_was_measured(shape:
     with Store.open("pretuned:h100", create=False) as store:
         trials = store.current("NVIDIA H100 80GB HBM3", alike=Problem(8, 8, 8, "f32", op))
     digests = {one.source_digest for one in trials if one.config.text == found["chosen"]}
-    same = [one.problem for one in trials if {one.source_digest} == digests and one.cache == found["cache"]]
+    same = [one.problem for one in trials if {one.source_digest} == digests and one.cache == found["l2_state"]]
     asked = Problem.parse(f"{shape}:f32")
     whole = [one for one in same if {one.m % 4, one.n % 4, one.k % 4} == {0}]  # others have lines of another kind
     kept = [Problem(one.n, one.m, one.k, "f32") if op == "ttt" else one for one in whole]

@@ -198,7 +198,7 @@ def test_the_command_repeats_what_was_tuned_here(path: Path, monkeypatch: pytest
     assert plain_sql(path, MEASURED)[: len(before)] == before
     told = json.loads(run("confirm", "--json", "--db", str(path), "--device", "cpu").output)
     assert [one["problem"] for one in told] == ["64x2x64:f32", "96x2x64:f32"]
-    assert all(one["again_us"] > 0 and one["trouble"] == "" for one in told)
+    assert all(one["remeasured_us"] > 0 and one["error"] == "" for one in told)
 
 
 def test_the_exit_status_tells_of_changes(path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

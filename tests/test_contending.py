@@ -215,7 +215,7 @@ def test_what_is_measured_between_is_told(store: Store) -> None:
     at = [problem for _, problem in device.tried]
     between = sum(problem in BETWEEN for problem in at)
     shown = [trial_facts(store.trial(line.id)) for line in store.listing()]
-    assert sum(facts["is_between"] for facts in shown) == between > 0
+    assert sum(facts["is_intermediate_shape"] for facts in shown) == between > 0
     measured = f"{len(at)} measured ({between} at shapes between the tuned ones)"
     said = f"cross-checked kernels at shapes that they did not win: {measured}"
     assert said in text.getvalue()

@@ -116,7 +116,7 @@ def test_a_final_stores_the_vendor_and_best_tells_it(path: Path) -> None:
 
     (best,) = json.loads(run("best", "--json", "--db", str(path)).output)["best"]
     ((fastest,),) = plain_sql(path, "SELECT min(median_us) FROM vendor_measurement WHERE cache = 'dirty'")
-    assert (best["cache"], best["round"], best["vendor_us"]) == ("dirty", 2, fastest)
+    assert (best["l2_state"], best["round"], best["vendor_us"]) == ("dirty", 2, fastest)
     assert best["clean_x_cublas"] == pytest.approx(best["clean_vendor_us"] / best["clean_us"])
     assert best["x_cublas"] == pytest.approx(best["vendor_us"] / best["median_us"])
     assert "x cuBLAS" in run("best", "--db", str(path)).output

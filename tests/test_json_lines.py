@@ -90,13 +90,13 @@ def test_lines_have_the_fields_that_are_documented(lines: list[Line]) -> None:
     for line in lines:
         assert_documented(line)
     here = {line["event"] for line in lines} - {"trial_interrupted"}
-    assert here | {"alive", "stopped"} == set(FIELDS) - OBJECTS
+    assert here | {"heartbeat", "stopped"} == set(FIELDS) - OBJECTS
 
 
 def test_objects_have_the_fields_that_are_documented(lines: list[Line]) -> None:
     assert set(named(lines, "trial")["progress"]) == FIELDS["progress"]
     assert set(named(lines, "problem_ended")["winner"]) == FIELDS["winner"]
-    assert set(named(lines, "run_ended")["winners"][0]) == FIELDS["winner"]
+    assert set(named(lines, "result")["winners"][0]) == FIELDS["winner"]
     measured = named(lines, "final")
     assert set(measured["finalists"][0]) == FIELDS["times"] | {"config"}
     assert set(measured["vendor"][0]) == FIELDS["times"] | {"library", "version", "routine", "correct"}
@@ -128,10 +128,10 @@ def test_lines_say_what_a_person_sees(lines: list[Line]) -> None:
     assert (progress["tried"], progress["total"], progress["x_cublas"]) == (1, 128, 2.0)
     assert named(lines, "final")["progress"]["x_cublas"] == 1.5
     ended = named(lines, "problem_ended")
-    assert (ended["why"], ended["untried"], ended["winner"]["trial_id"]) == ("budget", 125, 1)
+    assert (ended["stop_reason"], ended["untried"], ended["winner"]["trial_id"]) == ("budget", 125, 1)
     assert ended["given_up"] == 2
     assert (lines[-2]["trial_id"], lines[-2]["progress"]) == (59, None), "no search runs"
-    assert (lines[-1]["event"], lines[-1]["complete"], lines[-1]["interrupted"]) == ("run_ended", False, 1)
+    assert (lines[-1]["event"], lines[-1]["complete"], lines[-1]["interrupted"]) == ("result", False, 1)
 
 
 def test_runs_that_share_problems_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,14 +149,14 @@ def test_a_long_silence_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     found: list[Line] = []
     with EventLines("results.db") as shown:
         time.sleep(0.3)
-        assert "alive" not in capsys.readouterr().out, "the run has not started"
+        assert "heartbeat" not in capsys.readouterr().out, "the run has not started"
         started = run_started()
         shown.show(started)
         started.phases.enter("compilers")
         end = time.monotonic() + 10.0
         while not found and time.monotonic() < end:
             time.sleep(0.02)
-            found = [line for line in lines_of(capsys.readouterr().out) if line["event"] == "alive"]
+            found = [line for line in lines_of(capsys.readouterr().out) if line["event"] == "heartbeat"]
     assert_documented(found[0])
     assert found[0]["phase"] == "compilers"
 

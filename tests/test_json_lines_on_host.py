@@ -53,7 +53,7 @@ def test_a_run_prints_lines_alone_and_they_are_of_what_is_stored(tuned: tuple[Pa
     path, lines, said = tuned
     assert said == ""
     names = [line["event"] for line in lines]
-    assert (names[:2], names[-1]) == (["stream", "run_started"], "run_ended")
+    assert (names[:2], names[-1]) == (["stream", "run_started"], "result")
     assert names.count("problem_started") == names.count("problem_ended") == 2
     for line in lines:
         assert_documented(line)

@@ -75,7 +75,7 @@ def compare(
         found = list(compared(target, chosen, state, wait=tell if wait else None))
     facts = [_facts(one) for one in found]
     if as_json:
-        head = {"device": target.identity.name, "cache": state.value, "kernels": shown_name(place)}
+        head = {"device": target.identity.name, "l2_state": state.value, "kernels": shown_name(place)}
         click.echo(json.dumps(head | {"is_emulated": target.is_host, "problems": facts}, indent=2))
     else:
         _print(target, state, place, found, facts)
@@ -103,7 +103,7 @@ def _facts(one: Compared) -> dict[str, Any]:
     row, asked = one.row, one.choice.asked
     return {
         "problem": asked.text,
-        "type": asked.dtype_name,
+        "dtype": asked.dtype_name,
         "product": product_text(asked.op),
         "layout": layout_text(asked.op),
         "kernel_us": None if row is None else row.median_us,
@@ -112,10 +112,10 @@ def _facts(one: Compared) -> dict[str, Any]:
         "vendor_us": None if row is None else row.vendor_us,
         "x_vendor": None if row is None else row.x_cublas,
         "expected_us": one.choice.match.expected_us,
-        "is_left_to_vendor": one.choice.is_vendors,
+        "is_vendor_chosen": one.choice.is_vendors,
         "kernel": one.config.text,
         "reason": one.choice.reason,
-        "trouble": one.trouble,
+        "error": one.trouble,
     }
 
 
@@ -134,7 +134,7 @@ def _print(
     cells = [
         [
             "x".join(map(str, (one.choice.asked.m, one.choice.asked.n, one.choice.asked.k))),
-            fact["type"],
+            fact["dtype"],
             fact["product"] if lying else f"{fact['product']} {fact['layout'].removesuffix('-major')}",
             number_text(fact["kernel_us"], 1),
             "-" if one.row is None else f"{spread_percent(one.row):.1f} %",
@@ -150,5 +150,5 @@ def _print(
     tables.print_table(console, heads, cells, right=(3, 4, 5, 6), dropped=(4,), styles=styles)
     tables.print_line(console, closing_text([fact["x_vendor"] for fact in facts], [one.choice for one in found]))
     for fact in facts:
-        if fact["trouble"]:
+        if fact["error"]:
             tables.print_hanging(console, f"{fact['problem']}: {fact['trouble']}", 2)

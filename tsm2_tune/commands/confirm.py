@@ -64,20 +64,20 @@ def facts(one: Confirmed) -> dict[str, Any]:
     return {
         "problem": one.before.problem.text,
         "device": one.before.device,
-        "cache": one.before.cache,
+        "l2_state": one.before.cache,
         "kept": one.is_kept,
-        "winner_before": one.before.config,
-        "winner_now": None if one.now is None else one.now.config,
-        "before_us": one.before.median_us,
-        "again_us": None if one.again is None else one.again.median_us,
-        "now_us": None if one.now is None else one.now.median_us,
+        "previous_config": one.before.config,
+        "config": None if one.now is None else one.now.config,
+        "previous_us": one.before.median_us,
+        "remeasured_us": None if one.again is None else one.again.median_us,
+        "median_us": None if one.now is None else one.now.median_us,
         "vendor_us": None if one.now is None else one.now.vendor_us,
         "drift_percent": None if one.drift is None else 100 * one.drift,
         "change": one.change,
         "spread_percent": 100 * one.spread,
         "slowed_samples": None if one.again is None else one.again.slowed,
-        "wrong": [{"configuration": each.config, **_ending(asdict(each))} for each in one.wrong],
-        "trouble": one.trouble,
+        "wrong_finalists": [{"config": each.config, **_ending(asdict(each))} for each in one.wrong],
+        "error": one.trouble,
     }
 
 

@@ -93,7 +93,7 @@ def _facts(one: Choice) -> dict[str, Any]:
         "is_measured": match.distance == 0,
         "measured_at": "x".join(map(str, one.measured_at)),
         "distance": one.distance,
-        "cache": match.winner.cache,
+        "l2_state": match.winner.cache,
         "chosen": "vendor" if one.is_vendors else match.winner.config,
         "reason": one.reason,
     }

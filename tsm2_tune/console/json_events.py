@@ -40,7 +40,7 @@ from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.loop import Options
 from tsm2_tune.tuner.search.phase_timer import Phases
 
-SCHEMA = 1  # of the lines: raised if a field is removed or changes its meaning, not if one is added
+SCHEMA = 2  # version of the lines: raise it if a field is removed or changes its meaning, not if one is added
 
 Facts = dict[str, Any]
 
@@ -85,7 +85,7 @@ class EventLines:
         facts: Facts = {"run": run} if run else {}
         facts |= facts_of(event)
         if isinstance(event, ProblemEnded):
-            facts["why"] = str(event.why)
+            facts["stop_reason"] = str(event.why)
         if name in WITH_PROGRESS:
             facts["progress"] = _progress(self._tally, run) if is_searching else None
         self._print(name, facts)
@@ -98,13 +98,13 @@ class EventLines:
             "changed": [problem.text for problem in result.changed],
             "unsolved": [problem.text for problem in result.unsolved],
             "interrupted": result.interrupted,
-            "left": [problem.text for problem in result.left],
+            "unfinished": [problem.text for problem in result.left],
         }
-        self._print("run_ended", facts)
+        self._print("result", facts)
 
     def _goes_on(self, seconds: float) -> None:
         if self._phases is not None:
-            self._print("alive", {"silent_seconds": round(seconds, 1), "phase": self._phases.now})
+            self._print("heartbeat", {"silent_seconds": round(seconds, 1), "phase": self._phases.now})
 
     def _print(self, name: str, facts: Facts) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -121,7 +121,7 @@ def _run_started(event: RunStarted) -> Facts:
         "driver": identity.driver,
         "toolkit": identity.toolkit,
         "flags": identity.flags,
-        "cache": event.target.cache(options.cache),
+        "l2_state": event.target.cache(options.cache),
         "strategy": options.strategy,
         "gain_percent": None if options.gain is None else 100 * options.gain,
         "seed": options.seed,
@@ -137,9 +137,9 @@ def _problem_started(event: ProblemStarted) -> Facts:
     return {
         "problem": event.space.problem.text,
         "configurations": len(event.space.kept),
-        "tried_before": event.tried_before,
-        "seconds_before": event.seconds_before,
-        "best_before_us": event.best_before_us,
+        "previous_tried": event.tried_before,
+        "previous_seconds": event.seconds_before,
+        "previous_best_us": event.best_before_us,
         "vendor_us": event.vendor_us,
     }
 
@@ -151,7 +151,7 @@ def _trial(trial: Trial) -> Facts:
         "config": trial.config.text,
         "outcome": trial.outcome,
         "detail": trial.detail,
-        "is_between": trial.is_between,
+        "is_intermediate_shape": trial.is_between,
         **_times(trial.measurement, trial.cache),
         "floor_us": trial.floor_us,
         "registers": used.registers if used else None,
@@ -166,7 +166,7 @@ def _trial(trial: Trial) -> Facts:
 def _times(measured: Measurement | None, cache: Cache) -> Facts:
     """Return the measured times; null if nothing was measured. `cache` is the state of the L2 that was asked for."""
     return {
-        "cache": cache,
+        "l2_state": cache,
         "median_us": measured.median_us if measured else None,
         "low_us": measured.low_us if measured else None,
         "high_us": measured.high_us if measured else None,
@@ -214,7 +214,7 @@ def _problem_ended(event: ProblemEnded) -> Facts:
         "timed_out": event.timed_out,
         "untried": event.untried,
         "interrupted": event.interrupted,
-        "elsewhere": event.elsewhere,
+        "claimed_by_others": event.elsewhere,
         "given_up": event.given_up,
         "quarantined": event.quarantined,
         "winner": None if event.winner is None else _winner(event.winner),
@@ -226,7 +226,7 @@ def _winner(row: BestRow) -> Facts:
         "problem": row.problem.text,
         "trial_id": row.trial_id,
         "config": row.config,
-        "cache": row.cache,
+        "l2_state": row.cache,
         "median_us": row.median_us,
         "low_us": row.low_us,
         "high_us": row.high_us,
@@ -247,7 +247,7 @@ def _progress(tally: Tally, run: str) -> Facts:
     return {
         "problems": tally.problems,
         "problems_ended": len(tally.ended),
-        "seconds_left": None if seconds is None else round(seconds, 1),
+        "remaining_seconds": None if seconds is None else round(seconds, 1),
         "mean_x_cublas": tally.mean_x_vendor,
         "tried": turn.tried if turn else None,
         "total": turn.total if turn else None,
@@ -275,14 +275,14 @@ LINES: Mapping[type, tuple[str, Callable[[Any], Facts]]] = {
         },
     ),
     WinnerVerified: ("winner_verified", _winner_verified),
-    VendorLeftOut: ("vendor_left_out", _vendor_left_out),
+    VendorLeftOut: ("vendor_skipped", _vendor_left_out),
     ProblemEnded: ("problem_ended", _problem_ended),
-    PairsStarted: ("pairs_started", lambda event: {}),
+    PairsStarted: ("cross_timing_started", lambda event: {}),
     FleetStarted: (
-        "fleet_started",
+        "runs_started",
         lambda event: {"runs": list(event.runs), "problems": [problem.text for problem in event.problems]},
     ),
-    RunEnded: ("run_left", lambda event: {"trouble": event.trouble or None}),
-    Crossed: ("pairs", lambda event: {"done": event.done, "total": event.total}),
+    RunEnded: ("run_ended", lambda event: {"error": event.trouble or None}),
+    Crossed: ("cross_timing_progress", lambda event: {"done": event.done, "total": event.total}),
 }
 WITH_PROGRESS = ("problem_started", "trial", "trial_interrupted", "final", "problem_ended")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tsm2_tune.console.printable import one_line
 from tsm2_tune.console.tables import print_hanging, print_line, print_table
 from tsm2_tune.console.winner_columns import layout_text, product_text
+from tsm2_tune.tuner.export.tables import facts_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 def trials_table(rows: Iterable[TrialLine], console: Console, *, as_json: bool) -> None:
     """Print one line a trial."""
     if as_json:
-        console.print_json(json.dumps([asdict(row) for row in rows]), ensure_ascii=True)
+        console.print_json(json.dumps([facts_of(row) for row in rows]), ensure_ascii=True)
         return
     cells = [
         (
@@ -61,14 +62,14 @@ def trial_facts(record: TrialRecord) -> dict[str, Any]:
         "spill_bytes": trial.spill_bytes,
         "guideline_broken": trial.guideline_broken,
         "verdict": _verdict_facts(trial.verdict),
-        "cache": trial.cache,
-        "is_between": trial.is_between,
+        "l2_state": trial.cache,
+        "is_intermediate_shape": trial.is_between,
         "strategy": trial.strategy,
         "floor_us": trial.floor_us,
         "compile_seconds": trial.compile_seconds,
         "total_seconds": trial.total_seconds,
         "limits": asdict(trial.limits) if trial.limits else None,
-        "measurements": [{"round": number, **asdict(measured)} for number, measured in record.rounds],
+        "measurements": [{"round": number, **facts_of(measured)} for number, measured in record.rounds],
         "run": asdict(run),
         "launch": trial.source.launch.as_rendered,
         "source_digest": trial.source.digest,

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
+from typing import Any
 
 from tsm2_tune import __version__
 from tsm2_tune.generator.source import KernelSource
@@ -87,12 +88,17 @@ def escaped(text: str, table: Mapping[str, str]) -> str:
     return "".join(table.get(c, c) for c in one_line(text))
 
 
+def facts_of(record: Any) -> dict[str, Any]:
+    """Return the record's fields for CSV and JSON, where its `cache` is `l2_state`."""
+    return {"l2_state" if name == "cache" else name: value for name, value in asdict(record).items()}
+
+
 def csv_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
     """One line a winner under a line of names, units included; RFC 4180 quoting. No cell is a formula."""
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(asdict(rows[0])))
+    writer = csv.DictWriter(file, list(facts_of(rows[0])))
     writer.writeheader()
-    writer.writerows({name: csv_cell(value) for name, value in asdict(row).items()} for row in rows)
+    writer.writerows({name: csv_cell(value) for name, value in facts_of(row).items()} for row in rows)
     return file.getvalue()
 
 
@@ -106,7 +112,7 @@ def csv_cell(value: object) -> object:
 
 def json_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
     """Return an object with the winners as `best`, parameters as objects."""
-    best = [asdict(row) | {"parameters": row.tunables} for row in rows]
+    best = [facts_of(row) | {"parameters": row.tunables} for row in rows]
     document = {"program": f"tsm2-tune {__version__}", "database": database, "best": best}
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 

@@ -58,7 +58,7 @@ class Rung:
             "tried": self.tried,
             "configuration": self.best.trial.config.text if self.best else None,
             "trial": self.best.id if self.best else None,
-            "cache": self.best.trial.cache if self.best else None,
+            "l2_state": self.best.trial.cache if self.best else None,
             "median_us": self.median_us,
             "gflops": self.gflops,
             "speedup_over_previous": self.speedup_over_previous,
