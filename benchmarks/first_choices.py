@@ -39,10 +39,10 @@ from tsm2_tune.generator.device.roofline import data_sheet
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.predict.expected_time import (
     START_US,
+    bytes_in_flight_per_sm,
     expected_us,
     gflops,
     moved_us,
-    on_their_way,
     padded_flops,
     sheet,
     sums_us,
@@ -137,7 +137,9 @@ def reasons(candidate: Candidate) -> tuple[str, ...]:
     blocks = launch.blocks(problem.m, problem.n)
     idle = -(-blocks // limits.sms) * limits.sms / blocks  # the busiest multiprocessor's blocks, for all of them
     latency_us = architecture_of(limits.compute_capability).memory_latency_clocks / limits.sm_clock_mhz
-    needed = rates.read_gbytes_per_s * 1e3 * latency_us / limits.sms / max(on_their_way(candidate, blocks), 1)
+    needed = (
+        rates.read_gbytes_per_s * 1e3 * latency_us / limits.sms / max(bytes_in_flight_per_sm(candidate, blocks), 1)
+    )
     work_us = max(moved_us(candidate, rates), padded_flops(candidate) / gflops(candidate, rates) * 1e-3)
     summed = 1 + sums_us(candidate) / (START_US + work_us)
     found = [

@@ -19,7 +19,7 @@ from rich.text import Text
 
 import tsm2_tune
 from tsm2_tune.commands.errors import Command
-from tsm2_tune.console.search_progress import Display
+from tsm2_tune.console.search_progress import SearchProgress
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.runs.events import Event, ProblemEnded, ProblemStarted, TrialStored
@@ -56,7 +56,7 @@ def drawn(store: Store) -> str:
     now = [0.0]
     plain = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=COLUMNS)
     options = Options(budget_seconds=10.0, cache=Cache.CLEAN)
-    shown = Display(plain, options, len(rows), Phases(), lambda: now[0])
+    shown = SearchProgress(plain, options, len(rows), Phases(), lambda: now[0])
     for place, row in enumerate(rows[: ENDED + 1]):
         for seconds, event in islice(events(store, row, tried[row.problem.text]), None if place < ENDED else TRIALS):
             now[0] += seconds

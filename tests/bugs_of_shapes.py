@@ -28,7 +28,7 @@ from tests.bugs_in_classes import (
 
 FULL, ON_GPU = Found.FULL, Found.ON_GPU
 LAUNCHES = "static unsigned launches = 0; if (threadIdx.x == 0 && blockIdx.x == 0) ++launches"
-ALIKE = (
+SIMILAR_DTYPES = (
     "static unsigned alike = 0; static index_t shape = 0; if (threadIdx.x == 0 && blockIdx.x == 0)"
     " { alike = shape == m + n + k ? alike + 1 : 0; shape = m + n + k; }"
 )
@@ -263,7 +263,7 @@ STATE = (
         "state",
         "a product less in one launch of many of the same shape",
         HELD,
-        f"{ALIKE}; if (alike == 150) k -= k > 1",
+        f"{SIMILAR_DTYPES}; if (alike == 150) k -= k > 1",
         found=FULL,
     ),
     stored(

@@ -64,7 +64,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(path: Path, workers: Wor
     result = tuned(path, workers, kill)
     assert_complete(path)
     assert sorted(event.trouble for event in events if isinstance(event, RunEnded)) == ["", "its worker is lost"]
-    assert (len(result.winners), result.left, result.is_complete) == (3, (), True)
+    assert (len(result.winners), result.unfinished, result.is_complete) == (3, (), True)
     told = [one.event.trial_id for one in events if isinstance(one, OfRun) and isinstance(one.event, TrialStored)]
     assert len(set(told)) == len(told)
     assert set(told) <= {number for (number,) in plain_sql(path, "SELECT id FROM trial")}
@@ -80,7 +80,7 @@ def test_a_worker_that_is_killed_costs_no_trial_on_a_server(address: str, worker
                 workers.kill(1)
 
     result = tuned(address, workers, kill)
-    assert (len(result.winners), result.left, result.is_complete) == (3, (), True)
+    assert (len(result.winners), result.unfinished, result.is_complete) == (3, (), True)
     assert asked(address, "SELECT count(*) FROM trial GROUP BY problem_id") == [(TRIALS,)] * 3
     assert asked(address, "SELECT config FROM claim") == []
     assert len(set(told)) == len(told)

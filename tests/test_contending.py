@@ -27,7 +27,7 @@ from tests.test_between import (
     shape,
     tuned,
 )
-from tsm2_tune.console.cross_timing import Pairs
+from tsm2_tune.console.cross_timing import CrossTimingProgress
 from tsm2_tune.console.trial_tables import trial_facts
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.families import config_spelt
@@ -209,7 +209,7 @@ def test_what_is_measured_between_is_told(store: Store) -> None:
     tuned(store)
     text = StringIO()
     device = Simulated(store, Everything())
-    with Pairs(Console(file=text, width=200), device.phases) as shown:
+    with CrossTimingProgress(Console(file=text, width=200), device.phases) as shown:
         for event in Crossing(frozenset(SHAPES), device, store, ("stream_a_fma",)).events():
             shown.show(event)
     at = [problem for _, problem in device.tried]

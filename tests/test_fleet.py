@@ -85,7 +85,7 @@ def test_two_runs_divide_the_problems(path: Path) -> None:
     assert_complete(path)
     assert sorted(one.problem.text for one in result.ended) == sorted(f"{one}:f32" for one in SHAPES.split(","))
     assert [one.new_trials for one in result.ended] == [TRIALS] * 3
-    assert (len(result.winners), result.left, result.unsolved, len(result.targets)) == (3, (), (), 2)
+    assert (len(result.winners), result.unfinished, result.unsolved, len(result.targets)) == (3, (), (), 2)
     assert isinstance(events[0], FleetStarted)
     assert events[0].runs == ("cpu", "cpu (1)")
     who = {one.run for one in events if isinstance(one, OfRun) and isinstance(one.event, TrialStored)}
@@ -112,7 +112,7 @@ def test_what_a_run_was_at_that_is_killed_is_taken_over(path: Path) -> None:
     assert_complete(path)
     ends = [event.trouble for event in events if isinstance(event, RunEnded)]
     assert sorted(ends) == ["", "its process was ended by SIGKILL"]
-    assert result.left == ()
+    assert result.unfinished == ()
     told = {one.event.trial_id for one in events if isinstance(one, OfRun) and isinstance(one.event, TrialStored)}
     assert told <= {number for (number,) in plain_sql(path, "SELECT id FROM trial")}
 
@@ -139,7 +139,7 @@ def test_what_no_run_of_a_kind_has_ended_is_left(path: Path) -> None:
             os.kill(members_of_this_process()[-1], signal.SIGKILL)
 
     result = tuned(path, pretended("one", "another"), kill_the_other)
-    assert len(result.left) == 2
+    assert len(result.unfinished) == 2
     assert not result.is_complete
 
 

@@ -68,7 +68,7 @@ def test_a_worker_that_is_killed_loses_nothing_on_two_gpus(path: Path, scheduler
     result = tsm2_tune.tune(
         SHAPES, cluster=scheduler, db=path, on_event=kill, max_trials=TRIALS, budget=None, pairs=False
     )
-    assert (len(result.winners), result.left, result.is_complete) == (PROBLEMS, (), True)
+    assert (len(result.winners), result.unfinished, result.is_complete) == (PROBLEMS, (), True)
     assert "its worker is lost" in troubles
     assert len(set(told)) == len(told)
     assert set(told) <= {number for (number,) in plain_sql(path, "SELECT id FROM trial")}, "none is lost"

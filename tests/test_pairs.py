@@ -22,8 +22,8 @@ from tests.on_host import ON_HOST
 from tests.test_resume import dump
 from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console import cross_timing
-from tsm2_tune.console.eta import left_text
-from tsm2_tune.console.export_progress import Measuring
+from tsm2_tune.console.eta import remaining_text
+from tsm2_tune.console.export_progress import PairProgress
 from tsm2_tune.console.run_progress import changed_text
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.measure.cross_timing import Crossed
@@ -177,13 +177,13 @@ def test_where_no_bar_tells_a_line_counts_them_now_and_then(monkeypatch: pytest.
     now = [0.0]
     monkeypatch.setattr(cross_timing, "time", SimpleNamespace(monotonic=lambda: now[0]))
     console = Console(file=io.StringIO(), force_terminal=False)
-    with Measuring(console, "pairs", counts=("final",)) as shown:
+    with PairProgress(console, "pairs", counts=("final",)) as shown:
         for done in range(20):
             now[0] += 4.0
             shown.show(Crossed(done, 132))
     lines = cast(io.StringIO, console.file).getvalue().splitlines()
     seconds = {done: 4.0 * (done + 1) / done * (132 - done) for done in (3, 7, 11, 15, 19)}
-    assert lines == [f"pairs: {done} of 132, {left_text(left)}" for done, left in seconds.items()]
+    assert lines == [f"pairs: {done} of 132, {remaining_text(left)}" for done, left in seconds.items()]
 
 
 def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from tests.command import run
 from tests.fabricated import downgrade, plain_sql
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, stored_trial
-from tsm2_tune.commands.quarantine import tell_quarantined
+from tsm2_tune.commands.quarantine import print_quarantined
 from tsm2_tune.console import search_progress
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig
@@ -290,7 +290,7 @@ def test_forgiving_all_of_nothing_is_no_error(store: Store, path: Path) -> None:
 
 def test_a_run_says_how_many_were_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     for count, database in ((0, "results.db"), (3, "results.db"), (1, "my results.db")):
-        tell_quarantined(count, database)
+        print_quarantined(count, database)
     assert capsys.readouterr().err.splitlines() == [
         "3 quarantined: `tsm2-tune quarantine` lists them",
         "1 quarantined: `tsm2-tune quarantine --db 'my results.db'` lists them",
@@ -300,7 +300,7 @@ def test_a_run_says_how_many_were_left_out(capsys: pytest.CaptureFixture[str]) -
 def test_the_line_of_a_problem_says_how_many_were_left_out() -> None:
     text = io.StringIO()
     space: Any = SimpleNamespace(problem=SECOND, kept=range(128))
-    with search_progress.Display(Console(file=text, width=200), Options(), 1, Phases()) as shown:
+    with search_progress.SearchProgress(Console(file=text, width=200), Options(), 1, Phases()) as shown:
         shown.show(session.ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
         shown.show(session.ProblemEnded(SECOND, 2, 2, 0, 0, 0, 0, None, Why.ALL_TRIED, quarantined=3))
     assert text.getvalue().endswith("; 3 quarantined)\n")

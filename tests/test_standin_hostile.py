@@ -62,7 +62,7 @@ def test_a_journal_of_any_content_is_read(tmp_path: Path, seed: int, capsys: pyt
         written = written_in(folder)
         assert len(written.seen) >= 1
         assert len(list(recorded(written, ["program"], worth=0.1))) > len(written.seen)
-        run.tell_products(written, 0, has_times=True)
+        run.print_products(written, 0, has_times=True)
         assert "Traceback" not in capsys.readouterr().err
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fabricated import PROBLEM, configuration, final, trial, vendor_measurement
-from tsm2_tune.console.eta import Tally, Turn, left_text
+from tsm2_tune.console.eta import ProblemProgress, Tally, remaining_text
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import (
@@ -40,10 +40,10 @@ def ended(problem: Problem = PROBLEM, x_cublas: float | None = None) -> ProblemE
     return ProblemEnded(problem, 0, 0, 0, 0, 0, 0, winner, Why.ALL_TRIED)
 
 
-def turn_after(*events: Any, options: Options = PLAIN) -> Turn:
+def turn_after(*events: Any, options: Options = PLAIN) -> ProblemProgress:
     tally = Tally(options, 1)
     for event in events:
-        tally.hear(event)
+        tally.update(event)
     return tally.turns[""]
 
 
@@ -84,26 +84,26 @@ def test_the_mean_beside_the_vendor_is_geometric() -> None:
     problems = [replace(PROBLEM, m=m) for m in (1, 2, 3, 4)]
     assert tally.mean_x_vendor is None
     for problem, x_cublas in zip(problems, (4.0, 1.0, None, 2.0), strict=True):
-        tally.hear(started(problem))
-        tally.hear(ended(problem, x_cublas))
+        tally.update(started(problem))
+        tally.update(ended(problem, x_cublas))
     assert tally.mean_x_vendor == pytest.approx(2.0)
     assert tally.share == 1.0
 
 
 def test_trials_of_no_search_change_nothing() -> None:
     tally = Tally(Options(), 1)
-    tally.hear(started())
-    tally.hear(ended())
+    tally.update(started())
+    tally.update(ended())
     for event in (TrialStored(trial(1.0), 1), FinalStored(final((configuration(), 1.0))), ended()):
-        tally.hear(event)
-    assert (tally.turns, list(tally.ended), tally.seconds_left) == ({}, [PROBLEM], 0.0)
+        tally.update(event)
+    assert (tally.turns, list(tally.ended), tally.remaining_seconds) == ({}, [PROBLEM], 0.0)
 
 
 def test_a_share_is_of_the_configurations_or_of_the_budget() -> None:
     for options, share in ((Options(), 0.25), (Options(budget_seconds=6.0), 0.5), (Options(budget_seconds=2.0), 1.0)):
         tally = Tally(options, 2)
-        tally.hear(started(configurations=4))
-        tally.hear(TrialStored(trial(total_seconds=3.0), 1))
+        tally.update(started(configurations=4))
+        tally.update(TrialStored(trial(total_seconds=3.0), 1))
         assert (tally.share_of(tally.turns[""]), tally.share) == (share, share / 2)
 
 
@@ -126,8 +126,8 @@ class Simulated:
         tally = Tally(Options(budget_seconds=self.budget_seconds), self.problems, lambda: now[0])
         at = []
         for event in self._events(random.Random(seed), now):
-            tally.hear(event)
-            at.append((now[0], tally.seconds_left))
+            tally.update(event)
+            at.append((now[0], tally.remaining_seconds))
         return [(now[0] - moment, told) for moment, told in at]
 
     def _events(self, chance: random.Random, now: list[float]) -> Iterator[Any]:
@@ -184,8 +184,8 @@ def told_after(seconds: float, *events: Any, problems: int = 1, options: Options
     tally = Tally(options, problems, lambda: now[0])
     for event in events:
         now[0] += seconds
-        tally.hear(event)
-    return tally.seconds_left
+        tally.update(event)
+    return tally.remaining_seconds
 
 
 def test_nothing_is_told_before_a_pace_is_known() -> None:
@@ -212,27 +212,27 @@ def test_runs_that_share_problems_halve_it() -> None:
     now = [0.0]
     tally = Tally(Options(), 11, lambda: now[0])
     for run, problem in (("a", PROBLEM), ("b", replace(PROBLEM, m=1))):
-        tally.hear(started(problem, 3), run)
+        tally.update(started(problem, 3), run)
     for number in (1, 2, 3):
         now[0] += 1.0
         for run in ("a", "b"):
-            tally.hear(TrialStored(trial(total_seconds=1.0), number), run)
-    assert tally.seconds_left == pytest.approx(9 * 3 / 2)
+            tally.update(TrialStored(trial(total_seconds=1.0), number), run)
+    assert tally.remaining_seconds == pytest.approx(9 * 3 / 2)
     assert tally.share == pytest.approx(2 / 11)
 
 
 def test_it_counts_down_between_events() -> None:
     now = [0.0]
     tally = Tally(Options(), 1, lambda: now[0])
-    tally.hear(started(configurations=13))
+    tally.update(started(configurations=13))
     for number in (1, 2, 3):
         now[0] += 1.0
-        tally.hear(TrialStored(trial(total_seconds=1.0), number))
-    assert tally.seconds_left == 10.0
+        tally.update(TrialStored(trial(total_seconds=1.0), number))
+    assert tally.remaining_seconds == 10.0
     now[0] += 4.0
-    assert tally.seconds_left == 6.0
+    assert tally.remaining_seconds == 6.0
     now[0] += 40.0
-    assert tally.seconds_left == 0.0
+    assert tally.remaining_seconds == 0.0
 
 
 @pytest.mark.parametrize(
@@ -247,4 +247,4 @@ def test_it_counts_down_between_events() -> None:
     ],
 )
 def test_it_is_told_in_the_unit_of_its_size(seconds: float, text: str) -> None:
-    assert left_text(seconds) == text
+    assert remaining_text(seconds) == text

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tests.fabricated import PROBLEM, trial, tuning_run
-from tsm2_tune.console.run_progress import Progress
+from tsm2_tune.console.run_progress import RunProgress
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import (
@@ -52,7 +52,7 @@ def ends(run: str, problem: Problem = PROBLEM, new_trials: int = 3) -> OfRun:
 def shown(*events: Event, terminal: bool = False) -> list[str]:
     """The lines that are printed."""
     console = Console(file=io.StringIO(), force_terminal=terminal, color_system=None, width=150)
-    with Progress(console, "results.db", lambda run, name: [f"{name}: {run.target.identity.name}"]) as progress:
+    with RunProgress(console, "results.db", lambda run, name: [f"{name}: {run.target.identity.name}"]) as progress:
         for event in (FleetStarted((A, B), (PROBLEM, OTHER)), *events):
             progress.show(event)
     assert isinstance(console.file, io.StringIO)

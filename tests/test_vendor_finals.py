@@ -25,7 +25,7 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.test_finals import RUN, TARGET, A, B, C, Replay, tried
-from tsm2_tune.console.search_progress import Display
+from tsm2_tune.console.search_progress import SearchProgress
 from tsm2_tune.console.tables import console
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.families.published import Tsm2Config
@@ -342,7 +342,7 @@ def test_an_altered_table_of_the_vendor_is_refused(path: Path, change: str) -> N
 
 
 def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with Display(console(), Options(), 2, Phases()) as shown:
+    with SearchProgress(console(), Options(), 2, Phases()) as shown:
         for problem, detail in ((None, "libcublas not found"), (PROBLEM, "no such\nproduct"), (None, "again")):
             shown.show(session.VendorLeftOut(problem, detail))
     assert capsys.readouterr().out.splitlines() == [
@@ -354,7 +354,7 @@ def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixtur
 def test_the_winners_line_says_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     tried(store, {A: 100})
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    with Display(console(), Options(), 1, Phases()) as shown:
+    with SearchProgress(console(), Options(), 1, Phases()) as shown:
         for event in session.run([space], WithVendor(store), store, make=exhaustive, families=("tsm2",)):
             shown.show(event)
     assert "0.90 x cuBLAS" in capsys.readouterr().out

@@ -31,7 +31,7 @@ from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain, watching
 
 REPORT_SECONDS = 5.0  # before the end of the time that was given
 PROGRESS_SECONDS = 60.0
-MOST_TOLD = 20  # mutants of which it is said why nothing can be said of them
+MOST_PRINTED = 20  # mutants of which it is said why nothing can be said of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Progress:
         self.done += 1
         if isinstance(result, Untold):
             self.untold += 1
-            if self.untold <= MOST_TOLD:
+            if self.untold <= MOST_PRINTED:
                 click.echo(f"nothing said of {result.mutant.key}: {result.because[:300]}", err=True)
         if time.monotonic() - self._told >= PROGRESS_SECONDS:
             self._told = time.monotonic()

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tsm2_tune.errors import InputError, nearest_name, shown
 from tsm2_tune.generator.former_names import FORMER_NAMES
 from tsm2_tune.generator.problem import (
+    DTYPE_ALIASES,
     DTYPES,
     ELEMENT_TYPES,
     MATHS,
     OP_LETTERS,
     SAME,
-    SPELT_OTHERWISE,
     Problem,
     dtype_named,
     unknown_dtype,
 )
 from tsm2_tune.generator.scalars import plain_text, real, whole
 from tsm2_tune.generator.shapes import parse_shapes
-from tsm2_tune.generator.space.guidelines import NO_GUIDELINES, Guidelines, Thresholds, parse_thresholds, spelt
+from tsm2_tune.generator.space.guidelines import NO_GUIDELINES, Guidelines, Thresholds, option_name, parse_thresholds
 from tsm2_tune.tuner.results.storage.addresses import DEFAULT_DATABASE as DEFAULT_DATABASE
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 
@@ -69,7 +69,7 @@ _PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _SPACED = re.compile(r" *([xX]) *")
 _PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII | re.IGNORECASE)
-OP_SPELLING = (
+OP_SYNTAX = (
     "Two letters, for A and B, as in BLAS: n is not transposed, t transposed, and for complex types c conjugate"
     " transposed, j conjugated. A third letter, t, says that C is row-major. x for B says that B is A, as in BLAS's"
     f" syrk and herk: tx is X^T X, cx is X^H X, and {GRAM} is the one of both that fits the type."
@@ -103,14 +103,14 @@ def _element_name(one: Any) -> str:
     """Return our name of a NumPy type; return anything else unchanged."""
     scalar = getattr(one, "type", one)
     is_numpys = isinstance(scalar, type) and any(base.__module__ == "numpy" for base in scalar.__mro__)
-    name: str = dtype_spelt(scalar.__name__) if is_numpys else one  # if it is no text, join raises
+    name: str = canonical_dtype(scalar.__name__) if is_numpys else one  # if it is no text, join raises
     return name
 
 
-def dtype_spelt(name: str) -> str:
+def canonical_dtype(name: str) -> str:
     """Return our name of an element type: f32 for float32, single, fp32 or F32. Return an unknown name unchanged."""
     lower = name.strip().lower()
-    return SPELT_OTHERWISE.get(lower, lower if lower in DTYPES else name.strip())
+    return DTYPE_ALIASES.get(lower, lower if lower in DTYPES else name.strip())
 
 
 def file_name(what: str, name: str | PathLike[str]) -> str:
@@ -166,10 +166,10 @@ def problems_of(
     check_named("layout", layout, LAYOUTS)
     check_named("math", math, MATHS)
     names = tuple(dict.fromkeys(dtype_with(math, name) for name in dtype_texts(dtypes).split(",")))
-    several = tuple(dict.fromkeys(op_spelt(op) for op in texts("op", ops).split(",")))
+    several = tuple(dict.fromkeys(canonical_op(op) for op in texts("op", ops).split(",")))
     found = dict[Problem, None]()
     for item in items(products):
-        problem = spelt_problem(item) if isinstance(item, str) else item
+        problem = parsed_problem(item) if isinstance(item, str) else item
         found.update(
             dict.fromkeys(
                 Problem(m, n, k, name, op_in(layout, op_of(op, name)))
@@ -225,22 +225,22 @@ def items_of(shapes: str) -> tuple[str, ...]:
     return found
 
 
-def spelt_problem(item: str) -> Problem | None:
+def parsed_problem(item: str) -> Problem | None:
     """Return the problem if the item has the form MxNxK:DTYPE or MxNxK:DTYPE:OP, else None."""
     if not _PROBLEM.fullmatch(item):
         return None
     shape, dtype, *op = item.split(":")
-    return Problem.parse(":".join([shape.lower(), dtype_spelt(dtype), *map(op_spelt, op)]))
+    return Problem.parse(":".join([shape.lower(), canonical_dtype(dtype), *map(canonical_op, op)]))
 
 
 def dtype_name(name: str) -> str:
     """Return the name of a Dtype. Raise InputError, with a suggestion, for an unknown one."""
-    return dtype_named(dtype_spelt(name)).name
+    return dtype_named(canonical_dtype(name)).name
 
 
 def dtype_with(math: str, name: str) -> str:
     """Return the name of the Dtype with this element type and math. Raise InputError if the type has no such math."""
-    name = dtype_spelt(name)
+    name = canonical_dtype(name)
     if name in MATHS:
         raise InputError(f"unknown dtype {name!r}: that is how f32 may be multiplied: --dtype f32 --math {name}")
     if name not in ELEMENT_TYPES:
@@ -254,7 +254,7 @@ def dtype_with(math: str, name: str) -> str:
     return known[name]
 
 
-def op_spelt(text: str) -> str:
+def canonical_op(text: str) -> str:
     """Return the op in lower case; BLAS's capitals are allowed."""
     return text.strip().lower()
 
@@ -292,9 +292,9 @@ def thresholds_of(guidelines: str | Thresholds | None) -> Thresholds:
     elif not isinstance(guidelines, str | None):
         raise InputError(f"guidelines = {shown(guidelines)}: expected a text, or thresholds by their names")
     text = guidelines or ""
-    known = [*(spelt(field.name) for field in fields(Guidelines)), NO_GUIDELINES]
+    known = [*(option_name(field.name) for field in fields(Guidelines)), NO_GUIDELINES]
     for name in filter(None, (item.partition("=")[0].strip() for item in text.split(","))):
-        check_named("guideline", spelt(name), known)
+        check_named("guideline", option_name(name), known)
     return parse_thresholds(text)
 
 

@@ -13,6 +13,7 @@ from tsm2_tune.api.parse import (
     Products,
     Texts,
     cache_named,
+    canonical_op,
     check_named,
     device_name,
     dtype_name,
@@ -20,8 +21,7 @@ from tsm2_tune.api.parse import (
     gram_ops,
     items,
     op_in,
-    op_spelt,
-    spelt_problem,
+    parsed_problem,
     texts,
 )
 from tsm2_tune.errors import InputError
@@ -121,14 +121,14 @@ def selected(
     """
     problems, of_shapes = set[Problem](), set[Shape]()
     for item in items(products) if products is not None else ():
-        problem = spelt_problem(item) if isinstance(item, str) else item
+        problem = parsed_problem(item) if isinstance(item, str) else item
         if problem is None:
             of_shapes.update(parse_shapes(str(item)))
         else:
             problems.add(problem)
     if layout is not None:
         check_named("layout", layout, LAYOUTS)
-    names = [op_spelt(one) for one in texts("op", op).split(",")] if op is not None else []
+    names = [canonical_op(one) for one in texts("op", op).split(",")] if op is not None else []
     if op is None and layout is not None:
         names = [of_a + of_b for of_a in OP_LETTERS for of_b in (*OP_LETTERS, SAME)]  # every op of this layout
     spelled = [one for name in names for one in (gram_ops() if name == GRAM else (name,))]

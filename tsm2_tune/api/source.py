@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from tsm2_tune.api.parse import LARGE, LAYOUTS, check_named, dtype_spelt, dtype_with, op_in, op_of, op_spelt
+from tsm2_tune.api.parse import LARGE, LAYOUTS, canonical_dtype, canonical_op, check_named, dtype_with, op_in, op_of
 from tsm2_tune.errors import InputError, nearest_name
 from tsm2_tune.generator.config import KernelConfig, family_spelt
 from tsm2_tune.generator.families import FAMILIES
@@ -86,7 +86,7 @@ def source_of(
         )
     for way, problem in known.items():
         if unfit(family, config, problem) is None:
-            given = (dtype and dtype_spelt(dtype), math, op and op_spelt(op), layout)
+            given = (dtype and canonical_dtype(dtype), math, op and canonical_op(op), layout)
             return Found(render(problem, config).text, way.options(*given))
     way, problem = next(iter(known.items()))
     raise InputError(
@@ -105,9 +105,9 @@ def _ways(
     if dtype is None and math is None:
         names = sorted(family.dtypes, key=list(DTYPES).index)
     else:
-        names = [dtype_with(math or FULL_MATH, dtype_spelt(dtype or "f32"))]
+        names = [dtype_with(math or FULL_MATH, canonical_dtype(dtype or "f32"))]
     for name in names:
-        for one in OPS if op is None else (op_spelt(op),):
+        for one in OPS if op is None else (canonical_op(op),):
             for one_layout in LAYOUTS if layout is None and op is None else (layout or LAYOUTS[0],):
                 yield Way(name, one, one_layout)
 

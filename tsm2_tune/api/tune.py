@@ -61,7 +61,7 @@ class TuningResult:
     ended: tuple[ProblemEnded, ...]  # one end for each problem and kind of device, in the order of ends
     winners: tuple[BestRow, ...]  # the winners of the given problems, as from `best`
     interrupted: int  # trials and finals that the machine interrupted: the same call repeats them
-    left: tuple[Problem, ...] = ()  # with several runs: problems that none of them finished, as runs ended early
+    unfinished: tuple[Problem, ...] = ()  # problems that no run finished, since runs ended early
 
     @property
     def target(self) -> Target:
@@ -82,7 +82,7 @@ class TuningResult:
     @property
     def is_complete(self) -> bool:
         """Whether every problem has a winner and the machine interrupted no trial or final."""
-        return not (self.unsolved or self.interrupted or self.left)
+        return not (self.unsolved or self.interrupted or self.unfinished)
 
 
 def tune(

@@ -11,7 +11,7 @@ import tsm2_tune
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.doctor import STATE_WIDTH
 from tsm2_tune.commands.errors import Group, option
-from tsm2_tune.commands.import_ import tell_imported
+from tsm2_tune.commands.import_ import print_import
 from tsm2_tune.commands.options import database_option, json_option, named_database
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import printable, tell
@@ -71,7 +71,7 @@ def merge(sources: tuple[str, ...], database: str) -> None:
     for source in sources:
         with tables.waiting(f"merging {shown_name(source)}") as show:
             found = tsm2_tune.import_trials(source, database, on_progress=show)
-        tell_imported(found)
+        print_import(found)
         click.echo(printable(f"{shown_name(source)}: {found}"))
 
 

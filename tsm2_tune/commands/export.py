@@ -96,7 +96,7 @@ def export(
     problem on one device.
     """
     from tsm2_tune.api.export import contradiction
-    from tsm2_tune.console.export_progress import Choosing
+    from tsm2_tune.console.export_progress import ExportProgress
     from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
 
     form = form or _format_of(output)
@@ -109,7 +109,7 @@ def export(
         raise click.UsageError(wrong)
     into_file = output != "-"
     ended = tables.waiting(f"exporting {shown_name(database)}") if within is None else ended_by_signals(ctx, database)
-    with ended, Choosing(tables.console(stderr=not into_file)) as shown:
+    with ended, ExportProgress(tables.console(stderr=not into_file)) as shown:
         exported = tsm2_tune.export(
             database,
             format=form,

@@ -12,7 +12,7 @@ from tsm2_tune.console.printable import printable, tell
 from tsm2_tune.console.tables import waiting
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 
-MOST_TOLD = 20  # configurations of a kind
+MOST_PRINTED = 20  # configurations of a kind
 
 
 @click.command("import", cls=Command)
@@ -33,14 +33,14 @@ def import_(source: str, database: str) -> None:
     """
     with waiting(f"importing {shown_name(source)}") as show:
         found = tsm2_tune.import_trials(source, database, on_progress=show)
-    tell_imported(found)
+    print_import(found)
     click.echo(printable(f"{shown_name(database)}: {found}"))
 
 
-def tell_imported(found: tsm2_tune.Imported) -> None:
+def print_import(found: tsm2_tune.Imported) -> None:
     """Print the configurations that were left out, and those whose trials contradict each other."""
     for sentences in (found.left_out, found.conflicts):
-        for sentence in sentences[:MOST_TOLD]:
+        for sentence in sentences[:MOST_PRINTED]:
             tell(sentence)
-        if len(sentences) > MOST_TOLD:
-            tell(f"{sentences[0].partition(':')[0]}: {len(sentences) - MOST_TOLD} more configurations like these")
+        if len(sentences) > MOST_PRINTED:
+            tell(f"{sentences[0].partition(':')[0]}: {len(sentences) - MOST_PRINTED} more configurations like these")

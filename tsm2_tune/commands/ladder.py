@@ -46,7 +46,7 @@ def ladder(
     wait: bool,
     database: str,
     as_json: bool,
-    **patience: Any,
+    **limits: Any,
 ) -> None:
     """Show what each step of a six-step GEMM buys.
 
@@ -61,8 +61,8 @@ def ladder(
 
     with one_blas_thread():
         from tsm2_tune.api.tune import options_of
-    from tsm2_tune.console.run_progress import of_state, tell_interrupted
-    from tsm2_tune.console.search_progress import Display
+    from tsm2_tune.console.run_progress import l2_state_text, print_interrupted
+    from tsm2_tune.console.search_progress import SearchProgress
     from tsm2_tune.tuner.device.lock import device_lock
     from tsm2_tune.tuner.device.target import default_spec, find_target
     from tsm2_tune.tuner.results.store import Store
@@ -72,7 +72,7 @@ def ladder(
 
     interrupted = 0
     with ended_by_signals(ctx, database, stderr=as_json):
-        console, options = tables.console(stderr=as_json), options_of(**patience)
+        console, options = tables.console(stderr=as_json), options_of(**limits)
         target = find_target(default_spec() if spec is None else spec)
         searched = steps.spaces(problems, target)
         with (
@@ -80,7 +80,7 @@ def ladder(
             Tuner(target, options) as tuner,
             Store.open(database, create=True) as store,
         ):
-            with Display(console, options, len(searched), tuner.phases) as shown:
+            with SearchProgress(console, options, len(searched), tuner.phases) as shown:
                 for event in steps.climb(searched, tuner, store):
                     shown.show(event)
                     interrupted += is_interruption(event)
@@ -89,7 +89,7 @@ def ladder(
         click.echo(json.dumps([steps.facts(problem, target, rungs) for problem, rungs in found.items()], indent=2))
     else:
         for problem, rungs in found.items():
-            device = target.identity.name + of_state(target, options, is_asked=is_given(ctx, "cache"))
+            device = target.identity.name + l2_state_text(target, options, is_asked=is_given(ctx, "cache"))
             plan_tables.print_ladder(problem, device, rungs, console)
     unsolved = any(rung.best is None for rungs in found.values() for rung in rungs)
     if unsolved:
@@ -97,6 +97,6 @@ def ladder(
         more = "raise --budget or --max-trials, or choose a smaller shape" if untried else "raise its limits"
         sentence = f"some steps have no time: see `{command_on('show', database)}`, or {more}"
         tables.print_line(tables.console(stderr=True), sentence)
-    tell_interrupted(interrupted)
+    print_interrupted(interrupted)
     if unsolved or interrupted:
         ctx.exit(1)

@@ -22,7 +22,7 @@ from tsm2_tune.api.parse import (
     MOST_LIMIT_SECONDS,
     MOST_SEED,
     MOST_WITHIN,
-    OP_SPELLING,
+    OP_SYNTAX,
     REACH,
     STRATEGIES,
     hint_of,
@@ -34,7 +34,7 @@ from tsm2_tune.commands.errors import is_shape, option, stray
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import ELEMENT_TYPES, MATHS
-from tsm2_tune.generator.shapes import SPELLING
+from tsm2_tune.generator.shapes import SHAPE_SYNTAX
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 from tsm2_tune.tuner.results.trial import Cache, Outcome
@@ -150,7 +150,7 @@ def shapes_options(required: bool) -> Callable[[F], F]:
             show_default=True,
             metavar="OP,...",
             shell_complete=completion.ops,
-            help=f"Ops, separated by commas. {OP_SPELLING}",
+            help=f"Ops, separated by commas. {OP_SYNTAX}",
         )(function)
         function = math_option(function)
         function = option(
@@ -163,7 +163,7 @@ def shapes_options(required: bool) -> Callable[[F], F]:
             help=f"Element types, separated by commas: {', '.join(ELEMENT_TYPES)}, or NumPy's names.",
         )(function)
         function = click.argument("items", metavar="[MxNxK]...", nargs=-1)(function)
-        return option("--shapes", metavar="MxNxK,...", help=SPELLING)(function)
+        return option("--shapes", metavar="MxNxK,...", help=SHAPE_SYNTAX)(function)
 
     return decorate
 
@@ -410,7 +410,7 @@ def selection_options(function: F) -> F:
             type=Choice(LAYOUTS),
             help="Storage order that --op refers to, as for tuning. Without --op: only products with C in it.",
         ),
-        option("--op", "ops", metavar="OP,...", shell_complete=completion.ops, help=f"Only these ops. {OP_SPELLING}"),
+        option("--op", "ops", metavar="OP,...", shell_complete=completion.ops, help=f"Only these ops. {OP_SYNTAX}"),
         option(
             "--dtype",
             "dtypes",

@@ -73,7 +73,7 @@ def quarantine(digest: str | None, device: str | None, database: str, as_json: b
         click.echo("no kernel is quarantined")
 
 
-def tell_quarantined(count: int, database: str) -> None:
+def print_quarantined(count: int, database: str) -> None:
     """Print how many kernels a search left out because they hung or faulted for another problem."""
     if count:
         tell(f"{count} quarantined: `{command_on('quarantine', database)}` lists them")

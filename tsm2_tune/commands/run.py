@@ -104,7 +104,7 @@ def run(
         become(program, standing)
     with journal_folder() as journal:
         status = ran(program, standing, journal)
-        tell_products(written_in(journal), status, has_times=report)
+        print_products(written_in(journal), status, has_times=report)
     ctx.exit(status)
 
 
@@ -145,7 +145,7 @@ def failed(status: int) -> str:
     return f"the program failed with status {status}"
 
 
-def tell_products(written: Written, status: int, *, has_times: bool) -> None:
+def print_products(written: Written, status: int, *, has_times: bool) -> None:
     """Report a program's products on standard error."""
     from tsm2_tune.interpose.journal import count_of
 
@@ -169,9 +169,9 @@ def tell_products(written: Written, status: int, *, has_times: bool) -> None:
                 f"time of the shapes that were taken: {before / 1e3:.2f} ms by cuBLAS, {after / 1e3:.2f} ms by"
                 f" the kernels, {before / after:.2f} times as fast"
             )
-        _print_products(console, of_taken, "taken:")
+        _print_table(console, of_taken, "taken:")
     lost = sorted((one for one in seen if one.lost), key=lambda one: (-one.us * one.lost, -one.lost))
-    _print_products(
+    _print_table(
         console,
         lost[:MOST_LEFT],
         "left to cuBLAS:" if len(lost) <= MOST_LEFT else f"left to cuBLAS, {MOST_LEFT} of {len(lost)}:",
@@ -197,7 +197,7 @@ def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
             yield f"{count_of(count, 'product')} left to cuBLAS as {why}: {told}"
 
 
-def _print_products(console: Console, seen: Sequence[Seen], title: str) -> None:
+def _print_table(console: Console, seen: Sequence[Seen], title: str) -> None:
     """Print a table of products, if there are any."""
     heads = ("routine", "type", "op", "m x n x k", "calls", "taken", "cuBLAS us", "kernel us", "why left")
     cells = []

@@ -8,7 +8,7 @@ import click
 
 from tsm2_tune.api.parse import (
     LAYOUTS,
-    OP_SPELLING,
+    OP_SYNTAX,
 )
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import Command, option
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("kernel", metavar="TRIAL|CONFIGURATION", shell_complete=completion.configurations)
 @option("--dtype", "dtype", shell_complete=completion.dtypes, help="Element type. [default: f32 if it has that]")
 @math_option
-@option("--op", "op", shell_complete=completion.ops, help=f"How the matrices lie. {OP_SPELLING}")
+@option("--op", "op", shell_complete=completion.ops, help=f"How the matrices lie. {OP_SYNTAX}")
 @option("--layout", type=Choice(LAYOUTS), help="What --op calls n, as for tuning.")
 @database_option
 @click.pass_context

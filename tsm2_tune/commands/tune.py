@@ -33,7 +33,7 @@ from tsm2_tune.tuner.runs.blas_threads import one_blas_thread
 if TYPE_CHECKING:  # completion in a shell waits for what is imported here
     from tsm2_tune import TuningResult
     from tsm2_tune.console.json_events import EventLines
-    from tsm2_tune.console.run_progress import Progress
+    from tsm2_tune.console.run_progress import RunProgress
     from tsm2_tune.tuner.runs.events import RunStarted
 
 NO_GPU = (
@@ -76,7 +76,7 @@ def tune(
     wait: bool,
     database: str,
     as_json: bool,
-    **patience: Any,
+    **limits: Any,
 ) -> None:
     """Find the fastest kernel for each shape.
 
@@ -93,8 +93,8 @@ def tune(
     problems = problems_of(shapes, dtypes, ops, layout, math)
     with one_blas_thread():
         from tsm2_tune.api.devices import targets_of  # slow to import, so arguments are checked first
-    from tsm2_tune.commands.quarantine import tell_quarantined
-    from tsm2_tune.console.run_progress import tell_interrupted
+    from tsm2_tune.commands.quarantine import print_quarantined
+    from tsm2_tune.console.run_progress import print_interrupted
 
     problems = computable(problems, names)
     with ended_by_signals(ctx, database, stderr=as_json):
@@ -121,24 +121,25 @@ def tune(
                 pairs=pairs,
                 wait=wait,
                 on_event=shown.show,
-                **patience,
+                **limits,
             )
         shown.end(result)
-    tell_quarantined(sum(one.quarantined for one in result.ended), shown_name(database))
-    _tell_unsolved(result, shown_name(database))
-    tell_interrupted(result.interrupted)
-    if result.left:
-        tell(f"{len(result.left)} problems not finished, as runs ended early: run the same command again to continue")
+    print_quarantined(sum(one.quarantined for one in result.ended), shown_name(database))
+    _print_unsolved(result, shown_name(database))
+    print_interrupted(result.interrupted)
+    if result.unfinished:
+        count = len(result.unfinished)
+        tell(f"{count} problems not finished, as runs ended early: run the same command again to continue")
     if not result.is_complete:
         ctx.exit(1)
 
 
 def _shown(
     database: str, *, is_unasked_host: bool, is_cache_asked: bool, pairs: bool, as_json: bool
-) -> EventLines | Progress:
+) -> EventLines | RunProgress:
     """Return the display of the run's events."""
     from tsm2_tune.console.json_events import EventLines
-    from tsm2_tune.console.run_progress import Progress, of_state
+    from tsm2_tune.console.run_progress import RunProgress, l2_state_text
     from tsm2_tune.console.tables import console
 
     if as_json:
@@ -146,16 +147,17 @@ def _shown(
             tell(NO_GPU)
         return EventLines(database)
 
-    def said(run: RunStarted, name: str) -> Iterator[str]:
+    def opening(run: RunStarted, name: str) -> Iterator[str]:
         target = run.target
         if is_unasked_host:
             yield NO_GPU
-        yield f"{name or 'device'}: {target.identity.name}{of_state(target, run.options, is_asked=is_cache_asked)}"
+        state = l2_state_text(target, run.options, is_asked=is_cache_asked)
+        yield f"{name or 'device'}: {target.identity.name}{state}"
 
-    return Progress(console(), database, said, pairs=pairs)
+    return RunProgress(console(), database, opening, pairs=pairs)
 
 
-def _tell_unsolved(result: TuningResult, database: str) -> None:
+def _print_unsolved(result: TuningResult, database: str) -> None:
     """Say how many problems have no winner, if any."""
     from tsm2_tune.console import tables
 

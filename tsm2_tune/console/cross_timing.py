@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Column
 
-from tsm2_tune.console.eta import left_text
-from tsm2_tune.console.heartbeat import LONG_SECONDS, Liveness, phase_text
+from tsm2_tune.console.eta import remaining_text
+from tsm2_tune.console.heartbeat import LONG_SECONDS, Heartbeat, phase_text
 from tsm2_tune.console.printable import one_line
 from tsm2_tune.console.search_progress import SILENCE_SECONDS
 from tsm2_tune.console.tables import print_line
@@ -32,32 +32,32 @@ from tsm2_tune.tuner.runs.events import (
 from tsm2_tune.tuner.search.phase_timer import Phases
 
 
-class Pairs:
+class CrossTimingProgress:
     """Shows the events of a Crossing, and at the end the number of trials. Use as a context manager."""
 
     def __init__(self, console: Console, phases: Phases) -> None:
         self._console = console
-        self._measuring = Measuring(console, "pairs", counts=("final",))
-        self._liveness = Liveness(lambda seconds: self._measuring.goes_on(seconds, phases.now), LONG_SECONDS)
+        self._measuring = PairProgress(console, "pairs", counts=("final",))
+        self._heartbeat = Heartbeat(lambda seconds: self._measuring.print_phase(seconds, phases.now), LONG_SECONDS)
         self._outcomes = Counter[Outcome]()
         self._between = 0  # trials that were right at shapes that nobody tuned
 
-    def __enter__(self) -> Pairs:
+    def __enter__(self) -> CrossTimingProgress:
         self._measuring.__enter__()
-        self._liveness.__enter__()
+        self._heartbeat.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._liveness.__exit__(kind, error, trace)
+        self._heartbeat.__exit__(kind, error, trace)
         self._measuring.__exit__(kind, error, trace)
         if kind is None and self._outcomes:
             print_line(self._console, self._text())
 
     def show(self, event: Event) -> None:
         """Update the screen for the event."""
-        self._liveness.event()
+        self._heartbeat.event()
         self._measuring.show(event)
         if isinstance(event, TrialStored | TrialInterrupted):
             self._outcomes[event.trial.outcome] += 1
@@ -73,7 +73,7 @@ class Pairs:
         return f"cross-checked kernels at shapes that they did not win: {', '.join(parts)}"
 
 
-class Measuring:
+class PairProgress:
     """Shows the progress of trials that no search suggests. Use as a context manager.
 
     `counts` names the kinds of events to count.
@@ -86,9 +86,9 @@ class Measuring:
         self._task = self._progress.add_task(what, total=None)
         self._counts = dict.fromkeys(counts, 0)
         self._so_far = ""
-        self._started = self._told = time.monotonic()
+        self._started = self._printed_at = time.monotonic()
 
-    def __enter__(self) -> Measuring:
+    def __enter__(self) -> PairProgress:
         self._progress.start()
         return self
 
@@ -101,7 +101,7 @@ class Measuring:
             unknown = f", {counted(event.resting_on, 'pair')} to measure" if event.resting_on else ""
             self._so_far = f"{counted(event.kernels, 'kernel')} may do{unknown}"
         elif isinstance(event, Crossed):
-            self._so_far = f"{event.done} of {event.total}{self._left(event)}"
+            self._so_far = f"{event.done} of {event.total}{self._remaining_text(event)}"
         elif isinstance(event, TrialStored | TrialInterrupted):
             self._count("trial")
             trial = event.trial
@@ -111,26 +111,26 @@ class Measuring:
         elif isinstance(event, WinnerVerified):
             self._failed(event.config, event.outcome, event.detail)
         elif isinstance(event, FinalFailure):
-            self._line(f"{event.problem.text}: not measured in turns: {one_line(event.detail)}")
+            self._print_line(f"{event.problem.text}: not measured in turns: {one_line(event.detail)}")
         elif isinstance(event, VendorLeftOut):
             of = f"{event.problem.text}: " if event.problem is not None else ""
-            self._line(f"{of}cuBLAS not measured: {one_line(event.detail)}")
+            self._print_line(f"{of}cuBLAS not measured: {one_line(event.detail)}")
         self._update()
 
-    def _left(self, event: Crossed) -> str:
+    def _remaining_text(self, event: Crossed) -> str:
         """Return the time left at the pace so far; empty before the first pair and after the last."""
         if not 0 < event.done < event.total:
             return ""
         seconds = (time.monotonic() - self._started) / event.done * (event.total - event.done)
-        return f", {left_text(seconds)}"
+        return f", {remaining_text(seconds)}"
 
     def _count(self, what: str) -> None:
         if what in self._counts:
             self._counts[what] += 1
 
-    def goes_on(self, seconds: float, phase: str) -> None:
+    def print_phase(self, seconds: float, phase: str) -> None:
         """Print the phase that takes so long."""
-        self._line(f"{self._text()}: {phase_text(phase, seconds)}")
+        self._print_line(f"{self._text()}: {phase_text(phase, seconds)}")
 
     def _text(self) -> str:
         done = ", ".join(counted(count, what) for what, count in self._counts.items() if count)
@@ -139,15 +139,15 @@ class Measuring:
     def _update(self) -> None:
         text = self._text()
         self._progress.update(self._task, description=text)
-        if self._progress.disable and time.monotonic() - self._told >= SILENCE_SECONDS:
-            self._line(text)
+        if self._progress.disable and time.monotonic() - self._printed_at >= SILENCE_SECONDS:
+            self._print_line(text)
 
     def _failed(self, what: str, outcome: Outcome, detail: str) -> None:
         if outcome is not Outcome.OK:
-            self._line(f"{what}: {outcome}: {one_line(detail)}")
+            self._print_line(f"{what}: {outcome}: {one_line(detail)}")
 
-    def _line(self, text: str) -> None:
-        self._told = time.monotonic()
+    def _print_line(self, text: str) -> None:
+        self._printed_at = time.monotonic()
         print_line(self._progress.console, text)
 
 

@@ -1,4 +1,4 @@
-"""The progress of a run: its best times so far, and the estimated time left."""
+"""The progress of a run: its best times so far, and the estimated remaining time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tsm2_tune.tuner.runs.events import (
 )
 from tsm2_tune.tuner.search.loop import Options
 
-LEAST_TRIALS = 3  # of a run before the time left is shown
+LEAST_TRIALS = 3  # of a run before the remaining time is shown
 PRIOR_TRIALS = 5  # weight of the pace of earlier problems, in trials of this one
-LEAST_LAG_SECONDS = 5.0  # time constant with which the shown time follows the estimate; else time left / LAG_PARTS
-LAG_PARTS = 5
+LEAST_LAG_SECONDS = 5.0  # least time constant with which the shown time follows the estimate
+LAG_PARTS = 5  # remaining time over the time constant, if that is longer
 
 
 @dataclass(slots=True)
-class Turn:
+class ProblemProgress:
     """The progress of one problem."""
 
     problem: Problem
@@ -74,23 +74,23 @@ class _Mean:
 class Tally:
     """Adds up the events of a run, or of several named runs that share its problems.
 
-    The time left is an estimate. The search of a problem takes its remaining trials at their pace so far, but no
+    The remaining time is an estimate. The search of a problem takes its remaining trials at their pace so far, but no
     longer than its budget. Its finals take the mean of the finals so far, and each later problem the mean of the
-    problems so far. The shown time approaches a new estimate with a lag of a fifth of the time left.
+    problems so far. The shown time approaches a new estimate with a lag of a fifth of the remaining time.
     """
 
     def __init__(self, options: Options, problems: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.options, self.problems = options, problems
         self._clock = clock
-        self.turns: dict[str, Turn] = {}  # by the run's name
+        self.turns: dict[str, ProblemProgress] = {}  # by the run's name
         self.ended: dict[Problem, ProblemEnded] = {}
         self._began: dict[str, float] = {}  # when the run began its problem, or the one before ended
         self._started = clock()
         self._durations, self._finals, self._pace = _Mean(), _Mean(), _Mean()  # seconds of problems, finals, trials
         self._end: float | None = None  # the shown end
-        self._told_at = self._started
+        self._shown_at = self._started
 
-    def hear(self, event: Event, run: str = "") -> None:
+    def update(self, event: Event, run: str = "") -> None:
         """Update the progress by an event of the run."""
         now, turn = self._clock(), self.turns.get(run)
         if isinstance(event, ProblemStarted):
@@ -108,16 +108,16 @@ class Tally:
             turn.is_searched = True
         elif isinstance(event, ProblemEnded):
             self._end_turn(run, turn, event, now)
-        self._tell(now)
+        self._move_end(now)
 
     @property
-    def seconds_left(self) -> float | None:
+    def remaining_seconds(self) -> float | None:
         """The time until all problems are tuned; None before there is an estimate."""
         return None if self._end is None else max(0.0, self._end - self._clock())
 
     @property
     def has_finals(self) -> bool:
-        """Whether the time left includes finals and full verification: it does once a problem has ended."""
+        """Whether the remaining time includes finals and full verification: it does once a problem has ended."""
         return self._finals.count > 0
 
     @property
@@ -126,7 +126,7 @@ class Tally:
         parts = sum(map(self.share_of, self.turns.values()))
         return min(1.0, (len(self.ended) + parts) / max(1, self.problems))
 
-    def share_of(self, turn: Turn) -> float:
+    def share_of(self, turn: ProblemProgress) -> float:
         """Return the share of the problem's configurations or of its budget that is used, whichever is greater."""
         budget = self.options.budget_seconds
         spent = 0.0 if budget is None else turn.spent_seconds / budget
@@ -141,10 +141,10 @@ class Tally:
         logs = [log(x) for x in won if x is not None]
         return exp(sum(logs) / len(logs)) if logs else None
 
-    def _turn(self, event: ProblemStarted, now: float) -> Turn:
+    def _turn(self, event: ProblemStarted, now: float) -> ProblemProgress:
         kept = len(event.space.kept)
         most = self.options.max_trials
-        return Turn(
+        return ProblemProgress(
             problem=event.space.problem,
             total=max(event.tried_before, kept if most is None else min(kept, most)),
             tried=event.tried_before,
@@ -154,7 +154,7 @@ class Tally:
             last_at=now,
         )
 
-    def _add_final(self, turn: Turn, event: FinalStored) -> None:
+    def _add_final(self, turn: ProblemProgress, event: FinalStored) -> None:
         """Add the times in the state of the L2 by which finalists are ranked, as only those are interleaved."""
         turn.is_searched = True
         cache, final = self.options.cache, event.final
@@ -163,7 +163,7 @@ class Tally:
         turn.best_us = min(ours, default=turn.best_us)
         turn.vendor_us = min((one.measurement.median_us for one in theirs), default=turn.vendor_us)
 
-    def _end_turn(self, run: str, turn: Turn, event: ProblemEnded, now: float) -> None:
+    def _end_turn(self, run: str, turn: ProblemProgress, event: ProblemEnded, now: float) -> None:
         del self.turns[run]
         self.ended[event.problem] = event
         self._durations.add(now - self._began.get(run, self._started))
@@ -171,31 +171,31 @@ class Tally:
         self._finals.add(now - turn.last_at)
         self._pace.add(turn.pace_seconds, max(0, turn.trials - 1))
 
-    def _tell(self, now: float) -> None:
+    def _move_end(self, now: float) -> None:
         """Move the shown end towards the new estimate."""
-        left = self._estimate(now)
-        if left is None:
+        seconds = self._estimate(now)
+        if seconds is None:
             return
-        end = now + left
+        end = now + seconds
         if self._end is not None and len(self.ended) < self.problems:
-            lag = max(LEAST_LAG_SECONDS, left / LAG_PARTS)
-            end = self._end + (end - self._end) * (1 - exp(-(now - self._told_at) / lag))
-        self._end, self._told_at = end, now
+            lag = max(LEAST_LAG_SECONDS, seconds / LAG_PARTS)
+            end = self._end + (end - self._end) * (1 - exp(-(now - self._shown_at) / lag))
+        self._end, self._shown_at = end, now
 
     def _estimate(self, now: float) -> float | None:
-        finals, left = self._finals.value, 0.0
+        finals, seconds = self._finals.value, 0.0
         durations = _Mean(self._durations.total, self._durations.count)
         for run, turn in self.turns.items():
-            search = 0.0 if turn.is_searched else self._search_left(turn)
+            search = 0.0 if turn.is_searched else self._search_seconds(turn)
             if search is None:
                 return None
             own = search + (max(0.0, finals - (now - turn.last_at)) if turn.is_searched else finals)
             durations.add(now - self._began.get(run, self._started) + own)
-            left += own
+            seconds += own
         coming = max(0, self.problems - len(self.ended) - len(self.turns))
-        return (left + coming * durations.value) / max(1, len(self.turns))
+        return (seconds + coming * durations.value) / max(1, len(self.turns))
 
-    def _search_left(self, turn: Turn) -> float | None:
+    def _search_seconds(self, turn: ProblemProgress) -> float | None:
         """Return the seconds that the search still takes; None while its pace is unknown."""
         if turn.tried >= turn.total:
             return 0.0
@@ -208,7 +208,7 @@ class Tally:
         return min(pace.value * (turn.total - turn.tried), in_budget)
 
 
-def _add(turn: Turn, trial: Trial) -> None:
+def _add(turn: ProblemProgress, trial: Trial) -> None:
     turn.pace_seconds += trial.total_seconds if turn.trials else 0.0
     turn.spent_seconds += trial.total_seconds
     turn.trials += 1
@@ -219,8 +219,8 @@ def _add(turn: Turn, trial: Trial) -> None:
         turn.best_us = min(trial.measurement.median_us, turn.best_us or inf)
 
 
-def left_text(seconds: float, what: str = "") -> str:
-    """Return the time left in a fitting unit. `what` says of which part, such as " of search"."""
+def remaining_text(seconds: float, what: str = "") -> str:
+    """Return the remaining time in a fitting unit. `what` says of which part, such as " of search"."""
     for unit, length, most in (("s", 1, 100), ("min", 60, 100), ("h", 3600, 72)):
         if seconds < most * length:
             return f"{seconds / length:.0f} {unit}{what} left"

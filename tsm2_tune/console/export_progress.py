@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import click
 from rich.console import Console
 
-from tsm2_tune.console.cross_timing import Measuring, counted
+from tsm2_tune.console.cross_timing import PairProgress, counted
 from tsm2_tune.console.printable import one_line
 from tsm2_tune.console.tables import print_line, print_table
 from tsm2_tune.tuner.export.kernel_sets.losses import Selected, percent
@@ -18,15 +18,15 @@ from tsm2_tune.tuner.runs.events import (
 )
 
 
-class Choosing:
+class ExportProgress:
     """Shows the search for the fewest kernels. Use as a context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._measuring = ExitStack()
-        self._shown: Measuring | None = None
+        self._shown: PairProgress | None = None
 
-    def __enter__(self) -> Choosing:
+    def __enter__(self) -> ExportProgress:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -38,7 +38,7 @@ class Choosing:
             click.echo(str(event), err=True)
         elif isinstance(event, ChoiceStarted):
             self._measuring.close()
-            self._shown = self._measuring.enter_context(Measuring(self._console, f"{event.dtype} {event.op}"))
+            self._shown = self._measuring.enter_context(PairProgress(self._console, f"{event.dtype} {event.op}"))
         elif isinstance(event, KernelsChosen):
             self._measuring.close()
             print_selected(event.selected, self._console, event.unmeasured_because)

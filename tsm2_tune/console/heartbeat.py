@@ -38,7 +38,7 @@ def phase_text(phase: str, seconds: float | None = None) -> str:
     return doing if seconds is None else f"{doing} ({seconds:.0f} s)"
 
 
-class Liveness:
+class Heartbeat:
     """Calls `tell` from a thread if no event comes for so many seconds. Its argument is the seconds since the last
     event.
 
@@ -52,7 +52,7 @@ class Liveness:
         self._thread = threading.Thread(target=self._watch, name="liveness", daemon=True)
         self.event()
 
-    def __enter__(self) -> Liveness:
+    def __enter__(self) -> Heartbeat:
         self.event()
         self._thread.start()
         return self

@@ -15,7 +15,7 @@ import click
 from tsm2_tune import __version__
 from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console.eta import Tally
-from tsm2_tune.console.heartbeat import LONG_SECONDS, Liveness
+from tsm2_tune.console.heartbeat import LONG_SECONDS, Heartbeat
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.trial import Cache, Measurement, Trial
 from tsm2_tune.tuner.runs.events import (
@@ -53,24 +53,24 @@ class EventLines:
         self._printing = threading.Lock()  # the heartbeat's thread prints too
         self._phases: Phases | None = None
         self._tally = Tally(Options(), 0)  # replaced when the run starts
-        self._liveness = Liveness(self._goes_on, LONG_SECONDS)
+        self._heartbeat = Heartbeat(self._print_phase, LONG_SECONDS)
 
     def __enter__(self) -> EventLines:
         self._print("stream", {"schema": SCHEMA, "version": __version__, "database": self._database})
-        self._liveness.__enter__()
+        self._heartbeat.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._liveness.__exit__(kind, error, trace)
+        self._heartbeat.__exit__(kind, error, trace)
         if isinstance(error, Stopped):
             with suppress(OSError):  # the reader may be gone
                 self._print("stopped", {"signal": str(error)})
 
     def show(self, event: Event, run: str = "") -> None:
         """Print the event of the run."""
-        self._liveness.event()
+        self._heartbeat.event()
         if isinstance(event, OfRun):
             self.show(event.event, event.run)
             return
@@ -80,7 +80,7 @@ class EventLines:
             self._phases = event.phases
             self._tally = Tally(event.options, len(event.problems))
         is_searching = run in self._tally.turns or isinstance(event, ProblemStarted)
-        self._tally.hear(event, run)
+        self._tally.update(event, run)
         name, facts_of = LINES[type(event)]
         facts: Facts = {"run": run} if run else {}
         facts |= facts_of(event)
@@ -98,11 +98,11 @@ class EventLines:
             "changed": [problem.text for problem in result.changed],
             "unsolved": [problem.text for problem in result.unsolved],
             "interrupted": result.interrupted,
-            "unfinished": [problem.text for problem in result.left],
+            "unfinished": [problem.text for problem in result.unfinished],
         }
         self._print("result", facts)
 
-    def _goes_on(self, seconds: float) -> None:
+    def _print_phase(self, seconds: float) -> None:
         if self._phases is not None:
             self._print("heartbeat", {"silent_seconds": round(seconds, 1), "phase": self._phases.now})
 
@@ -243,7 +243,7 @@ def _winner(row: BestRow) -> Facts:
 
 def _progress(tally: Tally, run: str) -> Facts:
     """Return the progress that the terminal shows with the event."""
-    turn, seconds = tally.turns.get(run), tally.seconds_left
+    turn, seconds = tally.turns.get(run), tally.remaining_seconds
     return {
         "problems": tally.problems,
         "problems_ended": len(tally.ended),

@@ -12,10 +12,10 @@ from types import TracebackType
 from rich.console import Console
 
 from tsm2_tune.api.tune import TuningResult
-from tsm2_tune.console.cross_timing import Pairs
-from tsm2_tune.console.merge_events import Together
+from tsm2_tune.console.cross_timing import CrossTimingProgress
+from tsm2_tune.console.merge_events import MergedEvents
 from tsm2_tune.console.printable import tell
-from tsm2_tune.console.search_progress import Display
+from tsm2_tune.console.search_progress import SearchProgress
 from tsm2_tune.console.tables import print_line, winners_table
 from tsm2_tune.console.winner_columns import spread_percent
 from tsm2_tune.generator.problem import Problem
@@ -31,28 +31,28 @@ MOST_SPREAD_PERCENT = 5.0  # half the width of a 95 % interval over the median; 
 NAME = "tsm2-tune"  # of the command
 
 
-class Progress:
+class RunProgress:
     """Shows the events of a run: first those of the search, then those of pairs. Use as a context manager.
 
-    Several runs are shown together. `said` are the lines to print when a run begins, given its name too; the name is
-    empty if there is only one run. `pairs` says whether pairs follow the search.
+    `opening` returns the lines to print when a run begins, given its event and its name. The name is empty if there
+    is only one run. With `pairs`, pairs follow the search.
     """
 
     def __init__(
         self,
         console: Console,
         database: str,
-        said: Callable[[RunStarted, str], Iterable[str]],
+        opening: Callable[[RunStarted, str], Iterable[str]],
         *,
         pairs: bool = False,
     ) -> None:
-        self._console, self._database, self._said, self._has_pairs = console, database, said, pairs
+        self._console, self._database, self._opening, self._has_pairs = console, database, opening, pairs
         self._stack = ExitStack()
-        self._together = Together()
+        self._merged = MergedEvents()
         self._started: RunStarted | None = None
-        self._shown: Display | Pairs | None = None
+        self._shown: SearchProgress | CrossTimingProgress | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> RunProgress:
         return self
 
     def __exit__(
@@ -63,8 +63,8 @@ class Progress:
     def show(self, event: Event) -> None:
         """Update the screen for the event."""
         if isinstance(event, OfRun | RunEnded):
-            for run, happened in self._together.shown(event):
-                self._show(happened, run)
+            for run, inner in self._merged.merged(event):
+                self._show(inner, run)
         else:
             self._show(event, "")
 
@@ -74,14 +74,14 @@ class Progress:
         elif isinstance(event, RunEnded) and event.trouble:
             tell(f"{run} ended early: {event.trouble}")
         elif isinstance(event, RunStarted):
-            for line in self._said(event, run):
+            for line in self._opening(event, run):
                 print_line(self._console, line)
             if self._started is None:
                 self._started = event
                 if load := load_text():
                     print_line(self._console, load)
                 has_pairs = self._has_pairs and len(event.problems) > 1
-                shown = Display(
+                shown = SearchProgress(
                     self._console,
                     event.options,
                     len(event.problems),
@@ -92,8 +92,8 @@ class Progress:
         elif isinstance(event, PairsStarted):
             self._stack.close()
             assert self._started is not None
-            self._shown = self._stack.enter_context(Pairs(self._console, self._started.phases))
-        if isinstance(self._shown, Display):
+            self._shown = self._stack.enter_context(CrossTimingProgress(self._console, self._started.phases))
+        if isinstance(self._shown, SearchProgress):
             self._shown.show(event, run)
         elif self._shown is not None:
             self._shown.show(event)
@@ -112,7 +112,7 @@ class Progress:
                 print_line(self._console, line)
 
 
-def of_state(target: Target, options: Options, *, is_asked: bool) -> str:
+def l2_state_text(target: Target, options: Options, *, is_asked: bool) -> str:
     """Return the state of the L2 in which trials are timed. For a host, say so only if a state it lacks `is_asked`
     for."""
     cache = target.cache(options.cache)
@@ -123,7 +123,7 @@ def of_state(target: Target, options: Options, *, is_asked: bool) -> str:
     return ""
 
 
-def tell_interrupted(count: int) -> None:
+def print_interrupted(count: int) -> None:
     """Print how many trials the machine interrupted, if any: the fastest kernel may be among them."""
     if count:
         tell(
@@ -158,8 +158,8 @@ def noise_text(winners: Sequence[BestRow], database: str) -> str:
 
 def next_steps(database: str) -> Iterator[str]:
     """Yield the commands that show and write the winners, a line each."""
-    for says, command in (("next:", "best"), ("     ", "export -o best_kernels.py")):
-        yield f"{says} {command_on(command, database, program())}"
+    for word, command in (("next:", "best"), ("     ", "export -o best_kernels.py")):
+        yield f"{word} {command_on(command, database, program())}"
 
 
 def program() -> str:

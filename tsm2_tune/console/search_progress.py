@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID
 from rich.table import Column
 from rich.text import Text
 
-from tsm2_tune.console.eta import Tally, Turn, left_text
-from tsm2_tune.console.heartbeat import FINALS, LONG_SECONDS, Liveness, phase_text
+from tsm2_tune.console.eta import ProblemProgress, Tally, remaining_text
+from tsm2_tune.console.heartbeat import FINALS, LONG_SECONDS, Heartbeat, phase_text
 from tsm2_tune.console.printable import one_line
 from tsm2_tune.console.tables import print_line
 from tsm2_tune.generator.device.roofline import rate_text
@@ -68,11 +68,11 @@ class _Line(ProgressColumn):
         return Text(text())
 
 
-class Display:
+class SearchProgress:
     """Shows the events of a search, and its phase if no event comes for long. Use as a context manager.
 
-    If several runs share the problems, each has a name and a line. `next_phase` follows the search; the time left
-    does not include it.
+    If several runs share the problems, each has a name and a line. `next_phase` follows the search; the remaining
+    time does not include it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Display:
         self._options, self._next_phase = options, next_phase
         self._tally = Tally(options, problems, clock)
         self._phases = {"": phases}  # by the run's name
-        self._liveness = Liveness(self._goes_on, LONG_SECONDS)
+        self._heartbeat = Heartbeat(self._print_phase, LONG_SECONDS)
         self._live = console.is_terminal
         self._progress = Progress(
             _Line(table_column=Column(ratio=1)),
@@ -99,22 +99,22 @@ class Display:
         self._all: TaskID | None = None  # the line of all problems, if there are several
         self._shown: dict[str, _Shown] = {}  # by the run's name
         self._numbers: dict[Problem, int] = {}  # of problems that have begun; several runs may tune one
-        self._told = time.monotonic()
-        self._vendor_told = False  # whether a line said that the vendor is not measured
+        self._printed_at = time.monotonic()
+        self._is_vendor_note_printed = False  # for all problems at once
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> SearchProgress:
         self._progress.start()
-        self._liveness.__enter__()
+        self._heartbeat.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._liveness.__exit__(kind, error, trace)
+        self._heartbeat.__exit__(kind, error, trace)
         self._progress.stop()
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             with suppress(OSError):  # the terminal may be closed
-                self._tell_interrupted()
+                self._print_interrupted()
 
     def __rich__(self) -> RenderableType:
         """Return the current lines of progress."""
@@ -122,9 +122,9 @@ class Display:
 
     def show(self, event: Event, run: str = "") -> None:
         """Update the screen for an event of the run."""
-        self._liveness.event()
+        self._heartbeat.event()
         turn = self._tally.turns.get(run)
-        self._tally.hear(event, run)
+        self._tally.update(event, run)
         if isinstance(event, RunStarted):
             self._phases[run] = event.phases
         elif isinstance(event, RunEnded):
@@ -134,7 +134,7 @@ class Display:
         elif isinstance(event, TrialStored | TrialInterrupted):
             self._trial_ended(event.trial, run)
         elif isinstance(event, FinalFailure):
-            self._line(f"{event.problem.text}: finalists not measured again: {one_line(event.detail)}")
+            self._print_line(f"{event.problem.text}: finalists not measured again: {one_line(event.detail)}")
         elif isinstance(event, WinnerVerified):
             self._winner_verified(event, run)
         elif isinstance(event, VendorLeftOut):
@@ -143,10 +143,11 @@ class Display:
             self._problem_ended(event, run)
         self._update()
 
-    def _goes_on(self, seconds: float) -> None:
+    def _print_phase(self, seconds: float) -> None:
         """Print the phase that takes so long."""
         for run, turn in tuple(self._tally.turns.items()):
-            self._line(f"{self._of_problems(run)}{turn.problem.text}: {phase_text(self._phases[run].now, seconds)}")
+            phase = phase_text(self._phases[run].now, seconds)
+            self._print_line(f"{self._of_problems(run)}{turn.problem.text}: {phase}")
 
     def _problem_started(self, problem: Problem, run: str) -> None:
         number = self._numbers.setdefault(problem, len(self._numbers) + 1)
@@ -163,25 +164,25 @@ class Display:
     def _winner_verified(self, event: WinnerVerified, run: str) -> None:
         if event.outcome is not Outcome.OK:
             self._count_failed(run, event.outcome)
-            self._line(f"{event.config}: {event.outcome}: {one_line(event.detail)}")
+            self._print_line(f"{event.config}: {event.outcome}: {one_line(event.detail)}")
 
     def _vendor_left_out(self, event: VendorLeftOut) -> None:
         if event.problem is not None:
-            self._line(f"{event.problem.text}: cuBLAS not measured: {one_line(event.detail)}")
-        elif not self._vendor_told:
-            self._vendor_told = True
-            self._line(f"cuBLAS not measured: {event.detail}, or leave it out with --no-vendor")
+            self._print_line(f"{event.problem.text}: cuBLAS not measured: {one_line(event.detail)}")
+        elif not self._is_vendor_note_printed:
+            self._is_vendor_note_printed = True
+            self._print_line(f"cuBLAS not measured: {event.detail}, or leave it out with --no-vendor")
 
     def _trial_ended(self, trial: Trial, run: str) -> None:
         if trial.outcome is not Outcome.OK:
             self._count_failed(run, trial.outcome)
         if trial.outcome not in (Outcome.OK, Outcome.BEHIND):
-            self._line(f"{trial.problem.text} {trial.config.text}: {trial.outcome}: {one_line(trial.detail)}")
+            self._print_line(f"{trial.problem.text} {trial.config.text}: {trial.outcome}: {one_line(trial.detail)}")
         turn = self._tally.turns.get(run)
-        if turn is not None and not self._live and time.monotonic() - self._told >= SILENCE_SECONDS:
-            so_far = ", ".join(filter(None, (f"{turn.tried} of {turn.total} trials", self.left)))
+        if turn is not None and not self._live and time.monotonic() - self._printed_at >= SILENCE_SECONDS:
+            so_far = ", ".join(filter(None, (f"{turn.tried} of {turn.total} trials", self.remaining)))
             best = best_text(turn)
-            self._line(f"{self._of_problems(run)}{trial.problem.text}: {so_far}{best and f'; best {best}'}")
+            self._print_line(f"{self._of_problems(run)}{trial.problem.text}: {so_far}{best and f'; best {best}'}")
 
     def _problem_ended(self, event: ProblemEnded, run: str) -> None:
         if event.winner is not None:
@@ -193,7 +194,7 @@ class Display:
             text = "nothing tried"
         failed = "".join(f", {count} {outcome}" for outcome, count in sorted(self._shown[run].failed.items()))
         trials = f"{event.new_trials} new trial{'s' if event.new_trials != 1 else ''}{failed}"
-        self._line(f"{self._of_problems(run)}{event.problem.text}: {text} ({trials}; {self._why(event)})")
+        self._print_line(f"{self._of_problems(run)}{event.problem.text}: {text} ({trials}; {self._why(event)})")
         self._progress.remove_task(self._shown.pop(run).task)
 
     def _why(self, event: ProblemEnded) -> str:
@@ -204,11 +205,11 @@ class Display:
         text += f"; {event.elsewhere} with another run" if event.elsewhere else ""
         return text + (f"; {event.given_up} given up, as runs died of them" if event.given_up else "")
 
-    def _tell_interrupted(self) -> None:
+    def _print_interrupted(self) -> None:
         for run, turn in self._tally.turns.items():
             best = best_text(turn)
             text = f"interrupted, {turn.tried} of {turn.total} tried{best and f'; best {best}'}"
-            self._line(f"{self._of_problems(run)}{turn.problem.text}: {text}")
+            self._print_line(f"{self._of_problems(run)}{turn.problem.text}: {text}")
 
     def _count_failed(self, run: str, outcome: Outcome) -> None:
         if (shown := self._shown.get(run)) is not None:
@@ -226,28 +227,29 @@ class Display:
         x_vendor = tally.mean_x_vendor
         beside_vendor = "" if x_vendor is None else f"{x_vendor:.2f} x cuBLAS"
         done = f"{len(tally.ended)}/{tally.problems} problems"
-        return GAP.join(filter(None, (done, self.left, beside_vendor)))
+        return GAP.join(filter(None, (done, self.remaining, beside_vendor)))
 
     def _run_text(self, run: str) -> str:
         turn, shown = self._tally.turns.get(run), self._shown.get(run)
         if turn is None or shown is None:  # it has just ended
             return ""
-        left = self.left if self._all is None else ""
+        remaining = self.remaining if self._all is None else ""
         phase = self._phases[run].now if run in self._phases else ""
         doing = phase_text(phase) if phase.startswith(FINALS) or turn.best_us is None else ""
-        said = (run, turn.problem.text, f"{turn.tried}/{turn.total}", left, doing or best_text(turn))
-        return GAP.join(filter(None, said))
+        parts = (run, turn.problem.text, f"{turn.tried}/{turn.total}", remaining, doing or best_text(turn))
+        return GAP.join(filter(None, parts))
 
     @property
-    def left(self) -> str:
-        """The time left and the phases that it does not include. Empty at the end."""
+    def remaining(self) -> str:
+        """The remaining time and the phases that it does not include. Empty at the end."""
         tally = self._tally
-        if tally.seconds_left is None or len(tally.ended) >= tally.problems:
+        if tally.remaining_seconds is None or len(tally.ended) >= tally.problems:
             return ""
         later = list(filter(None, ("" if tally.has_finals else "finals", self._next_phase)))
-        if round(tally.seconds_left) == 0:  # a phase of unknown length
+        if round(tally.remaining_seconds) == 0:  # a phase of unknown length
             return f"{' and '.join(later)} left" if later else ""
-        return ", then ".join([left_text(tally.seconds_left, "" if tally.has_finals else " of search"), *later])
+        what = "" if tally.has_finals else " of search"
+        return ", then ".join([remaining_text(tally.remaining_seconds, what), *later])
 
     def _of_problems(self, run: str) -> str:
         """Return the run's name. If there is no bar and several problems, add which of how many the run is tuning."""
@@ -256,9 +258,9 @@ class Display:
             return name
         return f"{name}{shown.number}/{self._tally.problems} "
 
-    def _line(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         """Print a line above the progress bar. Brackets in it are no markup."""
-        self._told = time.monotonic()
+        self._printed_at = time.monotonic()
         print_line(self._progress.console, text)
 
 
@@ -266,7 +268,7 @@ def progress_bar() -> BarColumn:
     return BarColumn(bar_width=BAR_WIDTH, style="bright_black", complete_style="cyan", finished_style="green")
 
 
-def best_text(turn: Turn) -> str:
+def best_text(turn: ProblemProgress) -> str:
     """Return the best time so far beside the vendor's or, if that is unknown, beside the floor."""
     if turn.best_us is None:
         return ""

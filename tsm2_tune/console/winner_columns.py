@@ -88,7 +88,7 @@ def columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
         Column("% floor", lambda row: f"{row.percent_of_floor:.1f}", dropped=4),
         Column("family", lambda row: row.family, is_number=False),
         Column("trial", lambda row: str(row.trial_id), dropped=5),
-        _said(rows, Column("note", state_text, is_number=False)),
+        _if_any(rows, Column("note", state_text, is_number=False)),
     )
     return tuple(filter(None, columns))
 
@@ -124,7 +124,7 @@ def long_columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
         *(Column(head, text) for head, text in others.items()),
         Column("ties", lambda row: str(row.ties)),
         Column("trial", lambda row: str(row.trial_id)),
-        _said(rows, Column("note", state_text, is_number=False)),
+        _if_any(rows, Column("note", state_text, is_number=False)),
     )
     return tuple(filter(None, columns))
 
@@ -145,5 +145,5 @@ def _differing(rows: Sequence[BestRow]) -> Iterator[Column]:
         )
 
 
-def _said(rows: Sequence[BestRow], column: Column) -> Column | None:
+def _if_any(rows: Sequence[BestRow], column: Column) -> Column | None:
     return column if any(column.text(row) for row in rows) else None

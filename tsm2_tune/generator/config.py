@@ -40,7 +40,7 @@ def _parts(text: str) -> tuple[str, str]:
     return FORMER_NAMES.get(name, name), text[len(name) :]
 
 
-class _Spelt:
+class _CachedText:
     """Holds the text of a configuration once it was asked for. It is no field and takes no part in comparisons."""
 
     __slots__ = ("_text",)
@@ -48,7 +48,7 @@ class _Spelt:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelConfig(_Spelt):
+class KernelConfig(_CachedText):
     """The values of a family's tunables. Each family extends it with one field for each tunable: see tunables.py."""
 
     family: ClassVar[str]

@@ -189,7 +189,7 @@ MATHS = tuple(dict.fromkeys(dtype.math for dtype in DTYPES.values()))
 ELEMENT_TYPES = tuple(name for name, dtype in DTYPES.items() if dtype.math == FULL_MATH)
 
 # What others call the types.
-SPELT_OTHERWISE = {
+DTYPE_ALIASES = {
     **dict.fromkeys(("float32", "float", "single", "fp32", "s", "r_32f"), "f32"),
     **dict.fromkeys(("float64", "double", "fp64", "d", "r_64f"), "f64"),
     **dict.fromkeys(("complex64", "cfloat", "cf32", "c", "c_32f"), "c64"),
@@ -209,8 +209,8 @@ def dtype_named(name: str) -> Dtype:
 
 def unknown_dtype(name: object, others: str = "") -> InputError:
     """Return the error for an unknown type: it lists the types, with `others`, and suggests a similar one."""
-    known = {one: one for one in DTYPES} | {one: of for one, of in SPELT_OTHERWISE.items() if len(one) > 1}
-    meant = SPELT_OTHERWISE.get(str(name).lower()) or known.get(nearest_name(name, known), "")
+    known = {one: one for one in DTYPES} | {one: of for one, of in DTYPE_ALIASES.items() if len(one) > 1}
+    meant = DTYPE_ALIASES.get(str(name).lower()) or known.get(nearest_name(name, known), "")
     expected = f"expected one of {', '.join(ELEMENT_TYPES)}{others}"
     return InputError(f"unknown dtype {name!r}: {expected}" + (f"; did you mean {meant}?" if meant else ""))
 

@@ -14,7 +14,7 @@ LARGEST_DIMENSION = INT32_MAX
 MOST_SHAPES = 10_000
 MOST_CHARACTERS = 40  # of one number: far more than the largest dimension needs
 
-SPELLING = """\
+SHAPE_SYNTAX = """\
 MxNxK items separated by commas: C is M x N and the inner dimension is K.
 A dimension is a number (20480, 1e7), several (2/4/8), a range with a step (10240:30720:5120, both ends
 included) or a factor (2:64:*2), or the letter of another dimension (20480x16xm, 1e7xkx8/16).
@@ -25,7 +25,7 @@ A problem as it is printed (100000x8x16:f32:tnt) has its own type and op, and ig
 def parse_shapes(text: str) -> tuple[Shape, ...]:
     """Return the shapes that `text` spells, each once, in its order. InputError names what is wrong.
 
-    The text is what SPELLING says, without @FILE and problems.
+    The text is what SHAPE_SYNTAX says, without @FILE and problems.
     """
     shapes: dict[Shape, None] = {}
     items = [item.strip() for item in text.split(",") if item.strip()]

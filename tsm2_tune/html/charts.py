@@ -38,7 +38,7 @@ def _log(name: str, title: str) -> Spec:
     return _field(name, title, scale=scale, axis={"format": ",~g", "tickCount": 6})
 
 
-def _told(*fields: tuple[str, str]) -> list[Spec]:
+def _tooltip(*fields: tuple[str, str]) -> list[Spec]:
     """Return a tooltip of these fields with their titles. Numbers have four digits."""
     texts = {
         "problem",
@@ -87,7 +87,7 @@ def _chosen(name: str, label: str, options: Sequence[str]) -> Spec:
 
 
 _AT_ONE: Spec = {"mark": {"type": "rule", "color": INK, "strokeWidth": 1.5}}
-_GAIN_TOLD = _told(
+_GAIN_TOOLTIP = _tooltip(
     ("problem", "problem"), ("device", "device"), ("x", "x cuBLAS"), ("us", "winner us"), ("vendor_us", "cuBLAS us"),
     ("config", "configuration"), ("routine", "routine"),
 )  # fmt: skip
@@ -103,7 +103,7 @@ def gains(rows: Sequence[Spec]) -> Spec:
                 "x": _field("rank", "problems of a device, the largest gain first", axis=COUNTS),
                 "y": _ratio("x", "x cuBLAS", rows),
                 "color": _field("dtype", "element type", "nominal"),
-                "tooltip": _GAIN_TOLD,
+                "tooltip": _GAIN_TOOLTIP,
             },
         }
         if several:
@@ -115,7 +115,7 @@ def gains(rows: Sequence[Spec]) -> Spec:
     layers: list[Spec] = [
         {**_AT_ONE, "encoding": {"x": {"datum": 1}}},
         {"mark": {"type": "rule", "strokeWidth": 3}, "encoding": {**bar, "x2": {"datum": 1}}},
-        {"mark": {"type": "point", "size": 90}, "encoding": {**bar, "tooltip": _GAIN_TOLD}},
+        {"mark": {"type": "point", "size": 90}, "encoding": {**bar, "tooltip": _GAIN_TOOLTIP}},
     ]
     return _spec(20 * len(rows), data={"name": "gains"}, layer=layers)
 
@@ -132,7 +132,7 @@ def roofline(rows: Sequence[Spec]) -> Spec:
     colours, shapes = ([looks[kind][place] for kind in kinds] for place in (0, 1))
     chosen = [{"filter": "datum.device === device && datum.dtype === dtype"}]
     at = {"x": _log("intensity", "flop/byte"), "y": _log("gflops", "GFLOP/s")}
-    told = _told(
+    tooltip = _tooltip(
         ("what", ""), ("problem", "problem"), ("config", "configuration or routine"), ("us", "us"),
         ("gflops", "GFLOP/s"), ("intensity", "flop/byte"), ("cache", "L2"),
     )  # fmt: skip
@@ -142,7 +142,7 @@ def roofline(rows: Sequence[Spec]) -> Spec:
         "shape": _field("what", "", "nominal", scale={"domain": kinds, "range": shapes}),
         "opacity": {"condition": {"test": "datum.what === 'trial'", "value": 0.45}, "value": 1},
         "size": {"condition": {"test": "datum.what === 'trial'", "value": 22}, "value": 60},
-        "tooltip": told,
+        "tooltip": tooltip,
     }
     layers: list[Spec] = [
         {
@@ -164,14 +164,14 @@ def convergence(names: Sequence[str]) -> Spec:
         "y": _log("over", "best so far / best of the search"),
         "detail": {"field": "search"},
     }
-    told = _told(("search", "search"), ("trial", "trials"), ("seconds", "seconds"), ("us", "best so far us"))
+    tooltip = _tooltip(("search", "search"), ("trial", "trials"), ("seconds", "seconds"), ("us", "best so far us"))
     line = {"type": "line", "interpolate": "step-after"}
     layers: list[Spec] = [
         {"mark": {**line, "color": PALE, "opacity": 0.5, "strokeWidth": 1}, "encoding": at},
         {
             "transform": [{"filter": "datum.search === search"}],
             "mark": {**line, "color": COLOURS[0], "strokeWidth": 3, "point": {"color": COLOURS[0], "size": 60}},
-            "encoding": {**at, "tooltip": told},
+            "encoding": {**at, "tooltip": tooltip},
         },
     ]
     params = [_chosen("search", "search ", names), _chosen("against", "over ", ("trial", "seconds"))]
@@ -185,7 +185,7 @@ def heat_map() -> Spec:
     at = {
         "x": _field("x_value", "", "ordinal", sort={"field": "x_place"}, axis=axis),
         "y": _field("y_value", "", "ordinal", sort={"field": "y_place"}),
-        "tooltip": _told(("x_value", "x"), ("y_value", "y"), ("us", "least us"), ("trials", "trials")),
+        "tooltip": _tooltip(("x_value", "x"), ("y_value", "y"), ("us", "least us"), ("trials", "trials")),
     }
     scale = {"type": "log", "scheme": "viridis", "reverse": True}
     colour = _field("us", "least us", scale=scale, legend={"format": ",.3~r"})
@@ -202,7 +202,7 @@ def heat_map() -> Spec:
 
 def comparison(rows: Sequence[Spec]) -> Spec:
     """Return a chart of the other's time over the first's, with a dot for each shared problem."""
-    told = _told(
+    tooltip = _tooltip(
         ("problem", "problem"),
         ("other", "other"),
         ("x", "other / first"),
@@ -215,7 +215,7 @@ def comparison(rows: Sequence[Spec]) -> Spec:
             "x": _field("rank", "shared problems, the largest gain of the first one first", axis=COUNTS),
             "y": _ratio("x", "time of the other / of the first", rows),
             "color": _field("other", "other", "nominal", legend={"orient": "top"}),
-            "tooltip": told,
+            "tooltip": tooltip,
         },
     }
     return _spec(300, data={"name": "compared"}, layer=[{**_AT_ONE, "encoding": {"y": {"datum": 1}}}, dots])

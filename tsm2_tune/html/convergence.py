@@ -54,7 +54,7 @@ def by_search(trials: Sequence[TrialRow]) -> tuple[list[list[TrialRow]], str]:
         one
         for one in trials
         if not (one.is_between or one.is_superseded)
-        # Where a search has said which trials are its own, others were made beside: at shapes of others' winners.
+        # If a search marked its own trials, the others are of kernels timed at shapes that they did not win.
         and (one.strategy or (one.device, one.problem, one.cache) not in with_strategy)
     ]
     groups = grouped(own, lambda one: (one.device, one.problem, one.cache, one.basis))
@@ -150,11 +150,11 @@ def completeness(found: Sequence[Coverage], searches: int) -> str:
         return ""
     tried, configurations = sum(one.tried for one in found), sum(one.configurations for one in found)
     whole = sum(one.tried == one.configurations for one in found)
-    said = f"Configurations tried: {tried:,} of {configurations:,} ({rounded(100 * tried / configurations).text} %)"
-    said += f" in {len(found):,} searches, of which {whole:,} tried all."
+    text = f"Configurations tried: {tried:,} of {configurations:,} ({rounded(100 * tried / configurations).text} %)"
+    text += f" in {len(found):,} searches, of which {whole:,} tried all."
     if len(found) < searches:
-        said += f" How many configurations there are is not known for {searches - len(found):,} more."
-    return said
+        text += f" How many configurations there are is not known for {searches - len(found):,} more."
+    return text
 
 
 def completeness_table(found: Sequence[Coverage]) -> Table:

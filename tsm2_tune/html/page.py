@@ -131,11 +131,11 @@ def _summary(own: Contents) -> Section:
 def _best(own: Contents) -> Section | None:
     if not own.winners:
         return None
-    said = (
+    about = (
         "x cuBLAS is the vendor's time over the winner's: below 1 the vendor is faster. % of floor is the least time"
     )
-    said += " that the device's measured ceilings allow, over the winner's."
-    return Section("best", "Best by shape", (said, *REGIMES), tables=(gains.best_by_shape(own.winners),))
+    about += " that the device's measured ceilings allow, over the winner's."
+    return Section("best", "Best by shape", (about, *REGIMES), tables=(gains.best_by_shape(own.winners),))
 
 
 def _roofline(own: Contents) -> Section | None:
@@ -148,32 +148,34 @@ def _roofline(own: Contents) -> Section | None:
     label = (
         f"Arithmetic intensity and rate of {len(rows):,} trials, winners and cuBLAS routines, and measured ceilings"
     )
-    said = (
+    about = (
         "Each dot is a trial by its first measurement. The dashed line is what the device's measured read bandwidth"
     )
-    said += " and arithmetic rate allow. Products that fit the L2 can lie above it."
+    about += " and arithmetic rate allow. Products that fit the L2 can lie above it."
     chart = Chart("roofline", label, charts.roofline(rows), data)
-    return Section("roofline", "Roofline", _said(said, note), chart, folded=(roofline.table(own.trials, own.runs),))
+    return Section(
+        "roofline", "Roofline", _non_empty(about, note), chart, folded=(roofline.table(own.trials, own.runs),)
+    )
 
 
 def _convergence(own: Contents) -> Section | None:
-    groups, untold = convergence.by_search(own.trials)
+    groups, unordered = convergence.by_search(own.trials)
     covered = convergence.coverages(groups)
     tables = tuple(one for one in (convergence.completeness_table(covered),) if one.rows)
-    said_of_all = _said(untold, convergence.completeness(covered, len(groups)))
+    sentences_of_all = _non_empty(unordered, convergence.completeness(covered, len(groups)))
     found, note = convergence.searches(groups)
     if not found:
-        return Section("convergence", "Searches", said_of_all, tables=tables) if said_of_all else None
+        return Section("convergence", "Searches", sentences_of_all, tables=tables) if sentences_of_all else None
     names = tuple(one.name for one in found)
     data = {"lines": columnar(convergence.lines(found), ("search", "trial", "seconds", "us", "over"))}
     label = f"The best time so far of {len(found)} searches over the number of trials, or over seconds"
-    said = (
+    about = (
         "Each line is a search: its best time so far over the best that it found, by first measurements. The chosen"
     )
-    said += " search is drawn bold."
+    about += " search is drawn bold."
     chart = Chart("convergence", label, charts.convergence(names), data)
     folded = (convergence.convergence_table(found),)
-    sentences = (*said_of_all, *_said(said, note))
+    sentences = (*sentences_of_all, *_non_empty(about, note))
     return Section("convergence", "Searches", sentences, chart, tables=tables, folded=folded)
 
 
@@ -181,21 +183,21 @@ def _heat_maps(own: Contents) -> Section | None:
     found, note = heat_maps.maps(own.trials)
     if not found:
         return None
-    said = (
+    about = (
         "The least time of all trials that have a pair of values, whatever their other tunables. Choose a family and"
     )
-    said += " two of its tunables. An empty cell was not tried, or gave no right result."
+    about += " two of its tunables. An empty cell was not tried, or gave no right result."
     label = "The least time for each pair of values of the two chosen tunables"
     chart = Chart("heat-map", label, charts.heat_map(), {})
-    return Section("maps", "Time over two tunables", _said(said, note), chart, rest={"maps": found})
+    return Section("maps", "Time over two tunables", _non_empty(about, note), chart, rest={"maps": found})
 
 
 def _comparison(own: Contents, others: Sequence[Contents]) -> Section | None:
     sides = [one for each in (own, *others) for one in comparison.sides(each.name, each.winners)]
     found = comparison.comparisons(sides)
     if not found:
-        said = "Nothing can be compared: no problem has a winner on both sides."
-        return Section("comparison", "Side by side", (said,)) if others else None
+        about = "Nothing can be compared: no problem has a winner on both sides."
+        return Section("comparison", "Side by side", (about,)) if others else None
     sentences = tuple(map(comparison.sentence, found))
     rows = comparison.dots(found)
     if not rows:
@@ -210,16 +212,16 @@ def _trials(own: Contents) -> Section | None:
     rows, note = trial_list.listed(own.trials)
     if not rows:
         return None
-    said = (
+    about = (
         "Times are of the search, in microseconds. The spread is how far the 95 % confidence interval of the median"
         " reaches."
     )
     heads = trial_list.heads(rows)
     rest = {"rows": columnar(rows, tuple(heads)), "heads": heads, "outcomes": [one.value for one in Outcome]}
-    return Section("trials", "Each trial", _said(said, note), rest=rest)
+    return Section("trials", "Each trial", _non_empty(about, note), rest=rest)
 
 
-def _said(*sentences: str) -> tuple[str, ...]:
+def _non_empty(*sentences: str) -> tuple[str, ...]:
     return tuple(one for one in sentences if one)
 
 

@@ -38,8 +38,8 @@ def listed(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
 
 def heads(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, bool]]:
     """Return the columns to show: the device only if there are several, the strategy only if any is known."""
-    told = {"device": len({row["device"] for row in rows}) > 1, "strategy": any(row["strategy"] for row in rows)}
-    return {name: head for name, head in HEADS.items() if told.get(name, True)}
+    is_shown = {"device": len({row["device"] for row in rows}) > 1, "strategy": any(row["strategy"] for row in rows)}
+    return {name: head for name, head in HEADS.items() if is_shown.get(name, True)}
 
 
 def _row(one: TrialRow) -> dict[str, Any]:
@@ -66,9 +66,9 @@ def _row(one: TrialRow) -> dict[str, Any]:
 
 def _why(one: TrialRow) -> str:
     """Return why the trial does not compete, or an empty text if it does."""
-    said = [] if one.outcome == "ok" else [one.detail]
+    reasons = [] if one.outcome == "ok" else [one.detail]
     if one.is_superseded:
-        said.append("superseded: this version makes another kernel of it")
+        reasons.append("superseded: this version makes another kernel of it")
     if one.guideline_broken is not None:
-        said.append(f"breaks the guideline {one.guideline_broken} by its real occupancy")
-    return "; ".join(said)
+        reasons.append(f"breaks the guideline {one.guideline_broken} by its real occupancy")
+    return "; ".join(reasons)

@@ -71,7 +71,7 @@ def moved_us(candidate: Candidate, ceilings: Ceilings) -> Any:
     return ceilings.bytes_us(traffic.read_bytes, traffic.written_bytes)
 
 
-def on_their_way(candidate: Candidate, blocks: Any) -> Any:
+def bytes_in_flight_per_sm(candidate: Candidate, blocks: Any) -> Any:
     """Return the bytes that the busiest multiprocessor has in flight, with so many blocks on the device."""
     busiest = -(-blocks // candidate.limits.sms) * candidate.launch.threads
     resident = candidate.occupancy.threads_per_sm
@@ -99,7 +99,7 @@ def waves_us(candidate: Candidate, ceilings: Ceilings) -> Any:
     def wave_us(wave_blocks: Any) -> Any:
         busiest = -(-wave_blocks // limits.sms)
         share = bytes_per_us / least(wave_blocks, limits.sms)
-        rate = least(share, most(1.0, on_their_way(candidate, wave_blocks)) / latency_us)
+        rate = least(share, most(1.0, bytes_in_flight_per_sm(candidate, wave_blocks)) / latency_us)
         return busiest * most(moved_bytes / blocks / rate, flops_us)
 
     whole = limits.sms * occupancy.blocks_per_sm

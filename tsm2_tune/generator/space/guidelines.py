@@ -29,7 +29,7 @@ class Guidelines:
     @property
     def text(self) -> str:
         """As a user spells them, such as min-threads-per-sm=256,min-blocks-per-sm=1."""
-        values = ((spelt(field.name), getattr(self, field.name)) for field in fields(self))
+        values = ((option_name(field.name), getattr(self, field.name)) for field in fields(self))
         return ",".join(
             f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values
         )
@@ -43,7 +43,7 @@ class Guidelines:
 Thresholds = Mapping[str, float]
 
 
-def spelt(name: str) -> str:
+def option_name(name: str) -> str:
     """Return a field's name as a user spells it."""
     return name.replace("_", "-")
 
@@ -64,7 +64,7 @@ def parse_thresholds(text: str) -> dict[str, float]:
         name, _, value = item.partition("=")
         key = name.strip().replace("-", "_")
         if key not in known:
-            names = ", ".join(map(spelt, known))
+            names = ", ".join(map(option_name, known))
             raise InputError(f"unknown guideline {name.strip()!r}: expected one of {names}, or {NO_GUIDELINES}")
         if key in values:
             raise InputError(f"guideline {name.strip()} is set twice: say it once")

@@ -60,8 +60,8 @@ def _smaller(cut: KernelConfig, ratios: Sequence[Fraction], names: Sequence[str]
     yield cut
     for ratio in ratios:
         for one, factor, name in product(tuple(found), dict.fromkeys((ratio, HALF)), names):
-            value, left = divmod(getattr(one, name) * factor.numerator, factor.denominator)
-            if value and not left:
+            value, remainder = divmod(getattr(one, name) * factor.numerator, factor.denominator)
+            if value and not remainder:
                 found.append(replace(one, **{name: value}))
                 yield found[-1]
 

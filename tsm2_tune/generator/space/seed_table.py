@@ -25,7 +25,7 @@ from tsm2_tune.generator.space.guidelines import Guidelines
 
 FILE = Path(__file__).parents[2] / "pretuned" / "first_choices.txt"
 # Whose kernels compute the same: elements as wide, or TF32 in registers, where the family gives f32's accuracy.
-ALIKE = {"bf16": ("f16",), "f16": ("bf16",), "tf32": ("f32",), "3xtf32": ("f32",)}
+SIMILAR_DTYPES = {"bf16": ("f16",), "f16": ("bf16",), "tf32": ("f32",), "3xtf32": ("f32",)}
 
 # Distances: an extent of e times another's is so far away. Tiles are chosen by the small ones.
 SMALL_EXTENT = 128
@@ -107,7 +107,7 @@ def measured(dtype_name: str, file: Path = FILE) -> tuple[Measured, ...]:
     Raise InputError for a line that is none.
     """
     found = []
-    for name in (dtype_name, *ALIKE.get(dtype_name, ())):
+    for name in (dtype_name, *SIMILAR_DTYPES.get(dtype_name, ())):
         for number, line in lines_of(file).get(name, ()):
             try:
                 found.append(read_line(line))
