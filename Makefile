@@ -10,7 +10,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 DB ?= results.db
 SEED ?= 0
-EXTRAS ?= test,lint,dist
+EXTRAS ?= dask,postgresql,report
+GROUPS ?= test lint dist
 
 GPU_PROBLEMS := --shapes 20480x16x20480,1e7x8x8 --dtype f32 --layout row --budget 10 --no-pairs
 HOST_PROBLEMS := --shapes 512x4x512,20000x8x8 --dtype f32 --layout row --max-trials 4 --no-pairs
@@ -48,7 +49,7 @@ lint: $(VENV)/installed
 
 dist: $(VENV)/installed
 	rm -rf dist
-	$(BIN)/python -m build
+	$(BIN)/python -m build --sdist --wheel
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m tests.installed dist
 
@@ -68,7 +69,8 @@ $(VENV)/runtime: pyproject.toml | $(BIN)/python
 
 $(VENV)/installed: pyproject.toml | $(BIN)/python
 	@echo "installing what tests and linters need into $(VENV) (550 MB)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=25.1'  # an older one knows no --group
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]' $(GROUPS:%=--group %)
 	@touch $(VENV)/runtime $@
 
 clean:

@@ -9,6 +9,7 @@ as on the card, where each kernel was verified in full. Run it after `python -m 
 from __future__ import annotations
 
 import io
+import lzma
 import tarfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ from tsm2_tune.tuner.results.merge.union import RUN, Part, RunKey, Tried
 from tsm2_tune.tuner.search.loop import cores
 
 ARCHIVE = Path(cubins.__file__).with_name(cubins.ARCHIVE)
+FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 4, "pb": 4}]  # an instruction has 2**4 bytes
 
 
 def toolchain_of(text: Path, runs: set[RunKey]) -> Toolchain:
@@ -94,7 +96,7 @@ def main(texts: tuple[Path, ...]) -> None:
     """Fill the texts of trials of FILE... with digests, and write the archive of all their binaries."""
     every = {text: filled(text) for text in texts}
     binaries = {code: binary for _, made in every.values() for code, binary in made.items()}
-    with tarfile.open(ARCHIVE, "w:xz", preset=9) as archive:
+    with lzma.open(ARCHIVE, "w", filters=FILTERS) as stream, tarfile.open(fileobj=stream, mode="w") as archive:
         for code in sorted(binaries, key=lambda code: (len(binaries[code]), code)):
             member = tarfile.TarInfo(code)
             member.size = len(binaries[code])

@@ -5,7 +5,7 @@ python -m tests.installed dist
 The wheel goes into one of each Python of VERSIONS that is on the machine, and starts. With the newest it also plans,
 tunes on the host and exports a module, and the source distribution is installed too. No environment has more than
 what a plain `pip install` brings, and none sees nvcc. Exits with 1 where something fails; a Python that is missing is
-named.
+named. The source distribution may not be too large, and a tag of the commit has to be that of the version.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+MOST_BYTES = 3_000_000  # of the source distribution
 LIMIT_SECONDS = 600.0  # for one command: pip may have to fetch dependencies
 SHAPE = "32x2x32"
 TUNE = ("--device", "cpu", "--shapes", SHAPE, "--family", "tsm2", "--max-trials", "2", "--budget", "60")
@@ -99,6 +100,11 @@ def works(environment: Environment) -> None:
 def tried(folder: Path, wheel: Path, source: Path) -> Iterator[str]:
     """A line for each installation. Failed where one does not work, or where there is no Python at all."""
     version = wheel.name.split("-")[1]
+    if source.stat().st_size > MOST_BYTES:
+        raise Failed(f"{source.name} has {source.stat().st_size} bytes, more than {MOST_BYTES}")
+    tags = subprocess.run(["git", "tag", "--points-at"], capture_output=True, text=True, check=False).stdout.split()
+    if tags and f"v{version}" not in tags:
+        raise Failed(f"the version is {version}, and the commit's tag {', '.join(tags)}")
     there = {one: found for one in VERSIONS if (found := python(one)) is not None}
     if not there:
         raise Failed(f"no Python of {', '.join(VERSIONS)} found")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -16,21 +17,18 @@ from pathlib import Path
 
 import pytest
 
+import tsm2_tune
 from tests import installed
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tsm2_tune"
+BINARIES = "tsm2_tune/pretuned/cubins.tar.xz"  # only in the wheel
 UNWANTED = shutil.ignore_patterns(".*", "build", "dist", "tsm2_tune-*", "*.egg-info", "__pycache__")
-BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
-
-
-def _unwanted(folder: str, names: list[str]) -> set[str]:
-    """Return the names of the folder that a clone has not, and raw results, which take long to copy."""
-    return UNWANTED(folder, names) | ({"results"} if Path(folder) == ROOT / "benchmarks" else set())
+BUILD = "import sys; from hatchling import build; print(getattr(build, sys.argv[1])(sys.argv[2]))"
 
 
 def built(kind: str, tree: Path, into: Path) -> Path:
-    """What the build backend makes of the tree, as pip calls it."""
+    """Return the distribution that the build backend makes of the tree, called as pip calls it."""
     command = [sys.executable, "-c", BUILD, f"build_{kind}", str(into)]
     ended = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -39,12 +37,13 @@ def built(kind: str, tree: Path, into: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Distributions:
-    """What is built of the tree, and what of that."""
+    """The distributions built from the tree, and the wheel built from the source distribution."""
 
-    sources: frozenset[str]  # files of the source distribution
-    wheel: Path  # made of the source distribution
-    contents: dict[str, bytes]  # of the wheel, by their names
-    of_tree: dict[str, bytes]  # of the wheel that is made of the tree itself
+    source: Path
+    sources: frozenset[str]  # names of the files in it
+    wheel: Path
+    contents: dict[str, bytes]  # the wheel's files by name
+    of_source: dict[str, bytes]  # the files of the wheel built from the source distribution
 
     def metadata(self, name: str) -> bytes:
         """The file of this name in the folder that describes the wheel."""
@@ -59,24 +58,44 @@ def read(wheel: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
-    """The source distribution, the wheel that is made of it, and the wheel of the tree."""
-    pytest.importorskip("setuptools", "77")
+    pytest.importorskip("hatch_fancy_pypi_readme")
     folder = tmp_path_factory.mktemp("distributions")
     tree = folder / "tree"
-    shutil.copytree(ROOT, tree, ignore=_unwanted)
-    with tarfile.open(built("sdist", tree, folder)) as sources:
+    shutil.copytree(ROOT, tree, ignore=UNWANTED)
+    source = built("sdist", tree, folder)
+    with tarfile.open(source) as sources:
         names = frozenset(name.partition("/")[2] for name in sources.getnames())
         sources.extractall(folder / "sources", filter="data")
     (unpacked,) = (folder / "sources").iterdir()
-    for name in ("of_sources", "of_tree"):
-        (folder / name).mkdir()
-    wheel = built("wheel", unpacked, folder / "of_sources")
-    return Distributions(names, wheel, read(wheel), read(built("wheel", tree, folder / "of_tree")))
+    wheel = built("wheel", tree, folder)
+    return Distributions(source, names, wheel, read(wheel), read(built("wheel", unpacked, folder / "sources")))
+
+
+def test_the_version_is_the_newest_in_the_changelog() -> None:
+    found = re.search(
+        r"^## (\S+) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert found is not None
+    assert found[1] == tsm2_tune.__version__
+
+
+def test_a_bare_checkout_and_a_distribution_have_the_same_version(
+    distributions: Distributions, tmp_path: Path
+) -> None:
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import tsm2_tune; print(tsm2_tune.__version__)"
+    bare = [sys.executable, "-I", "-S", "-c", program]  # no distribution is installed
+    said = subprocess.run(bare, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+    assert said == message_from_bytes(distributions.metadata("METADATA"))["Version"] == tsm2_tune.__version__
+
+
+def test_the_source_distribution_is_small(distributions: Distributions) -> None:
+    assert distributions.source.stat().st_size <= installed.MOST_BYTES
+    assert not [name for name in distributions.sources if name == BINARIES or name.startswith("benchmarks/results")]
 
 
 def test_the_source_distribution_has_types_documentation_and_examples(distributions: Distributions) -> None:
     names = distributions.sources
-    assert {"tsm2_tune/py.typed", "docs/reference.py", "examples/api.py", "README.md", "setup.py"} <= names
+    assert {"tsm2_tune/py.typed", "docs/reference.py", "examples/api.py", "README.md", "tests/installed.py"} <= names
     assert {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile"} <= names
     pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
     assert {"docs/tuning.md", "docs/cli.md", "docs/decisions/README.md"} <= pages <= names
@@ -91,8 +110,12 @@ def test_the_wheel_has_all_of_the_package_and_nothing_else(distributions: Distri
     assert "tsm2_tune/py.typed" in package
 
 
-def test_the_wheel_of_the_source_distribution_is_that_of_the_tree(distributions: Distributions) -> None:
-    assert distributions.contents == distributions.of_tree
+def test_the_wheel_of_the_source_distribution_lacks_only_binaries(distributions: Distributions) -> None:
+    def package(files: dict[str, bytes]) -> dict[str, bytes]:
+        return {name: content for name, content in files.items() if not name.endswith("RECORD")}
+
+    expected = {name: content for name, content in package(distributions.contents).items() if name != BINARIES}
+    assert package(distributions.of_source) == expected
 
 
 def test_the_wheel_says_what_it_is(distributions: Distributions) -> None:
@@ -106,6 +129,7 @@ def test_the_wheel_says_what_it_is(distributions: Distributions) -> None:
     prefix = "Programming Language :: Python :: 3."
     versions = {one.split(" :: ")[-1] for one in said.get_all("Classifier", []) if one.startswith(prefix)}
     assert versions <= set(installed.VERSIONS), "a Python that is named is one that the wheel is installed into"
+    assert set(said.get_all("Provides-Extra", [])) == {"cuda", "dask", "optuna", "postgresql", "report"}
 
 
 def test_the_package_page_has_no_relative_link(distributions: Distributions) -> None:
@@ -113,7 +137,7 @@ def test_the_package_page_has_no_relative_link(distributions: Distributions) -> 
     assert "Description-Content-Type: text/markdown" in head
     assert page.startswith("# tsm2-tune\n")
     assert "make tune" in page
-    assert "Contributing (CONTRIBUTING.md)." in " ".join(page.split())
+    assert "\nContributing. MIT licence." in page
     assert "](" not in page
 
 

@@ -56,8 +56,7 @@ if TYPE_CHECKING:
         WinnerVerified,
     )
 
-    __version__: str
-
+__version__ = "0.2.0"
 _HOMES = {
     "api.best": ("best",),
     "api.confirm": ("confirm",),
@@ -148,24 +147,12 @@ if not TYPE_CHECKING:  # a type checker is to know that there is nothing else
 
     def __getattr__(name: str) -> object:
         """Return the public name, from where it is defined; it stays here then."""
-        if name == "__version__":
-            found = _version()
-        elif name in _HOME:
-            found = getattr(import_module(_HOME[name]), name)
-        else:
+        if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(_HOME[name]), name)
         globals()[name] = found
         return found
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("tsm2-tune")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0+uninstalled"
