@@ -112,7 +112,7 @@ def test_functions_that_are_named_are_in_their_files() -> None:
 
 def test_a_function_that_is_not_there_is_found() -> None:
     routines = ROOT / "tsm2_tune/interpose/c/routines.c"
-    assert [defines(routines, name) for name in ("VISITED", "type_of", "cublas_function")] == [True, True, False]
+    assert [defines(routines, name) for name in ("VISITED", "batched", "cublas_function")] == [True, True, False]
     store = ROOT / "tsm2_tune/tuner/results/store.py"
     assert [defines(store, name) for name in ("Store.best", "Store.render", "Shop.best")] == [True, False, False]
 

@@ -1,123 +1,12 @@
 /* What becomes of a product: the pack's kernel, or cuBLAS. */
 
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "standin.h"
 
-struct settings settings;
 _Thread_local int is_inside;
 
 enum { MOST_FAILURES = 3 };    /* of kernels of a line, after which none is started */
-
-static char *copy_of_setting(const char *name)
-{
-    const char *value = secure_getenv(name);
-    return value == NULL ? NULL : strdup(value); /* programs write over their environment */
-}
-
-static void read_settings(void)
-{
-    const char *compared = secure_getenv("TSM2_COMPARED");
-    settings.pack = copy_of_setting("TSM2_LIBRARY");
-    settings.journal = copy_of_setting("TSM2_JOURNAL");
-    settings.has_times = secure_getenv("TSM2_TIMES") != NULL;
-    settings.compared = compared == NULL ? 0 : atoi(compared);
-}
-
-/* Before the program can change its environment; at a product in another library's constructor, before that. */
-__attribute__((constructor)) static void know_settings(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, read_settings);
-}
-
-/* Says that this library is loaded, by a file in the journal's folder: "loaded", which journal.py looks for. */
-__attribute__((constructor)) static void say_loaded(void)
-{
-    char path[PATH_MAX];
-    know_settings();
-    if (settings.journal == NULL)
-        return;
-    const int before = errno, bytes = snprintf(path, sizeof path, "%s/loaded", settings.journal);
-    const int file = bytes < (int)sizeof path ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
-    if (file >= 0)
-        close(file);
-    errno = before;
-}
-
-/* Writes to standard error. Where that is a pipe which nobody reads, the signal of it is the program's no more. */
-static void write_quietly(const char *text)
-{
-    sigset_t of_pipes, pending, before;
-    sigemptyset(&of_pipes);
-    sigaddset(&of_pipes, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &of_pipes, &before);
-    sigpending(&pending);
-    if (write(STDERR_FILENO, text, strlen(text)) < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE)) {
-        const struct timespec at_once = {0, 0};
-        sigtimedwait(&of_pipes, NULL, &at_once);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-void tell(const char *format, ...)
-{
-    char text[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    const int written = snprintf(text, sizeof text, "tsm2-tune: ");
-    vsnprintf(text + written, sizeof text - (size_t)written - 1, format, arguments);
-    va_end(arguments);
-    write_quietly(strcat(text, "\n"));
-}
-
-bool is_zero(const struct asked *asked, const void *factor)
-{
-    double parts[2] = {0, 0};
-    float small[2] = {0, 0};
-    const bool is_complex = (asked->type == TSM2_C64 || asked->type == TSM2_C128) && asked->routine != HERK;
-    if (asked->type == TSM2_F64 || asked->type == TSM2_C128) {
-        memcpy(parts, factor, is_complex ? sizeof parts : sizeof *parts);
-        return parts[0] == 0 && parts[1] == 0;
-    }
-    memcpy(small, factor, is_complex ? sizeof small : sizeof *small);
-    return small[0] == 0 && small[1] == 0;
-}
-
-struct span {
-    uintptr_t begin, end;
-};
-
-static struct span span_of(const void *address, int64_t ld, int64_t rows, int64_t columns, int bytes)
-{
-    const uintptr_t begin = (uintptr_t)address;
-    const struct span span = {begin, begin + (uintptr_t)(((columns - 1) * ld + rows) * bytes)};
-    return span;
-}
-
-static bool share(struct span x, struct span y) { return x.begin < y.end && y.begin < x.end; }
-
-/* Whether C shares memory with A or B, as far as their spans tell. */
-static bool overlaps(const struct asked *asked)
-{
-    const int bytes = element_bytes(asked->type);
-    const bool a_is_plain = asked->transa == TSM2_N, b_is_plain = asked->transb == TSM2_N;
-    const int64_t m = asked->m, n = asked->n, k = asked->k;
-    const struct span a = span_of(asked->A, asked->lda, a_is_plain ? m : k, a_is_plain ? k : m, bytes);
-    const struct span b = span_of(asked->B, asked->ldb, b_is_plain ? k : n, b_is_plain ? n : k, bytes);
-    const struct span c = span_of(asked->C, asked->ldc, m, n, bytes);
-    return share(c, a) || share(c, b);
-}
 
 /* What the handle is set to: of its functions, found once. */
 static int setting(const char *name, _Atomic(void *) *place, cublas_handle handle, int fallback)
@@ -232,7 +121,7 @@ static enum reason visited(struct visit *visit, cublas_handle handle, const stru
 static bool begin(struct visit *visit, const struct asked *asked)
 {
     memset(visit, 0, sizeof *visit);
-    know_settings();
+    read_settings_once();
     if (is_inside++ > 0)
         return false;
     if (driver() == NULL || asked->type < 0) {

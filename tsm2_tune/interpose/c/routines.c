@@ -2,32 +2,7 @@
 
 #include <string.h>
 
-#include "lt.h"
 #include "standin.h"
-
-int type_of(int a, int b, int c, int compute)
-{
-    const bool is_single = compute == COMPUTE_32F || compute == COMPUTE_32F_PEDANTIC;
-    const bool is_double = compute == COMPUTE_64F || compute == COMPUTE_64F_PEDANTIC;
-    if (a != b || a != c || !(is_single || is_double))
-        return -1;
-    switch (a) {
-    case R_32F:
-        return is_single ? (int)TSM2_F32 : -1;
-    case C_32F:
-        return is_single ? (int)TSM2_C64 : -1;
-    case R_16BF:
-        return is_single ? (int)TSM2_BF16 : -1;
-    case R_16F:
-        return is_single ? (int)TSM2_F16 : -1;
-    case R_64F:
-        return is_double ? (int)TSM2_F64 : -1;
-    case C_64F:
-        return is_double ? (int)TSM2_C128 : -1;
-    default:
-        return -1;
-    }
-}
 
 static struct asked product(enum routine routine, int type, int transa, int transb, int64_t m, int64_t n, int64_t k,
                             const void *alpha, const void *A, int64_t lda, const void *B, int64_t ldb, const void *beta,
@@ -36,19 +11,6 @@ static struct asked product(enum routine routine, int type, int transa, int tran
     return (struct asked){.routine = routine, .type = type, .transa = transa, .transb = transb, .m = m, .n = n, .k = k,
                           .alpha = alpha, .A = A, .lda = lda, .B = B, .ldb = ldb, .beta = beta, .C = C, .ldc = ldc,
                           .batches = 1, .unfit = NOT_LEFT};
-}
-
-struct asked checked(struct asked asked)
-{
-    const bool a_is_plain = asked.transa == TSM2_N, b_is_plain = asked.transb == TSM2_N;
-    const int64_t m = asked.m, n = asked.n, k = asked.k;
-    const bool is_known = asked.transa >= TSM2_N && asked.transa <= TSM2_C && asked.transb >= TSM2_N && asked.transb <= TSM2_C;
-    if (asked.unfit != NOT_LEFT)
-        return asked;
-    if (!is_known || m < 1 || n < 1 || k < 1 || asked.lda < (a_is_plain ? m : k) || asked.ldb < (b_is_plain ? k : n) ||
-        asked.ldc < m)
-        asked.unfit = ZERO;
-    return asked;
 }
 
 /* A batch of products with equal strides: one product, where it has one, or where all have one A and the others lie
@@ -207,29 +169,3 @@ GEMM_EX_OF(cublasGemmEx, int)
 GEMM_EX_OF(cublasGemmEx_64, int64_t)
 GEMM_BATCHED_EX_OF(cublasGemmStridedBatchedEx, int)
 GEMM_BATCHED_EX_OF(cublasGemmStridedBatchedEx_64, int64_t)
-
-int cublasCreate_v2(cublas_handle *handle);
-int cublasDestroy_v2(cublas_handle handle);
-
-void *function_here(const char *name)
-{
-    typedef void (*any)(void);
-    static const struct {
-        const char *name;
-        any function;
-    } here[] = {
-#define ENTRY(symbol) {#symbol, (any)symbol},
-#define ENTRIES(letter, element)                                                                                     \
-    ENTRY(cublas##letter##gemm_v2) ENTRY(cublas##letter##gemm_v2_64) ENTRY(cublas##letter##gemmStridedBatched)       \
-    ENTRY(cublas##letter##gemmStridedBatched_64) ENTRY(cublas##letter##gemv_v2) ENTRY(cublas##letter##gemv_v2_64)    \
-    ENTRY(cublas##letter##syrk_v2) ENTRY(cublas##letter##syrk_v2_64)
-        OF_TYPES(ENTRIES) ENTRY(cublasGemmEx) ENTRY(cublasGemmEx_64) ENTRY(cublasGemmStridedBatchedEx)
-            ENTRY(cublasGemmStridedBatchedEx_64) ENTRY(cublasCherk_v2) ENTRY(cublasCherk_v2_64) ENTRY(cublasZherk_v2)
-            ENTRY(cublasZherk_v2_64) ENTRY(cublasCreate_v2) ENTRY(cublasDestroy_v2)
-            ENTRY(cublasLtMatmul)};
-    void *found = NULL;
-    for (size_t at = 0; at < sizeof here / sizeof *here; ++at)
-        if (strcmp(here[at].name, name) == 0)
-            memcpy(&found, &here[at].function, sizeof found);
-    return found;
-}

@@ -1,9 +1,9 @@
 /* The library that stands in for cuBLAS in a program, put before it by LD_PRELOAD.
 
-   It defines cuBLAS's routines for products (routines.c) and cuBLASLt's (lt.c). Each describes its product (struct asked)
-   and is dispatched (dispatch.c). If the pack's kernels are expected to be faster, one is started (streams.c); any other
-   call goes to cuBLAS as it is (real_cublas.c). Products are written down (journal.c), their GPU time is taken (times.c),
-   and results are compared with cuBLAS's (verify.c) if that is asked for. */
+   routines.c defines cuBLAS's routines for products, lt.c cuBLASLt's. Each describes its product as a `struct asked`
+   (product.c, lt_descriptors.c) and passes it to dispatch.c. If the pack's kernel is expected to be faster, streams.c
+   starts it; any other call goes to cuBLAS as it is (real_cublas.c). On request products are written down (journal.c),
+   their GPU time is taken (times.c), and their results are compared with cuBLAS's (verify.c). */
 
 #ifndef STANDIN_H
 #define STANDIN_H
@@ -110,23 +110,32 @@ struct journal {
     struct line at[LINES];
 };
 
-/* What was asked of the stand-in by its environment. */
+/* settings.c: what was asked of the stand-in by its environment. */
 struct settings {
     const char *pack, *journal; /* paths; NULL: none */
     bool has_times;
     int compared; /* products of each line */
 };
 extern struct settings settings;
+/* Before the program can change its environment; at a product in another library's constructor, before that. */
+void read_settings_once(void);
 
 /* One line on standard error. */
 void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* routines.c */
+/* product.c */
 
+int element_bytes(int type);
 /* The type of matrices, with products summed up as a kernel does; -1 where none does. */
 int type_of(int a, int b, int c, int compute);
 /* The product, with the reason where a kernel cannot be asked for it. */
 struct asked checked(struct asked asked);
+/* Whether one of the product's factors is 0. */
+bool is_zero(const struct asked *asked, const void *factor);
+/* A factor of the product as the pack takes it: `parts` holds it where the program's is real and the pack's is not. */
+const void *pack_factor(const struct asked *asked, const void *factor, void *parts);
+/* Whether C shares memory with A or B, as far as their spans tell. */
+bool overlaps(const struct asked *asked);
 
 /* real_cublas.c: the libraries that the program has loaded. */
 
@@ -148,8 +157,6 @@ void *function_for_code(struct kind *kind, const void *address, const char *name
 void *cublas_function(const char *name, cublas_handle handle, _Atomic(void *) *place);
 /* As dlsym of the C library: also in the program's place. */
 void *next_dlsym(void *library, const char *name);
-/* The function here that stands in for cuBLAS's of this name; NULL: none. */
-void *function_here(const char *name);
 
 /* journal.c */
 
@@ -232,7 +239,6 @@ enum reason decided(struct lane *lane, const struct asked *asked, struct line *l
 cu_stream aside_of(struct lane *lane);
 /* Start the kernel on the stream: NOT_LEFT, or why it was not started. */
 enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked);
-int element_bytes(int type);
 
 /* triangle.c */
 
@@ -240,13 +246,8 @@ enum { MOST_OF_TRIANGLE = 256 }; /* columns of C, for which a lane has scratch m
 /* Start the kernel, by `start`, for the triangle of C that is asked for. The lane is locked, and its stream is this one. */
 enum reason start_triangle(struct lane *lane, cu_stream stream, const struct asked *asked,
                            enum reason (*start)(struct lane *, cu_stream, const struct asked *));
-/* A factor of the product as the pack takes it: `parts` holds it where the program's is real and the pack's is not. */
-const void *pack_factor(const struct asked *asked, const void *factor, void *parts);
 
 /* dispatch.c */
-
-/* Whether one of the product's factors is 0. */
-bool is_zero(const struct asked *asked, const void *factor);
 
 struct visit {
     struct line *line;

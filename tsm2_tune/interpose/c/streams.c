@@ -183,12 +183,6 @@ struct lane *lane_of(cu_stream stream, enum reason *reason)
     return last = lane;
 }
 
-int element_bytes(int type)
-{
-    static const int bytes[] = {4, 8, 8, 16, 2, 2};
-    return bytes[type];
-}
-
 enum reason decided(struct lane *lane, const struct asked *asked, struct line *line)
 {
     int decision = atomic_load_explicit(&line->decision, memory_order_acquire);

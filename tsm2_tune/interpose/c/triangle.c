@@ -8,16 +8,6 @@
 
 enum { FULL_BYTES = MOST_OF_TRIANGLE * MOST_OF_TRIANGLE * 16, SCRATCH_BYTES = 2 * FULL_BYTES }; /* full, then packed */
 
-const void *pack_factor(const struct asked *asked, const void *factor, void *parts)
-{
-    if (asked->routine != HERK)
-        return factor;
-    const size_t bytes = (size_t)element_bytes(asked->type);
-    memset(parts, 0, bytes);
-    memcpy(parts, factor, bytes / 2);
-    return parts;
-}
-
 /* The lane's scratch memory; 0 where there is none. */
 static cu_pointer scratch_of(struct lane *lane)
 {

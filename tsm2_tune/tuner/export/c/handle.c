@@ -2,7 +2,6 @@
 
 #include "handle.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,45 +10,9 @@
 
 static _Thread_local char why_none[ERROR_BYTES]; /* why this thread's last call that makes a handle made none; or "" */
 
-EXPORTED const char *tsm2_status_text(tsm2_status status)
-{
-    static const char *const texts[] = {
-        "success",
-        "an argument does not fit: tsm2_last_error names it",
-        "no kernel in this library is for this product or this GPU",
-        "no CUDA driver: libcuda.so.1 is not there, too old, or finds no device",
-        "no CUDA context is current: cudaFree(0) makes one",
-        "the CUDA driver failed: tsm2_last_error names the function and the error",
-        "no memory of the host, or of the GPU for a workspace",
-        "the workspace is too small: tsm2_workspace_size tells what a product needs",
-        "a kernel in this library does not match its digest: export the library again",
-    };
-    const int is_known = (int)status >= 0 && (size_t)status < sizeof texts / sizeof *texts;
-    return is_known ? texts[status] : "no status of this library";
-}
-
 EXPORTED int tsm2_interface(void) { return TSM2_INTERFACE; }
 
 EXPORTED const char *tsm2_about(void) { return pack_about; }
-
-tsm2_status fail(tsm2_handle handle, tsm2_status status, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(handle->error, sizeof handle->error, format, arguments);
-    va_end(arguments);
-    return status;
-}
-
-tsm2_status answered(tsm2_handle handle, const char *name, cu_result result)
-{
-    const char *error = NULL;
-    if (result == 0)
-        return TSM2_SUCCESS;
-    if (handle->driver.error_name(result, &error) != 0 || error == NULL)
-        error = "unknown error";
-    return fail(handle, TSM2_DRIVER_ERROR, "%s failed: %s", name, error);
-}
 
 /* The GPU of the current context: its name, and the architecture that its kernels are compiled for. */
 static tsm2_status read_device(tsm2_handle handle)
@@ -246,91 +209,4 @@ EXPORTED tsm2_status tsm2_get_stream(tsm2_handle handle, tsm2_stream *stream)
         return fail(handle, TSM2_INVALID_VALUE, "argument 2, stream: it is NULL");
     *stream = handle->stream;
     return TSM2_SUCCESS;
-}
-
-tsm2_status enter(tsm2_handle handle, int *has_entered)
-{
-    cu_context current = NULL;
-    *has_entered = 0;
-    TRY(answered(handle, "cuCtxGetCurrent", handle->driver.current_context(&current)));
-    if (current == handle->context)
-        return TSM2_SUCCESS;
-    TRY(answered(handle, "cuCtxPushCurrent", handle->driver.push_context(handle->context)));
-    *has_entered = 1;
-    return TSM2_SUCCESS;
-}
-
-tsm2_status leave(tsm2_handle handle, int has_entered, tsm2_status status)
-{
-    cu_context popped;
-    if (has_entered)
-        handle->driver.pop_context(&popped);
-    return status;
-}
-
-static tsm2_status zero_counters(tsm2_handle handle, const struct workspace *workspace)
-{
-    const struct driver *driver = &handle->driver;
-    const size_t words = workspace->counters_bytes / 4;
-    TRY(answered(handle, "cuMemsetD32Async", driver->set_words(workspace->counters, 0, words, handle->stream)));
-    return answered(handle, "cuStreamSynchronize", driver->await_stream(handle->stream));
-}
-
-EXPORTED tsm2_status tsm2_set_workspace(tsm2_handle handle, void *workspace, size_t bytes)
-{
-    const struct workspace none = {0, 0, 0, 0};
-    if (handle == NULL)
-        return TSM2_INVALID_VALUE;
-    handle->error[0] = '\0';
-    if ((uintptr_t)workspace % 16 != 0)
-        return fail(handle, TSM2_INVALID_VALUE, "argument 2, workspace: its address is not a multiple of 16 bytes");
-    const struct workspace given = divided_workspace((uintptr_t)workspace, bytes);
-    if (workspace != NULL && given.counters_bytes == 0)
-        return fail(handle, TSM2_INVALID_VALUE, "argument 3, bytes: expected at least 256");
-    handle->given = none;
-    if (workspace == NULL)
-        return TSM2_SUCCESS;
-    int has_entered;
-    TRY(enter(handle, &has_entered));
-    TRY(leave(handle, has_entered, zero_counters(handle, &given)));
-    handle->given = given;
-    return TSM2_SUCCESS;
-}
-
-static int is_of(const struct winner *winner, const char *device) { return strcmp(winner->device, device) == 0; }
-
-/* Whether a winner of the device is for this one's type and op. */
-static int has_alike(const struct winner *winner, const char *device)
-{
-    for (int i = 0; i < pack_winner_count; ++i)
-        if (is_of(&pack_winners[i], device) && pack_winners[i].type == winner->type &&
-            strcmp(pack_winners[i].op, winner->op) == 0)
-            return 1;
-    return 0;
-}
-
-/* The device's own kernels; for types and ops that were not tuned there other devices', as far as they load. */
-static tsm2_status load_all(tsm2_handle handle)
-{
-    cu_function function;
-    for (int i = 0; i < pack_winner_count; ++i)
-        for (int width = 0; width < INDEX_WIDTHS; ++width) {
-            const struct winner *winner = &pack_winners[i];
-            if (is_of(winner, handle->device))
-                TRY(load_kernel(handle, winner, width, &function));
-            else if (!has_alike(winner, handle->device))
-                (void)load_kernel(handle, winner, width, &function);
-        }
-    handle->error[0] = '\0';
-    return TSM2_SUCCESS;
-}
-
-EXPORTED tsm2_status tsm2_load(tsm2_handle handle)
-{
-    if (handle == NULL)
-        return TSM2_INVALID_VALUE;
-    handle->error[0] = '\0';
-    int has_entered;
-    TRY(enter(handle, &has_entered));
-    return leave(handle, has_entered, load_all(handle));
 }

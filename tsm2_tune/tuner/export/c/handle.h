@@ -67,9 +67,8 @@ tsm2_status load_kernel(tsm2_handle handle, const struct winner *winner, int wid
 tsm2_status take_workspace(tsm2_handle handle, uint64_t partials_bytes, uint64_t counters_bytes,
                            struct workspace *taken);
 
-/* The bytes of a caller's workspace that has room for so many, and that which the caller's memory is. */
+/* The bytes of a caller's workspace that has room for so many. */
 uint64_t whole_workspace_bytes(uint64_t partials_bytes, uint64_t counters_bytes);
-struct workspace divided_workspace(cu_pointer address, uint64_t bytes);
 
 /* Runs an expression that ends with a status; returns where it is none of success. */
 #define TRY(expression)                                                                                              \

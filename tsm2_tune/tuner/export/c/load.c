@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "exported.h"
 #include "handle.h"
 #include "sha256.h"
 
@@ -79,4 +80,42 @@ tsm2_status load_kernel(tsm2_handle handle, const struct winner *winner, int wid
     }
     *function = handle->functions[index];
     return TSM2_SUCCESS;
+}
+
+static int is_of(const struct winner *winner, const char *device) { return strcmp(winner->device, device) == 0; }
+
+/* Whether a winner of the device is for this one's type and op. */
+static int has_alike(const struct winner *winner, const char *device)
+{
+    for (int i = 0; i < pack_winner_count; ++i)
+        if (is_of(&pack_winners[i], device) && pack_winners[i].type == winner->type &&
+            strcmp(pack_winners[i].op, winner->op) == 0)
+            return 1;
+    return 0;
+}
+
+/* The device's own kernels; for types and ops that were not tuned there other devices', as far as they load. */
+static tsm2_status load_all(tsm2_handle handle)
+{
+    cu_function function;
+    for (int i = 0; i < pack_winner_count; ++i)
+        for (int width = 0; width < INDEX_WIDTHS; ++width) {
+            const struct winner *winner = &pack_winners[i];
+            if (is_of(winner, handle->device))
+                TRY(load_kernel(handle, winner, width, &function));
+            else if (!has_alike(winner, handle->device))
+                (void)load_kernel(handle, winner, width, &function);
+        }
+    handle->error[0] = '\0';
+    return TSM2_SUCCESS;
+}
+
+EXPORTED tsm2_status tsm2_load(tsm2_handle handle)
+{
+    if (handle == NULL)
+        return TSM2_INVALID_VALUE;
+    handle->error[0] = '\0';
+    int has_entered;
+    TRY(enter(handle, &has_entered));
+    return leave(handle, has_entered, load_all(handle));
 }

@@ -3,6 +3,7 @@
    Launches on one stream follow one another, so that one workspace serves them all. Its counters are 0 between them,
    since a kernel leaves them as it finds them, and lie in a place that no product's sums are written to. */
 
+#include "exported.h"
 #include "handle.h"
 
 enum {
@@ -15,7 +16,7 @@ enum {
 
 static uint64_t rounded_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
-struct workspace divided_workspace(cu_pointer address, uint64_t bytes)
+static struct workspace divided_workspace(cu_pointer address, uint64_t bytes)
 {
     const uint64_t counters_bytes = bytes / COUNTERS_SHARE / ALIGNMENT * ALIGNMENT;
     const uint64_t partials_bytes = (bytes - counters_bytes) / ALIGNMENT * ALIGNMENT;
@@ -104,5 +105,34 @@ tsm2_status take_workspace(tsm2_handle handle, uint64_t partials_bytes, uint64_t
                      counters_bytes > own->counters_bytes ? counters_bytes : own->counters_bytes));
     handle->own_stream_id = id;
     *taken = *own;
+    return TSM2_SUCCESS;
+}
+
+static tsm2_status zero_counters(tsm2_handle handle, const struct workspace *workspace)
+{
+    const struct driver *driver = &handle->driver;
+    const size_t words = workspace->counters_bytes / 4;
+    TRY(answered(handle, "cuMemsetD32Async", driver->set_words(workspace->counters, 0, words, handle->stream)));
+    return answered(handle, "cuStreamSynchronize", driver->await_stream(handle->stream));
+}
+
+EXPORTED tsm2_status tsm2_set_workspace(tsm2_handle handle, void *workspace, size_t bytes)
+{
+    const struct workspace none = {0, 0, 0, 0};
+    if (handle == NULL)
+        return TSM2_INVALID_VALUE;
+    handle->error[0] = '\0';
+    if ((uintptr_t)workspace % 16 != 0)
+        return fail(handle, TSM2_INVALID_VALUE, "argument 2, workspace: its address is not a multiple of 16 bytes");
+    const struct workspace given = divided_workspace((uintptr_t)workspace, bytes);
+    if (workspace != NULL && given.counters_bytes == 0)
+        return fail(handle, TSM2_INVALID_VALUE, "argument 3, bytes: expected at least 256");
+    handle->given = none;
+    if (workspace == NULL)
+        return TSM2_SUCCESS;
+    int has_entered;
+    TRY(enter(handle, &has_entered));
+    TRY(leave(handle, has_entered, zero_counters(handle, &given)));
+    handle->given = given;
     return TSM2_SUCCESS;
 }
