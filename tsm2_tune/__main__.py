@@ -9,6 +9,11 @@ from contextlib import suppress
 def main() -> None:
     """Run the command. What standard output's encoding lacks is written as it is escaped in Python."""
     _open_streams()
+    if os.environ.get("TSM2_TUNE_DEBUG"):
+        import logging
+
+        logging.basicConfig(format="%(name)s: %(message)s")
+        logging.getLogger("tsm2_tune").setLevel(logging.DEBUG)
     if isinstance(sys.stdout, io.TextIOWrapper):  # standard error does so already
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.unraisablehook = _ignored

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
 
+# At DEBUG it says which kernel is chosen, and what falls back to something else, once for each.
+log = logging.getLogger("tsm2_tune.runtime")
 DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),

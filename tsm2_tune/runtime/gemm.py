@@ -29,7 +29,7 @@ from tsm2_tune.runtime.cuda.driver import (
     home,
     primary_context,
 )
-from tsm2_tune.runtime.elements import INDEX_WIDTHS
+from tsm2_tune.runtime.elements import INDEX_WIDTHS, log
 from tsm2_tune.runtime.host import multiply_on_host
 from tsm2_tune.runtime.launch_plan import Bound, BoundVendor, Plan
 from tsm2_tune.runtime.launcher import compiled_cupy_starter, compiled_torch_starter, teach
@@ -265,10 +265,17 @@ def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
     except (LookupError, ValueError) as error:
         if not falls_back:
             raise
-        return Vendor(str(error))
+        return _logged(product, Vendor(str(error)))
     if not falls_back:
         return found
-    return Vendor(found.why_it_loses) if found.loses else _compiled_or_vendor(product, found)
+    return _logged(product, Vendor(found.why_it_loses) if found.loses else _compiled_or_vendor(product, found))
+
+
+def _logged(product: Product, found: Match | Vendor) -> Match | Vendor:
+    """Log why the vendor computes a product; `choose` logs kernels."""
+    if isinstance(found, Vendor):
+        log.debug("%s %s: %s", "x".join(map(str, product.shape)), product.name, found)
+    return found
 
 
 def _compiled_or_vendor(product: Product, found: Match) -> Match | Vendor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import logging
 import os
 import sys
 import sysconfig
@@ -21,7 +22,7 @@ from tsm2_tune.runtime.choice.winners import Match, Winner
 from tsm2_tune.runtime.cuda.cubins import unpacked
 from tsm2_tune.runtime.cuda.driver import device_of
 from tsm2_tune.runtime.cuda.workspace import legacy_key, workspaces
-from tsm2_tune.runtime.elements import DTYPES, INDEX_WIDTHS
+from tsm2_tune.runtime.elements import DTYPES, INDEX_WIDTHS, log
 from tsm2_tune.runtime.launch_plan import (
     ADDRESSES_AT,
     ALPHA_AT,
@@ -61,10 +62,12 @@ def launcher() -> Any:
     Raise RuntimeError if it is not the one that was exported.
     """
     if LAUNCHER is None or not hasattr(os, "memfd_create"):
+        log.debug("calls start in Python: this module was exported without --launcher, or this is not Linux")
         return None
     place, digest, data = LAUNCHER
     is_stable = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
     if place != launcher_place() or not is_stable or sys.version_info < LAUNCHER_PYTHON:
+        log.debug("calls start in Python: the launcher is for CPython 3.11 or newer on %s", place)
         return None
     binary = unpacked(data, digest, "the compiled launcher")
     try:  # in memory: what is loaded is what was looked at, and no file lies anywhere
@@ -76,7 +79,8 @@ def launcher() -> Any:
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-    except (ImportError, OSError):  # another C library, or a system that lets no such file be executed
+    except (ImportError, OSError) as error:  # another C library, or a system that lets no such file be executed
+        log.debug("calls start in Python: the launcher does not load (%s)", error)
         return None
     return module
 
@@ -177,7 +181,7 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
     plan.slots.append(slot)
     found = plan.match.winner
     place = _places_in_c().get(id(found))
-    if place is not None:
+    if place is not None and not log.isEnabledFor(logging.DEBUG):  # it chooses for other shapes, and logs nothing
         kernel = (place, INDEX_WIDTHS.index(plan.index_bits))
         told = new_out[1] if is_torchs(a) else a.dtype
         name, of_type = device_of(plan.ordinal)[0], TYPES_IN_C.index(found.dtype)

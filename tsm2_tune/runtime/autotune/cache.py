@@ -11,6 +11,7 @@ from tsm2_tune.runtime.autotune.choice_file import keep_choice, recalled
 from tsm2_tune.runtime.autotune.timing import fastest_way, vendors_of
 from tsm2_tune.runtime.choice.winners import Match, Vendor
 from tsm2_tune.runtime.cuda.driver import context_id, device_of, home
+from tsm2_tune.runtime.elements import log
 from tsm2_tune.runtime.prepare import factors_of
 
 MOST_DECIDED = 1 << 16  # kinds that are kept
@@ -55,6 +56,7 @@ def by_timing(
             if len(decided) >= MOST_DECIDED:
                 decided.clear()
             decided[kind] = found
+            log.debug("%s %s: %s", "x".join(map(str, product.shape)), product.name, found)
     return found
 
 

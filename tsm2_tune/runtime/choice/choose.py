@@ -16,7 +16,7 @@ from tsm2_tune.runtime.choice.interpolation import Routines
 from tsm2_tune.runtime.choice.predict import DOUBT, HOST_DOUBT, Kernels, Measured
 from tsm2_tune.runtime.choice.winners import Leading, Match, Winner, work_of
 from tsm2_tune.runtime.choice.work import Card, Work
-from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, GRAM, LARGEST_EXTENT, NAMES, ORDERS, SAME
+from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, GRAM, LARGEST_EXTENT, NAMES, ORDERS, SAME, log
 from tsm2_tune.runtime.launcher import compiled_match
 from tsm2_tune.runtime.module_data import CARDS, WINNERS
 
@@ -105,7 +105,14 @@ def check_place(product: Product) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _chosen(
+def _chosen(name: str, shape: Shape, *rest: Any) -> Match:
+    """Return the winner, and log it: once for all products with these arguments."""
+    found = _chosen_match(name, shape, *rest)
+    log.debug("%s %s: %s", "x".join(map(str, shape)), name, found)
+    return found
+
+
+def _chosen_match(
     name: str,
     shape: tuple[int, int, int],
     orders: Orders,

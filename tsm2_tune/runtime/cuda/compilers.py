@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tsm2_tune.runtime.elements import log
+
 COMPILE_SECONDS = 300.0
 TOOLKIT = "/usr/local/cuda"  # where none is named
 NVRTC = (
@@ -41,6 +43,7 @@ def compiled_here(text: str, bits: int, arch: str) -> bytes:
         try:
             return compiler(text, bits, arch)
         except _Refused as why:
+            log.debug("no binary for %s: %s", arch, why)
             whys.append(str(why))
     raise RuntimeError(
         f"{'; '.join(whys)}: install NVRTC or nvcc of a CUDA version that compiles it for {arch}, such as by"

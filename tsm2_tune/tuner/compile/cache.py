@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import pwd
 import re
@@ -30,6 +31,7 @@ MOST_REPORT_BYTES = 2**16
 TRIES = 20  # to make a folder that somebody removes again and again
 WORKING = "working"
 STARTED = time.time()
+log = logging.getLogger(__name__)
 
 _NO_FOLLOWING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -129,6 +131,12 @@ def _is_ours(found: os.stat_result) -> bool:
 
 
 def find(key: str, suffix: str) -> tuple[Path, int] | None:
+    found = _found(key, suffix)
+    log.debug("cache %s: %s%s", "miss" if found is None else "hit", key, suffix)
+    return found
+
+
+def _found(key: str, suffix: str) -> tuple[Path, int] | None:
     """The kept binary and its bytes of spills; None where it or its report is missing, broken or somebody else's."""
     binary = _place(key, suffix)
     try:
@@ -305,6 +313,7 @@ def evict(limit_bytes: int) -> None:
     for entry in kept:
         if over <= 0 or entry.used >= spared:
             return
+        log.debug("cache evicts %s: %d bytes", entry.binary.name, entry.size_bytes)
         remove_entry(entry)
         over -= entry.size_bytes
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import socket
 import struct
@@ -21,6 +22,7 @@ from tsm2_tune.errors import DeviceError
 from tsm2_tune.tuner.device.target import Target
 
 MACHINE_VARIABLE = "TSM2_TUNE_MACHINE"
+log = logging.getLogger(__name__)
 PAUSE_SECONDS = 0.05  # before a name is tried again
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 _threads: dict[str, int] = {}  # of this process, that have a lock, by its name
@@ -44,10 +46,12 @@ def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> 
             ) from None
         lock.listen()
         _threads[name] = threading.get_ident()
+        log.debug("device %s is locked for this run", target.identity.name)
         try:
             yield
         finally:
             del _threads[name]
+            log.debug("device %s is given back", target.identity.name)
 
 
 def _name(target: Target) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 
 def driver_version(drv: Any) -> str:
@@ -12,7 +15,8 @@ def driver_version(drv: Any) -> str:
 
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:  # NVML is a convenience: whatever is wrong with it, the CUDA driver still answers
+    except Exception as error:  # NVML is a convenience: whatever is wrong with it, the CUDA driver still answers
+        log.debug("no NVML (%s): the version of CUDA stands for the driver's", error)
         version = drv.getdriver_version()
         return f"CUDA {version // 1000}.{version % 1000 // 10}"
 
@@ -28,7 +32,8 @@ class ClockReader:
             pynvml.nvmlInit()
             self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)
             self._nvml: Any = pynvml
-        except Exception:  # NVML is a convenience: a measurement without it has no clock recorded
+        except Exception as error:  # NVML is a convenience: a measurement without it has no clock recorded
+            log.debug("no NVML (%s): measurements record no clock", error)
             self._handle = None
 
     def mhz(self) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from tsm2_tune.tuner.results.fingerprint import basis, tools
 from tsm2_tune.tuner.results.storage.addresses import tune_first
 from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity
 
+log = logging.getLogger(__name__)
 HOST = "cpu"
 MOST_ORDINAL_DIGITS = 9  # an ordinal is a C int
 
@@ -60,7 +62,10 @@ def default_spec() -> str:
     """Return GPU 0 if a CUDA driver offers one, else the host."""
     from tsm2_tune.tuner.device.cuda import cuda_device_count
 
-    return "0" if cuda_device_count() else HOST
+    if cuda_device_count():
+        return "0"
+    log.debug("no GPU: the host emulates kernels")
+    return HOST
 
 
 def find_target(spec: str) -> Target:

@@ -9,6 +9,7 @@ while it was tried, and not merely claimed ahead.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -42,6 +43,7 @@ from tsm2_tune.tuner.runs.leases.queries import (
 )
 from tsm2_tune.tuner.search.resume import Again, Claimed
 
+log = logging.getLogger(__name__)
 BEAT_SECONDS = 5.0
 WAIT_SECONDS = 0.2  # between two looks at whether another's final has ended
 LOOK_SECONDS = 1.0  # between two looks at what is being tried: what ends within one is not written down
@@ -128,6 +130,7 @@ class Claims:
             claim = self._claim(connection, problem, config, basis)
             if self._is_others(connection, claim):
                 self.left.note(problem, config, basis, asked)
+                log.debug("claim of %s %s lost to %s", problem.text, config, claim.owner)
                 return Claimed.ELSEWHERE
             if not given_up and claim is not None and _counted(claim.attempts) >= MOST_ATTEMPTS:
                 return Claimed.GIVEN_UP
@@ -135,6 +138,7 @@ class Claims:
                 self.left.note(problem, config, basis, asked)
                 return Claimed.ENOUGH
             self.add(connection, problem, config, basis)
+            log.debug("claim of %s %s taken", problem.text, config)
             if claim is None or claim.owner != self.owner:
                 self._counted.update(which for which in self._counted if which[0] == problem)
             return Claimed.YES
@@ -150,6 +154,7 @@ class Claims:
             is_free = not self._is_others(connection, self._claim(connection, problem, FINAL, ""))
             if is_free:
                 self.add(connection, problem, FINAL, "")
+                log.debug("claim of the finals of %s taken", problem.text)
             return is_free
 
     def give_back(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from tsm2_tune.tuner.runs.leases.owners import lives
 from tsm2_tune.tuner.runs.leases.queries import NO_CONFIGURATIONS, RUN, SEARCH, SEARCHED, is_claim
 from tsm2_tune.tuner.search.resume import Claimed
 
+log = logging.getLogger(__name__)
+
 
 class Searches:
     """Claims of a run to whole problems: to search them so. `search` says all that tells one search from another."""
@@ -23,8 +26,14 @@ class Searches:
         self._claims, self._search = claims, search
         self._before = self._begun()
 
-    @repeated
     def take(self, problem: Problem) -> Claimed:
+        """Claim the search of a problem as `_take` does, and log what came of it."""
+        found = self._take(problem)
+        log.debug("lease of %s: %s", problem.text, found.name)
+        return found
+
+    @repeated
+    def _take(self, problem: Problem) -> Claimed:
         """Claim the search of a problem: ENDED where another run has ended the same one since this was made,
         ELSEWHERE where another one that lives is at it, and OTHERWISE where that is another search.
         """
@@ -89,6 +98,7 @@ class Searches:
         with claims.written(problem) as connection:
             claims.add(connection, problem, SEARCHED, self._search)
             connection.execute(delete(schema.claim).where(ours))
+        log.debug("lease of %s given back: its search has ended", problem.text)
 
     @repeated
     def _begun(self) -> dict[str, str]:

@@ -1,0 +1,82 @@
+"""The loggers under `tsm2_tune` say at DEBUG what was decided; nothing is printed by default."""
+# ruff: noqa: F811  # fixtures of another file
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.fake_tensors import Tensor
+from tests.test_cache import binary, folder, writing  # noqa: F401
+from tests.test_claims import C128, ours, take, theirs  # noqa: F401
+from tests.test_exported_launch import OUT, A, B, gpu_module, plain_module  # noqa: F401
+from tests.test_exported_tensors import f32, torch  # noqa: F401
+from tests.test_exported_vendor import losing  # noqa: F401
+from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.nvml import ClockReader
+from tsm2_tune.tuner.runs.leases.configurations import Claims
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Any:
+    """Return the lines logged since the test began."""
+    caplog.set_level(logging.DEBUG, logger="tsm2_tune")
+    return lambda: [message for name, _, message in caplog.record_tuples if name.startswith("tsm2_tune.")]
+
+
+def test_chosen_kernel_is_logged_once(gpu_module: ModuleType, said: Any) -> None:
+    for _ in range(2):
+        gpu_module.gemm(A, B, OUT)
+    chosen = [line for line in said() if line.startswith("6x2x3 f32: ")]
+    assert chosen == [f"6x2x3 f32: {gpu_module.choice(A, B, OUT)}"]
+
+
+def test_reason_for_the_vendor_is_logged_once(losing: ModuleType, said: Any) -> None:
+    a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
+    for _ in range(2):
+        losing.gemm(a, b, out=out)
+    (line,) = [line for line in said() if line.startswith("4x4x4 f32: the vendor: ")]
+    assert line.endswith("500.0 us measured, cublasSgemm 400.0 us")
+
+
+def test_cache_logs_misses_hits_and_evictions(folder: Path, writing: Toolchain, said: Any) -> None:
+    path = binary(writing, "1")
+    assert binary(writing, "1") == path
+    os.utime(path, (0, 0))
+    cache.evict(1)
+    lines = said()
+    assert [line.rpartition(": ")[0] for line in lines if path.name in line][-1] == f"cache evicts {path.name}"
+    assert [line for line in lines if "evicts" not in line][-1] == f"cache hit: {path.name}"
+    assert f"cache miss: {path.name}" in lines
+
+
+def test_claims_taken_and_lost_are_logged(ours: Claims, theirs: Claims, said: Any) -> None:
+    take(ours)
+    take(theirs)
+    lines = [line for line in said() if C128 in line]
+    assert [line.split(C128)[1] for line in lines] == [" taken", f" lost to {ours.owner}"]
+
+
+def test_missing_nvml_is_logged(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert ClockReader("0000:00:00.0").mhz() is None
+    (line,) = said()
+    assert line.startswith("no NVML (")
+    assert line.endswith("): measurements record no clock")
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_command_prints_the_log_if_asked(is_asked: bool) -> None:
+    command = [sys.executable, "-m", "tsm2_tune", "space", "--shapes", "64x4x64"]
+    told = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TSM2_TUNE_DEBUG": "1" if is_asked else ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=told)
+    assert ("tsm2_tune.tuner.device.target: no GPU: the host emulates kernels\n" in done.stderr) is is_asked
+    assert is_asked or done.stderr == ""
