@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import cycle, product
 from random import Random
 from time import process_time
@@ -18,8 +18,9 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.columnar import places
+from tsm2_tune.generator.space.columnar import Rows, parts_of, places
 from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.launch_table import LaunchTable
 from tsm2_tune.generator.space.order import FAR_BEHIND, ordered
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import SearchSpace, rules_of, search_space
@@ -99,6 +100,17 @@ def test_tables_are_ordered_as_candidates_each_for_itself(problem: Problem, card
     times_us = {candidate.config.text: expected_us(candidate) for candidate in space.kept}
     for seed in (0, 5):
         assert [one.config.text for one in ordered(space, seed)] == one_by_one(space, times_us, seed)
+
+
+def test_the_launch_of_a_table_has_columns_and_that_of_a_candidate_numbers() -> None:
+    for problem in (R, Problem(1000, 7, 300, "f64"), Problem(512, 512, 512, "bf16")):
+        for _, part in parts_of(search_space(problem, H200).kept):
+            if isinstance(part, Rows):
+                assert all(type(value) in (int, bool) for value in asdict(part[0].launch).values())
+                values = asdict(part.wide.launch)
+                assert isinstance(part.wide.launch, LaunchTable) == any(
+                    type(v) not in (int, bool) for v in values.values()
+                )
 
 
 def test_a_space_of_nearly_a_million_is_ordered_in_a_few_seconds() -> None:

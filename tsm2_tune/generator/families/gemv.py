@@ -23,6 +23,7 @@ from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.tunables import PartsOfK, Tunable
 from tsm2_tune.generator.split_k import (
@@ -263,7 +264,7 @@ class Gemv(Family[GemvConfig]):
         )
 
     def launch(self, config: GemvConfig, problem: Problem) -> Launch:
-        return Launch(
+        return launch_of(
             threads=config.threads,
             rows_per_block=block_m(config),
             smem_bytes=self.resources(config, problem).smem_bytes,

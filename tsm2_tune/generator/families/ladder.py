@@ -22,6 +22,7 @@ from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.tiles import tile_traffic
 
@@ -171,7 +172,7 @@ class Ladder(Family[LadderConfig]):
         if not problem.row_major_c:
             rows, columns = columns, rows
         smem_bytes = self.resources(config, problem).smem_bytes
-        return Launch(config.threads, rows, smem_bytes, columns_per_block=columns)
+        return launch_of(config.threads, rows, smem_bytes, columns_per_block=columns)
 
     def periods(self, config: LadderConfig, problem: Problem) -> Periods:
         launch = self.launch(config, problem)

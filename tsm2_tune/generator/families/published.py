@@ -17,6 +17,7 @@ from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS, choose
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.launch_table import launch_of, with_tiles
 from tsm2_tune.generator.space.rules import columns_within_n, covering_rule, prefetch_within_k, strides_fill_device
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import split_traffic
@@ -100,7 +101,7 @@ class Published(Family[P]):
     vectors_of_c = True
 
     def launch(self, config: P, problem: Problem) -> Launch:
-        return Launch(
+        return launch_of(
             threads=config.threads,
             rows_per_block=config.threads,
             smem_bytes=self.resources(config, problem).smem_bytes,
@@ -199,7 +200,7 @@ class Ism2(Published[Ism2Config]):
         )
 
     def launch(self, config: Ism2Config, problem: Problem) -> Launch:
-        return replace(super().launch(config, problem), rows_per_block=config.threads * config.row_tiles)
+        return with_tiles(super().launch(config, problem), rows_per_block=config.threads * config.row_tiles)
 
     def traffic(self, config: Ism2Config, problem: Problem) -> Traffic:
         """Optimisation 2 writes C after every tile of B and reads it before all but the first."""

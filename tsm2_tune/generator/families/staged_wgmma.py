@@ -20,6 +20,7 @@ from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import tunable
 from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
@@ -142,7 +143,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         )
 
     def launch(self, config: StagedWgmmaConfig, problem: Problem) -> Launch:
-        return Launch(
+        return launch_of(
             threads=config.threads,
             rows_per_block=config.block_m,
             columns_per_block=config.block_n,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 FLAT_SPLITS = 64  # the most sums that one block adds up at once
 GROUP_SPLITS = 16
@@ -49,10 +48,8 @@ class Launch:
         return self.splits > 1 or self.lone_split
 
     def tiles(self, m: int, n: int) -> int:
-        """Return the number of tiles of an m x n C; an array for a table of launches."""
-        columns: Any = self.columns_per_block
-        across = 1 if isinstance(columns, int) and columns == 0 else -(-n // columns)
-        return -(-m // self.rows_per_block) * across
+        """Return the number of tiles of an m x n C."""
+        return -(-m // self.rows_per_block) * -(-n // (self.columns_per_block or n))
 
     def blocks(self, m: int, n: int) -> int:
         """Return the number of blocks of the grid."""

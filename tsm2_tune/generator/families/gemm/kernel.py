@@ -53,6 +53,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import Joined, Rows
 from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import GUIDELINE_RULES, HARDWARE_RULES, Rule
 from tsm2_tune.generator.tiles import SKINNY, tile_traffic
 
@@ -252,7 +253,7 @@ class Gemm(Family[GemmConfig]):
         return super().occupancy(resources, limits)
 
     def launch(self, config: GemmConfig, problem: Problem) -> Launch:
-        return Launch(
+        return launch_of(
             threads=config.m_dim * config.n_dim,
             rows_per_block=config.m_blk,
             smem_bytes=self.resources(config, problem).smem_bytes,

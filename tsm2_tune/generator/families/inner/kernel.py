@@ -17,6 +17,7 @@ from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import RESOURCES, Rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
 from tsm2_tune.generator.split_k import (
@@ -114,7 +115,7 @@ class Inner(Family[C]):
         )
 
     def launch(self, config: C, problem: Problem) -> Launch:
-        return Launch(
+        return launch_of(
             threads=config.threads,
             rows_per_block=config.block_m,
             columns_per_block=config.block_n,

@@ -20,6 +20,7 @@ from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.launch_table import launch_of, with_tiles
 from tsm2_tune.generator.space.rules import (
     VECTOR_HOLDS_AN_ELEMENT,
     Rule,
@@ -92,7 +93,7 @@ class ThroughRegisters(ResidentB[F]):
 
     def launch(self, config: F, problem: Problem) -> Launch:
         tile, smem_bytes = self.periods(config, problem), self.resources(config, problem).smem_bytes
-        return Launch(config.threads, rows_per_block=tile.m, smem_bytes=smem_bytes, columns_per_block=tile.n)
+        return launch_of(config.threads, rows_per_block=tile.m, smem_bytes=smem_bytes, columns_per_block=tile.n)
 
     def division(self, config: F, problem: Problem, resident: int) -> Division:
         return replace(super().division(config, problem, resident), vector_bytes=config.vector_bytes)
@@ -148,7 +149,7 @@ class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
     def launch(self, config: ResidentBFmaConfig, problem: Problem) -> Launch:
         """A block goes over its tiles of rows once for each group of columns."""
         found = super().launch(config, problem)
-        return replace(found, rows_per_block=found.rows_per_block * config.row_tiles, columns_per_block=0)
+        return with_tiles(found, rows_per_block=found.rows_per_block * config.row_tiles, columns_per_block=0)
 
     def periods(self, config: ResidentBFmaConfig, problem: Problem) -> Periods:
         rows = config.vectors * config.vector_bytes // problem.dtype.element_bytes  # of a thread

@@ -10,6 +10,7 @@ from tsm2_tune.generator.config import KernelConfig, Launch, Traffic
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import Threads
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, split_traffic
@@ -65,7 +66,7 @@ class PersistentResidentB(ResidentB[R]):
 
     def launch(self, config: R, problem: Problem) -> Launch:
         """No block leaves sums for another: as far as the workspace goes, a tile is an element."""
-        return Launch(
+        return launch_of(
             threads=config.threads,
             rows_per_block=1,
             columns_per_block=1,

@@ -25,6 +25,7 @@ from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, VECTOR_HOLDS_AN_ELEMENT, Rule, strides_fill_device
 from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.generator.split_k import in_turns
@@ -243,7 +244,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         )
 
     def launch(self, config: RowLanesRegisterBConfig, problem: Problem) -> Launch:
-        return Launch(
+        return launch_of(
             threads=config.threads,
             rows_per_block=block_rows(config) * config.row_tiles,
             smem_bytes=0,

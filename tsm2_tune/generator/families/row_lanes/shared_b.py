@@ -30,6 +30,7 @@ from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import (
     REGISTERS_SPARED,
     RESOURCES,
@@ -290,7 +291,7 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
         )
 
     def launch(self, config: RowLanesSharedBConfig, problem: Problem) -> Launch:
-        return Launch(
+        return launch_of(
             threads=config.threads,
             rows_per_block=strip_rows(config) * config.strips,
             smem_bytes=smem_bytes(config, problem),

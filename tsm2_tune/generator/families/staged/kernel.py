@@ -11,6 +11,7 @@ from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
 from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, RingStages, Threads, Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
@@ -152,7 +153,7 @@ class StagedKernel(Family[C]):
         )
 
     def launch(self, config: C, problem: Problem) -> Launch:
-        return Launch(
+        return launch_of(
             threads=config.threads,
             rows_per_block=config.block_m,
             columns_per_block=config.block_n,

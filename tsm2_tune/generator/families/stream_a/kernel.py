@@ -19,6 +19,7 @@ from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import Rule, columns_within_n, prefetch_within_k
 from tsm2_tune.generator.space.tunables import declared
 from tsm2_tune.generator.split_k import SPLITS_ROW_TILES, SPLITTING_RULES, most_loads, split_traffic
@@ -128,7 +129,7 @@ class StreamA(Family[C]):
         )
 
     def launch(self, config: C, problem: Problem) -> Launch:
-        return Launch(
+        return launch_of(
             threads=config.threads,
             rows_per_block=self.block_rows(config, problem) * config.row_tiles,
             smem_bytes=self.resources(config, problem).smem_bytes,

@@ -1,0 +1,53 @@
+"""The launches of a table of candidates, whose tunables are arrays."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from tsm2_tune.generator.device.occupancy import Ints
+from tsm2_tune.runtime.choice.launch import FLAT_SPLITS, Launch
+
+Column = int | Ints  # one number for all rows of the table, or a number each
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchTable:
+    """The fields of `Launch`, each a number or a column, and what rules and models compute from them."""
+
+    threads: Column
+    rows_per_block: Column
+    smem_bytes: Column
+    columns_per_block: Column = 0
+    splits: int = 1
+    flat_splits: int = FLAT_SPLITS
+    persistent: bool = False
+    lone_split: bool = False
+
+    @property
+    def has_workspace(self) -> bool:
+        return self.splits > 1 or self.lone_split
+
+    def tiles(self, m: int, n: int) -> Column:
+        """Return the number of tiles of an m x n C."""
+        columns = (
+            n if isinstance(self.columns_per_block, int) and self.columns_per_block == 0 else self.columns_per_block
+        )
+        return -(-m // self.rows_per_block) * -(-n // columns)
+
+    def blocks(self, m: int, n: int) -> Column:
+        """Return the number of blocks of the grid."""
+        return self.splits if self.persistent else self.tiles(m, n) * self.splits
+
+
+def launch_of(*positional: Any, **named: Any) -> Launch:
+    """Return the launch with these fields; a `LaunchTable`, which its callers use alike, if one is a column."""
+    is_table = any(isinstance(value, np.ndarray) for value in (*positional, *named.values()))
+    return cast(Launch, LaunchTable(*positional, **named)) if is_table else Launch(*positional, **named)
+
+
+def with_tiles(launch: Launch, **fields: int) -> Launch:
+    """Return the launch with these fields in place of its own; a `LaunchTable` if one is a column."""
+    return launch_of(**(asdict(launch) | fields))
