@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tsm2_tune.runtime.choice.work import Work
+from tsm2_tune.runtime.choice.work import Floats, Work, WorkTable
 
 START_US = 5.0  # of any kernel: until the first loads have arrived, and from the last store to the end
 NEAR = 0.2  # added to distances from measured shapes, so that none alone counts; a factor of e is a distance of 1
@@ -20,8 +20,6 @@ VENDOR_RATE = 0.7  # of the card's, at which they multiply
 VECTORS_EXTENT = 0.05  # in distances, instead of 1: another of the vendor's routines multiplies a matrix and a vector
 ODD_VENDOR = 1.1  # how much longer the vendor's routines take where lines are not whole vectors
 EVER = 2.0**60  # an extent that none reaches
-
-Floats = np.ndarray[Any, Any]
 
 
 class Interpolated:
@@ -59,12 +57,13 @@ class Interpolated:
         count = int(self._known[kernel].sum())
         return [tuple(float(column[kernel, at]) for column in columns) for at in range(count)]
 
-    def at(self, work: Work, expected_us: Floats) -> tuple[Floats, Floats]:
+    def at(self, work: Work | WorkTable, expected_us: Floats) -> tuple[Floats, Floats]:
         """Return each kernel's factor for the work, and the distance from the nearest shape where it was measured.
 
         `expected_us` is a column: what each is expected to take without the factor.
         """
-        m, n, k = (log - math.log(x) for log, x in zip(self._logs, (work.m, work.n, work.k), strict=True))
+        log: Any = math.log if isinstance(work, Work) else np.log
+        m, n, k = (known - log(x) for known, x in zip(self._logs, (work.m, work.n, work.k), strict=True))
         odd = self._odd - work.has_odd_lines
         away = np.sqrt(m * m + n * n + k * k + ODD_AWAY * odd * odd)
         near = away + NEAR

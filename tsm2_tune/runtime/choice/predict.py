@@ -18,14 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ceil, floor
 
-from tsm2_tune.runtime.choice.interpolation import EVER, START_US, Floats, Interpolated, as_column
+from tsm2_tune.runtime.choice.interpolation import EVER, START_US, Interpolated, as_column
 from tsm2_tune.runtime.choice.launch import Launch
-from tsm2_tune.runtime.choice.work import VECTOR_BYTES, Card, Work
+from tsm2_tune.runtime.choice.work import VECTOR_BYTES, Card, Floats, Work, WorkTable
 
 SUMS_US = 2.0  # until the last block of a tile knows that it is, and has the sums of all
 SUMS_RATE = 0.5  # of the memory's, at which they are written and read again
@@ -43,7 +43,6 @@ DOUBT = 0.05  # a time counts as e to this longer, for each unit of distance fro
 HOST_DOUBT = 0.5  # the same of emulated kernels, whose times follow no card's rates
 MOST_SPLITS = 65535  # blocks of a grid in y
 MOST_ROWS = 2.0**30  # of a block
-OF_WORKS = ("m", "n", "k", "has_odd_lines", "memory_us", "arithmetic_us")
 WAVES = np.array((1, 2, 3, 4, 5, 6, 8, 12, 16, 24))  # blocks on a multiprocessor that a split of k is tried for
 
 
@@ -106,7 +105,7 @@ class Kernels:
         self._most_tiles = floor(MOST_ROWS / self._tile_rows)
         self._all_at_work = np.minimum(WAVES, np.maximum(floor(self._splits / card.sms), 1)) * card.sms
         self._has_workspace = as_column([launch.has_workspace for launch in launches]) > 0
-        at = replace(won[0], **cast(Any, _columns(won, Work)))
+        at = WorkTable.of([[one] for one in won])
         self._longest_sum = np.where(at.k > self._deepest, EVER, self._deepest)  # the longest k that it is for
         tiles = self._tiles(at)
         blocks = self._blocks(tiles, at, self._rows, self._splits)
@@ -128,9 +127,7 @@ class Kernels:
         """
         longest = max(map(len, measured))
         filled = [[*of, *[of[0]] * (longest - len(of))] for of in measured]
-        works = [[one.work for one in of] for of in filled]
-        columns = {name: np.array([[getattr(w, name) for w in of] for of in works], np.float64) for name in OF_WORKS}
-        work = replace(works[0][0], **cast(Any, columns))
+        work = WorkTable.of([[one.work for one in of] for of in filled])
         rows, splits = (
             np.array([[getattr(one, name) for one in of] for of in filled], np.float64)
             for name in ("rows_per_block", "splits")
@@ -185,7 +182,7 @@ class Kernels:
             launch = replace(launch, rows_per_block=rows)
         return launch if splits == launch.splits else launch.with_splits(splits)
 
-    def least(self, work: Work) -> tuple[Floats, Floats]:
+    def least(self, work: Work | WorkTable) -> tuple[Floats, Floats]:
         """Return the predicted time of each kernel with its best launch, and its blocks, as columns.
 
         If k is beyond what a kernel is for, its time counts as longer.
@@ -196,7 +193,7 @@ class Kernels:
         blocks = np.broadcast_to(self._blocks(tiles, work, rows, splits), every.shape)
         return self._least_us(work, every)[0], np.take_along_axis(blocks, every.argmin(axis=1)[:, None], axis=1)
 
-    def _least_us(self, work: Work, every: Floats) -> tuple[Floats, Floats]:
+    def _least_us(self, work: Work | WorkTable, every: Floats) -> tuple[Floats, Floats]:
         """Return the same by the times of all launches, and how far away each kernel was measured."""
         plain = every.min(axis=1)[:, None]
         factors, away = self.interpolated.at(work, plain)
@@ -204,17 +201,17 @@ class Kernels:
         return self._carried_over(work, plain, factors) * beyond, away
 
     @staticmethod
-    def _carried_over(work: Work, plain_us: Floats, factors: Floats) -> Floats:
+    def _carried_over(work: Work | WorkTable, plain_us: Floats, factors: Floats) -> Floats:
         """Return the times with the factors by which measured ones differ, as far as the memory allows."""
         times: Floats = np.maximum(factors * plain_us, LEAST * work.memory_us)
         return times
 
-    def _tiles(self, work: Work) -> Tiles:
+    def _tiles(self, work: Work | WorkTable) -> Tiles:
         down, across = ceil(work.m / self._tile_rows), ceil(work.n / self._tile_columns)
         steps = ceil(work.k / self._step)
         return Tiles(down, across, steps, down * across * steps)
 
-    def _options(self, tiles: Tiles, work: Work) -> tuple[Floats, Floats]:
+    def _options(self, tiles: Tiles, work: Work | WorkTable) -> tuple[Floats, Floats]:
         """Return the rows of a block, and splits, with which each kernel may be started.
 
         Splits of k: what gives a whole number of blocks to each multiprocessor, or just less. Rows: as many as where
@@ -237,17 +234,17 @@ class Kernels:
         splits = np.where(self._persistent, of_all, np.where(self._at_once, at_once, of_tiles))
         return rows, np.where(self._has_workspace, splits, 1.0)
 
-    def _us(self, tiles: Tiles, work: Work, rows: Floats, splits: Floats) -> Floats:
+    def _us(self, tiles: Tiles, work: Work | WorkTable, rows: Floats, splits: Floats) -> Floats:
         blocks = self._blocks(tiles, work, rows, splits)
         times: Floats = self._fixed_us(work, blocks, rows) + self._body_us(tiles, work, blocks, rows, splits)
         return times
 
-    def _blocks(self, tiles: Tiles, work: Work, rows: Floats, splits: Floats) -> Floats:
+    def _blocks(self, tiles: Tiles, work: Work | WorkTable, rows: Floats, splits: Floats) -> Floats:
         """Return the blocks that have something to do."""
         of_tiles = ceil(work.m / rows) * ceil(work.n / self._columns) * splits
         return np.where(self._persistent, np.minimum(splits, tiles.pieces), of_tiles)
 
-    def _fixed_us(self, work: Work, blocks: Floats, rows: Floats) -> Floats:
+    def _fixed_us(self, work: Work | WorkTable, blocks: Floats, rows: Floats) -> Floats:
         """Return the start, and the sums of the splits."""
         sums = (
             np.minimum(np.where(self._persistent, self._tile_rows, rows), work.m)
@@ -258,7 +255,7 @@ class Kernels:
         times: Floats = START_US + has_parts * (SUMS_US + 2 / SUMS_RATE * self._us_per_byte * sums)
         return times
 
-    def _body_us(self, tiles: Tiles, work: Work, blocks: Floats, rows: Floats, splits: Floats) -> Floats:
+    def _body_us(self, tiles: Tiles, work: Work | WorkTable, blocks: Floats, rows: Floats, splits: Floats) -> Floats:
         """Return the body of kernels that are as fast as the card."""
         sms, (m, n, k) = self.card.sms, (work.m, work.n, work.k)
         keeps_b = ~self._persistent & (k <= self._longest * splits)  # for all tiles of a block
@@ -284,7 +281,7 @@ class Kernels:
         body: Floats = np.sqrt(memory * memory + arithmetic * arithmetic + turns_us * turns_us)
         return np.where(work.has_odd_lines, self._odd, 1.0) * body
 
-    def _turns(self, tiles: Tiles, work: Work, blocks: Floats, splits: Floats) -> Floats:
+    def _turns(self, tiles: Tiles, work: Work | WorkTable, blocks: Floats, splits: Floats) -> Floats:
         """Return the tiles of C, and parts of k, that are computed one after the other where a block has its place.
 
         For blocks that load the next tile ahead, only the parts of k.
@@ -305,7 +302,7 @@ class Kernels:
         """Return the blocks at a time on a multiprocessor that has some."""
         return np.minimum(np.maximum(blocks / self.card.sms, 1.0), self._resident)
 
-    def _at_work(self, tiles: Tiles, work: Work, blocks: Floats) -> Floats:
+    def _at_work(self, tiles: Tiles, work: Work | WorkTable, blocks: Floats) -> Floats:
         """Return the blocks on a multiprocessor at a time, as far as their tiles are filled: what keeps the memory
         busy.
 
@@ -326,8 +323,7 @@ class Tiles(NamedTuple):
 
 def _columns(records: Sequence[Any], kind: type) -> dict[str, Floats]:
     """Field -> column of the records' values."""
-    names = [field.name for field in fields(kind) if field.name != "element_bytes"]
-    return {name: as_column([getattr(record, name) for record in records]) for name in names}
+    return {field.name: as_column([getattr(record, field.name) for record in records]) for field in fields(kind)}
 
 
 def _or_all(extents: Floats) -> Floats:

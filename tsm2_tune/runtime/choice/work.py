@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 from tsm2_tune.runtime.elements import DTYPES, MATHS
 
 VECTOR_BYTES = 16
+
+Floats = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +28,15 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """C (m x n) = A (m x k) B (k x n) on a card, with the least times of its parts."""
+    """C (m x n) = A (m x k) B (k x n) on a card, with the least time of its memory traffic and of its arithmetic."""
 
-    m: Any
-    n: Any
-    k: Any
+    m: float
+    n: float
+    k: float
     element_bytes: int
-    has_odd_lines: Any  # lines of A, or of B or C, are not whole vectors
-    memory_us: Any  # each operand and C moved once
-    arithmetic_us: Any
+    has_odd_lines: bool  # lines of A, or of B or C, are not whole vectors
+    memory_us: float  # each operand and C moved once
+    arithmetic_us: float
 
     @classmethod
     def of(
@@ -57,9 +60,28 @@ class Work:
         return cls(m, n, k, size, has_odd_lines, size * (read * of_read + written * of_written), arithmetic_us)
 
     @property
-    def least_us(self) -> Any:
-        """The least body of any kernel."""
-        return np.hypot(self.memory_us, self.arithmetic_us)
+    def least_us(self) -> float:
+        """The least time of any kernel without its start."""
+        return float(np.hypot(self.memory_us, self.arithmetic_us))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkTable:
+    """The works of several kernels, a row a kernel, each at its own shapes."""
+
+    m: Floats
+    n: Floats
+    k: Floats
+    has_odd_lines: Floats  # 1 or 0
+    memory_us: Floats
+    arithmetic_us: Floats
+
+    @classmethod
+    def of(cls, works: Sequence[Sequence[Work]]) -> WorkTable:
+        """Return the table of these rows, which have one length."""
+        return cls(
+            *(np.array([[getattr(one, field.name) for one in row] for row in works], float) for field in fields(cls))
+        )
 
 
 @cache

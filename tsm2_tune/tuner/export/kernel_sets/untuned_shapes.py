@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
@@ -12,10 +11,9 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import shapes_between
 from tsm2_tune.runtime.choice.choose import measured_of
-from tsm2_tune.runtime.choice.interpolation import Floats, as_column
 from tsm2_tune.runtime.choice.predict import Kernels
 from tsm2_tune.runtime.choice.winners import Winner, work_of
-from tsm2_tune.runtime.choice.work import Card
+from tsm2_tune.runtime.choice.work import Card, Floats, WorkTable
 from tsm2_tune.tuner.export.kernel_sets.losses import Comparable, fastest
 from tsm2_tune.tuner.export.measured_times import known_of
 from tsm2_tune.tuner.export.module import winner
@@ -143,9 +141,7 @@ def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card)
     every = Kernels(divisions, [one.launch for one in kernels], [of[0].work for of in measured], measured, card)
 
     def columns(p: Problem) -> tuple[Floats, Floats]:
-        works = [work_of(one, (p.m, p.n, p.k), card) for one in kernels]
-        odd, memory = (as_column([getattr(work, name) for work in works]) for name in ("has_odd_lines", "memory_us"))
-        return every.least(replace(works[0], has_odd_lines=odd, memory_us=memory))
+        return every.least(WorkTable.of([[work_of(one, (p.m, p.n, p.k), card)] for one in kernels]))
 
     times, blocks = zip(*map(columns, problems), strict=True)
     return np.hstack(times), np.hstack(blocks)
