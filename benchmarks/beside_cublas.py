@@ -40,7 +40,7 @@ from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Outcome
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.search.strategies.model import Model
-from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
+from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import verify
 
@@ -95,7 +95,7 @@ def beside_cublas(
             source.text, kernel=source.kernel, defines=source.defines, toolchain=target.toolchain, limit_seconds=120
         )
         assert isinstance(binary, Binary)
-        loaded = LoadedKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
+        loaded = BoundKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
         verified.append(verify(device, operands, loaded, seed=1).correct)
         launches.append(partial(loaded.start, operands.arguments(1.0, 0.0)))
     launches.append(partial(cublas.gemm, operands))

@@ -52,7 +52,7 @@ from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
 from tsm2_tune.tuner.results.trial import Binary, Cache, CompileFailure, Verdict
 from tsm2_tune.tuner.search.loop import cores
 from tsm2_tune.tuner.search.phase_timer import Phases
-from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
+from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import prepare
 
@@ -134,7 +134,7 @@ class Stopwatch:
             for config in configs:
                 source, binary = render(problem, config), self._binary(problem, config).result()
                 if isinstance(binary, Binary):
-                    loaded = LoadedKernel(self._device, operands, Entry(binary.path, source.kernel, source.launch))
+                    loaded = BoundKernel(self._device, operands, Entry(binary.path, source.kernel, source.launch))
                     stack.callback(loaded.free)
                     launch = partial(loaded.start, operands.arguments(1.0, 0.0))
                     with suppress(LaunchFailed):

@@ -34,11 +34,11 @@ from tsm2_tune.tuner.export import export_text, write
 from tsm2_tune.tuner.export.cubins import compiled_cubins
 from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import rows_between
 from tsm2_tune.tuner.export.measured_times import known_of
-from tsm2_tune.tuner.measure.cross_timing import Crossing
+from tsm2_tune.tuner.measure.cross_timing import CrossTiming
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
-from tsm2_tune.tuner.runs.events import Crossed, ProblemEnded
+from tsm2_tune.tuner.runs.events import PairMeasured, ProblemEnded
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options, Tuner, cores
 from tsm2_tune.tuner.worker.protocol import AttemptResult
@@ -171,7 +171,7 @@ class Fill:
                         found = "no winner" if event.winner is None else event.winner.summary
                         click.echo(f"pack {place} {space.problem.text}: {found}")
             self._say_seconds("winners", tuner)
-            self._cross(Crossing(frozenset(problems), tuner, store), end)
+            self._cross(CrossTiming(frozenset(problems), tuner, store), end)
             self._say_seconds("pairs", tuner)
             self._write(store, target, frozenset(problems))
         return True
@@ -182,11 +182,11 @@ class Fill:
             click.echo(f"{what}: {seconds_text(seconds)}")
 
     @staticmethod
-    def _cross(crossing: Crossing, end: float) -> None:
+    def _cross(crossing: CrossTiming, end: float) -> None:
         """Measure the pairs until `end`."""
         done = "none"
         for event in crossing.events():
-            if isinstance(event, Crossed):
+            if isinstance(event, PairMeasured):
                 done = f"{event.done} of {event.total}"
             if time.monotonic() > end:
                 click.echo(f"stopped by the time limit among the pairs, {done} tried: --pack-only goes on with them")

@@ -59,10 +59,10 @@ class AtOnce(Tuner):
         self._answers = 0
         self.begun_seconds = 0.0  # of this process, at the first trial
 
-    def _attempt(self, _: object, meanwhile: Callable[[], object]) -> AttemptResult:
+    def _attempt(self, _: object, idle_work: Callable[[], object]) -> AttemptResult:
         if not self._answers:
             self.begun_seconds = time.process_time()
-        meanwhile()
+        idle_work()
         is_right = self._answers % EVERY == 0
         self._answers += 1
         outcome = Outcome.OK if is_right else Outcome.BEHIND

@@ -19,7 +19,7 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
 from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Measurement, Verdict
 from tsm2_tune.tuner.search.phase_timer import Phases
-from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
+from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
 from tsm2_tune.tuner.verify.checks import CHECKS
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import clear, inspect
@@ -75,11 +75,11 @@ class Turns(Generic[D]):
         stack.callback(operands.free)
         return operands
 
-    def loaded(self, operands: Operands, config: KernelConfig, stack: ExitStack) -> LoadedKernel:
+    def loaded(self, operands: Operands, config: KernelConfig, stack: ExitStack) -> BoundKernel:
         """The configuration's kernel for the operands, until the stack is closed."""
         source = render(operands.problem, config)
         path = self.compiled(source.text, source.kernel, source.defines)
-        loaded = LoadedKernel(self.device, operands, Entry(path, source.kernel, source.launch))
+        loaded = BoundKernel(self.device, operands, Entry(path, source.kernel, source.launch))
         stack.callback(loaded.free)
         return loaded
 

@@ -24,7 +24,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import HOST, find_target
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, Extent, full_verification
+from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, Coverage, full_verification
 from tsm2_tune.tuner.worker.client import Attempt, Worker
 
 DEPTH = 256  # of the problem that a trial times
@@ -40,7 +40,7 @@ class Bench:
 
     toolchain: Toolchain
     worker: Worker
-    extent: Extent
+    coverage: Coverage
     watching: Toolchain | None = None
 
 
@@ -83,11 +83,11 @@ def tried(case: Case, bench: Bench) -> Tried:
         return Tried(Found.TRIAL, result.detail)
     assert result.outcome is Outcome.OK, f"{case.name}: {result.outcome}: {result.detail}"
     entries = tuple((bits, entry_of(case, source, bits, bench.toolchain)) for bits in INDEX_BITS)
-    request = full_verification(problem, config, entries, bench.extent, seed=11)
+    request = full_verification(problem, config, entries, bench.coverage, seed=11)
     result = bench.worker.verify_in_full(request)
     if result.outcome is Outcome.OK and bench.watching is not None:  # last, as it is compiled once more
         watched = entry_of(case, source, INDEX_BITS[0], bench.watching)
-        request = full_verification(problem, config, (), bench.extent, seed=11, watched=watched)
+        request = full_verification(problem, config, (), bench.coverage, seed=11, watched=watched)
         result = bench.worker.verify_in_full(request)
     if result.outcome in REJECTED:
         return Tried(Found.FULL, result.detail)

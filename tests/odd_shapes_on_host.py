@@ -26,7 +26,7 @@ from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.device.interface import KernelFault
 from tsm2_tune.tuner.device.support_kernels import Support
-from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
+from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
 from tsm2_tune.tuner.verify.checks import every_check
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import verify
@@ -49,7 +49,7 @@ def trouble(device: HostDevice, support: str, toolchain: Toolchain, config: Kern
     source = render(problem, config)
     binary = compiled(source.text, source.kernel, toolchain, source.defines)
     operands = Operands(device, Support(device, support, problem.dtype_name), problem, index_bits=problem.index_bits)
-    loaded = LoadedKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
+    loaded = BoundKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
     try:
         found = verify(device, operands, loaded, seed=11, checks=every_check(problem))
     except KernelFault as fault:

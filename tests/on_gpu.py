@@ -19,7 +19,7 @@ from tsm2_tune.tuner.device.cuda import CudaDevice, cuda_device_count
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.trial import Verdict
-from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
+from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
 from tsm2_tune.tuner.verify.checks import Check, probe_checks
 from tsm2_tune.tuner.verify.operands import Operands, needed_bytes
 from tsm2_tune.tuner.verify.verdict import verify
@@ -46,7 +46,7 @@ def alone_where_large(gpu: CudaDevice, problem: Problem) -> Iterator[None]:
 @contextmanager
 def loaded_kernel(
     gpu: CudaDevice, target: Target, support: str, config: KernelConfig, problem: Problem, binary: str | None = None
-) -> Iterator[LoadedKernel]:
+) -> Iterator[BoundKernel]:
     """The configuration's kernel, ready to start on operands of the problem; `binary` in place of nvcc's."""
     if needed_bytes(problem) > gpu.limits.memory_bytes:
         pytest.skip(f"{problem.text} does not fit in {gpu.limits.name}")
@@ -54,7 +54,7 @@ def loaded_kernel(
     path = binary or compiled(source.text, source.kernel, target.toolchain, source.defines).path
     with alone_where_large(gpu, problem):
         operands = Operands(gpu, Support(gpu, support, problem.dtype_name), problem, index_bits=problem.index_bits)
-        loaded = LoadedKernel(gpu, operands, Entry(path, source.kernel, source.launch))
+        loaded = BoundKernel(gpu, operands, Entry(path, source.kernel, source.launch))
         try:
             yield loaded
         finally:

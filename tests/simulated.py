@@ -16,13 +16,13 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compile.pool import Compilers
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.measure.vendor.finalists import Libraries
+from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, Cache, Outcome, Trial, Verdict
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.search.phase_timer import Phases
-from tsm2_tune.tuner.worker.client import AttemptResult, Rematch, Rematched, Worker
+from tsm2_tune.tuner.worker.client import AttemptResult, FinalRound, FinalTimes, Worker
 
 RUN = tuning_run()
 DEVICE = RUN.identity.name
@@ -65,8 +65,8 @@ class Simulated(Tuner):
     def __init__(self, store: Store, times: Times, in_turns: Times | None = None) -> None:
         self.target, self.options, self.phases = TARGET, Options(), Phases()
         self._store, self._times, self._in_turns, self._ceilings = store, times, in_turns or {}, RUN.ceilings
-        libraries = Libraries((("cuBLAS", 130100),))
-        self._worker = cast(Worker, SimpleNamespace(rematch=self._rematch, vendor=lambda: libraries))
+        libraries = VendorLibraries((("cuBLAS", 130100),))
+        self._worker = cast(Worker, SimpleNamespace(time_finalists=self._time_finalists, vendor=lambda: libraries))
         self._compilers = COMPILES_NOTHING
         self.tried: list[tuple[str, Problem]] = []
         self.rounds: list[tuple[Problem, frozenset[str]]] = []
@@ -90,7 +90,7 @@ class Simulated(Tuner):
         outcome = Outcome.CRASHED if config.text in self.faulting else outcome
         return AttemptResult(outcome, "it was so", verdict=Verdict(True, 0.1, "right"))
 
-    def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
+    def _time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
         at = request.problem
         tried = self._store.history(DEVICE, at, tuple(FAMILIES), TODAY).tried()
         stored = {render(at, one.config).digest: one.config.text for one in tried}
@@ -98,7 +98,7 @@ class Simulated(Tuner):
         self.rounds.append((request.problem, frozenset(members)))
         pairs = [(text, request.problem) for text in members]
         found = tuple(measurement(self._in_turns.get(p, self._times[p]), 0.1) for p in pairs)
-        return Rematched((found,), (vendor_measurement(101.0),) if request.vendor else ())
+        return FinalTimes((found,), (vendor_measurement(101.0),) if request.vendor else ())
 
 
 def stored_trial(config: KernelConfig, problem: Problem, median_us: float | None, **changes: Any) -> Trial:

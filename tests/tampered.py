@@ -42,14 +42,14 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner.compile.pool import Compilers
-from tsm2_tune.tuner.measure.vendor.finalists import Libraries
+from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, LoadedResources, Outcome, Verdict
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options, Tuner, by_width
 from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
-from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Rematch, Rematched, Worker
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, FinalRound, FinalTimes, Worker
 from tsm2_tune.tuner.worker.time_limit import RunningClock
 
 WITHIN = ("export", "--output", "-", "--within", "20%", "--no-measure", "--dtype", "f32")
@@ -75,7 +75,7 @@ READS: tuple[tuple[str, ...], ...] = (
     ("db", "check", "--json"),
     ("db", "vacuum"),
 )
-LIBRARIES = Libraries((("cuBLAS", 130100), ("cuBLASLt", 130100)))
+LIBRARIES = VendorLibraries((("cuBLAS", 130100), ("cuBLASLt", 130100)))
 Act = Callable[[Path, random.Random], str]
 MOST_SECONDS = 20.0  # of a read on a busy machine
 
@@ -152,7 +152,8 @@ class Compiling(Tuner):
         )
         self._ceilings, self._problem = RUN.ceilings, problem
         self._worker = cast(
-            Worker, SimpleNamespace(attempt=self._attempt, rematch=self._rematch, vendor=lambda: LIBRARIES)
+            Worker,
+            SimpleNamespace(attempt=self._attempt, time_finalists=self._time_finalists, vendor=lambda: LIBRARIES),
         )
         self.compiled: dict[str, set[tuple[str, Launch]]] = {}  # by digest: entry points and launches
 
@@ -183,11 +184,11 @@ class Compiling(Tuner):
         found = measurement(random.Random(request.seed).uniform(400, 600))
         return AttemptResult(Outcome.OK, "", LoadedResources(64, 0, 4096, 8), Verdict(True, 0.1, ""), found)
 
-    def _rematch(self, request: Rematch) -> Rematched:
+    def _time_finalists(self, request: FinalRound) -> FinalTimes:
         for entry in request.entries:
             self._started(entry)
         found = tuple(measurement(500.0 + place) for place, _ in enumerate(request.entries))
-        return Rematched((found,), (vendor_measurement(480.0),) if request.vendor else ())
+        return FinalTimes((found,), (vendor_measurement(480.0),) if request.vendor else ())
 
 
 @cache

@@ -83,7 +83,7 @@ RECORDS = {
     "Verdict",
 }  # fmt: skip
 EVENTS = {
-    "ChoiceStarted", "Confirmed", "Crossed", "FinalFailure", "FinalStored", "FleetStarted", "KernelsChosen",
+    "ChoiceStarted", "Confirmed", "PairMeasured", "FinalFailure", "FinalStored", "FleetStarted", "KernelsChosen",
     "Narrowed", "Noted", "OfRun", "PairsStarted", "ProblemEnded", "ProblemStarted", "RunEnded", "RunStarted",
     "TrialInterrupted", "TrialStored", "VendorLeftOut", "WinnerVerified",
 }  # fmt: skip

@@ -59,7 +59,11 @@ def test_blas_is_told_the_same_product(
     op: str, dtype: str, operation: int, stored: tuple[int, int], apart: tuple[int, int]
 ) -> None:
     gemv = gemv_of(lying(Problem(50, 1, 30, dtype, op), padding=3))
-    assert (gemv.operation, (gemv.rows, gemv.columns), (gemv.apart_b, gemv.apart_c)) == (operation, stored, apart)
+    assert (gemv.operation, (gemv.rows, gemv.columns), (gemv.increment_b, gemv.increment_c)) == (
+        operation,
+        stored,
+        apart,
+    )
 
 
 @pytest.mark.parametrize("text", ["50x2x30:f32", "50x1x30:bf16", "50x1x30:c64:jn", "50x1x30:c64:nc"])

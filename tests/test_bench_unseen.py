@@ -39,7 +39,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.measure.cross_timing import Crossed
+from tsm2_tune.tuner.measure.cross_timing import PairMeasured
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.search.phase_timer import Phases
@@ -298,7 +298,7 @@ def test_a_pack_is_tuned_once_and_has_pairs(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_pairs_are_tried_until_the_time_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    told = iter([Crossed(0, 5), "a final", Crossed(1, 5), Crossed(2, 5)])
+    told = iter([PairMeasured(0, 5), "a final", PairMeasured(1, 5), PairMeasured(2, 5)])
     crossing = cast(Any, SimpleNamespace(events=lambda: told))
     pack.Fill._cross(crossing, end=0.0)
     assert "among the pairs, 0 of 5 tried" in capsys.readouterr().out

@@ -22,7 +22,7 @@ from tsm2_tune.runtime.choice.predict import CACHED_RATE
 from tsm2_tune.tuner.export.kernel_sets import untuned_shapes as export_between
 from tsm2_tune.tuner.export.kernel_sets.rate_fit import fitted
 from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import MEASURED, _gaining, rows_between, with_between
-from tsm2_tune.tuner.measure.cross_timing import MOST_BETWEEN, Crossing
+from tsm2_tune.tuner.measure.cross_timing import MOST_BETWEEN, CrossTiming
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
@@ -69,7 +69,7 @@ def won(store: Store, config: Any = WINNER, problems: Sequence[Problem] = TUNED,
 def test_kernels_for_shapes_between_are_measured_at_the_nearest_tuned_ones(store: Store) -> None:
     won(store)
     device = Simulated(store, Everything())
-    list(Crossing(frozenset(TUNED), device, store).events())
+    list(CrossTiming(frozenset(TUNED), device, store).events())
     kernels: dict[str, set[Problem]] = {}
     for one in store.current(DEVICE):
         if one.config.kernel_text != WINNER.kernel_text and not one.is_between:
@@ -79,7 +79,7 @@ def test_kernels_for_shapes_between_are_measured_at_the_nearest_tuned_ones(store
     assert len(kernels) > len(TUNED) / 2
     assert max(map(len, kernels.values())) == MOST_BETWEEN
     again = Simulated(store, Everything())
-    assert list(Crossing(frozenset(TUNED), again, store).events()) == []
+    assert list(CrossTiming(frozenset(TUNED), again, store).events()) == []
     assert again.tried == []
 
 
@@ -87,7 +87,7 @@ def test_between_too_few_shapes_nothing_is(store: Store) -> None:
     few = TUNED[: MEASURED - 1]
     won(store, problems=few)
     device = Simulated(store, Everything())
-    list(Crossing(frozenset(few), device, store).events())
+    list(CrossTiming(frozenset(few), device, store).events())
     assert {problem for _, problem in device.tried} <= {*few}
 
 
@@ -95,7 +95,7 @@ def test_on_a_host_only_winners_kernels_are(store: Store, monkeypatch: pytest.Mo
     won(store)
     device = Simulated(store, Everything())
     monkeypatch.setattr(device.target, "is_host", True)
-    list(Crossing(frozenset(TUNED), device, store).events())
+    list(CrossTiming(frozenset(TUNED), device, store).events())
     assert device.tried == []
 
 
@@ -220,7 +220,7 @@ def test_a_run_verifies_what_is_added_for_its_own_types_alone(store: Store) -> N
     others = [replace(problem, dtype_name="f64") for problem in SHAPES]
     won(store, problems=others)
     device = Simulated(store, Everything())
-    list(Crossing(frozenset(others), device, store, families=("none",)).events())
+    list(CrossTiming(frozenset(others), device, store, families=("none",)).events())
     assert device.in_full == []
 
 
@@ -249,7 +249,7 @@ def test_a_run_verifies_in_full_what_an_export_adds(store: Store) -> None:
     tuned(store)
     measured(store, SLOWER_AT_TUNED)
     device = Simulated(store, Everything())
-    list(Crossing(frozenset(SHAPES), device, store, families=("none",)).events())
+    list(CrossTiming(frozenset(SHAPES), device, store, families=("none",)).events())
     assert [config for config, _ in device.in_full] == [OTHER.text]
     (row,) = rows_between(store, store.best())
     assert row.verified_in_full
@@ -260,7 +260,7 @@ def test_interrupted_full_verification_is_left_to_the_next_run(store: Store) -> 
     measured(store, SLOWER_AT_TUNED)
     device = Simulated(store, Everything())
     device.interrupted = {OTHER.text}
-    list(Crossing(frozenset(SHAPES), device, store, families=("none",)).events())
+    list(CrossTiming(frozenset(SHAPES), device, store, families=("none",)).events())
     assert [config for config, _ in device.in_full] == [OTHER.text]
     assert not any(row.verified_in_full for row in rows_between(store, store.best()))
 
@@ -270,7 +270,7 @@ def test_of_one_that_is_found_wrong_nothing_is_left(store: Store) -> None:
     measured(store, SLOWER_AT_TUNED)
     device = Simulated(store, Everything())
     device.wrong = {OTHER.text}
-    list(Crossing(frozenset(SHAPES), device, store, families=("none",)).events())
+    list(CrossTiming(frozenset(SHAPES), device, store, families=("none",)).events())
     assert len(device.in_full) == 2  # four shapes are left after the first, three after the second
     assert rows_between(store, store.best()) == []
 

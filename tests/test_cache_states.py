@@ -42,7 +42,7 @@ from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.device.interface import Device
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.measure.l2_state import L2_SIZES, Flush
+from tsm2_tune.tuner.measure.l2_state import L2_SIZES, L2Flush
 from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Final, Trial
@@ -85,7 +85,7 @@ class Recording:
 )
 def test_what_ran_last_is_what_the_state_says(cache: Cache, kernels: list[str]) -> None:
     device = Recording()
-    flush = Flush(cast(Device, device), "support")
+    flush = L2Flush(cast(Device, device), "support")
     flush.bring(cache, lambda: device.started.append(("the kernel", 0)))
     assert [name for name, _ in device.started] == kernels
     for name, size_bytes in device.started:
@@ -100,7 +100,7 @@ def test_a_flush_stays_in_its_buffer() -> None:
     assert isinstance(support, Binary)
     device = HostDevice(support_path=support.path)
     device.limits = replace(device.limits, l2_bytes=350_007)
-    flush, started = Flush(device, support.path), list[str]()
+    flush, started = L2Flush(device, support.path), list[str]()
     written = np.zeros(flush.size_bytes // 4, np.float32)
     for cache in Cache:
         flush.bring(cache, lambda: started.append("the kernel"))

@@ -16,7 +16,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.support_kernels import FEW_RECORDS, WORST_RECORDS, Support
 from tsm2_tune.tuner.results.trial import Verdict
-from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
+from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
 from tsm2_tune.tuner.verify.checks import checks_of, every_check
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import inspect, prepare, verify
@@ -41,7 +41,7 @@ def verdict_of(device: HostDevice, support_path: str, toolchain: Toolchain, orig
     binary = compiled(text, source.kernel, toolchain, source.defines)
     support = Support(device, support_path, PROBLEM.dtype_name)
     operands = Operands(device, support, PROBLEM, index_bits=PROBLEM.index_bits)
-    loaded = LoadedKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
+    loaded = BoundKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
     try:
         return verify(device, operands, loaded, seed=3, checks=every_check(PROBLEM))
     finally:

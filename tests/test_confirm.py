@@ -149,7 +149,7 @@ def test_a_verification_that_the_machine_interrupted_says_nothing(store: Store) 
 
 def test_finals_that_fail_are_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = AttemptResult(Outcome.CRASHED, "the worker died")
-    monkeypatch.setattr(Simulated, "_rematch", lambda *_: failed)
+    monkeypatch.setattr(Simulated, "_time_finalists", lambda *_: failed)
     monkeypatch.setattr(Simulated, "_are_whole", lambda *_: True)
     found, _ = confirmed(store, {A: 100.0, B: 103.0}, {})
     assert (found.is_kept, found.trouble) == (False, "the worker died")

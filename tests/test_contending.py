@@ -39,7 +39,7 @@ from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.export.kernel_sets.near_winners import Contender, contending
 from tsm2_tune.tuner.export.measured_times import known_of
 from tsm2_tune.tuner.measure import cross_timing
-from tsm2_tune.tuner.measure.cross_timing import Crossed, Crossing
+from tsm2_tune.tuner.measure.cross_timing import CrossTiming, PairMeasured
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
@@ -104,12 +104,12 @@ def test_a_kernel_is_measured_wherever_it_contends_once(store: Store) -> None:
     missing = shape(20480, 16, 20480)
     measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != missing.n}, full_verdict="right")
     device = Simulated(store, Everything())
-    events = list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
+    events = list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     tried = [(config_spelt(config).kernel_text, problem) for config, problem in device.tried]
     assert tried.count((OTHER.kernel_text, missing)) == 1
     assert events
     again = Simulated(store, Everything())
-    assert list(Crossing(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events()) == []
+    assert list(CrossTiming(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events()) == []
     assert again.tried == []
 
 
@@ -125,7 +125,7 @@ def test_kernel_is_tried_with_the_launch_predicted_fastest(
     one = Contender(OTHER, SHAPES[0], at, expected * SLOWER_AT_TUNED[16], blocks)
     monkeypatch.setattr(cross_timing, "contending", lambda store, winners, fits: filter(fits, [one]))
     device = Simulated(store, Everything())
-    list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
+    list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     tried = [text for text, problem in device.tried if problem == at and "columns=6," in text]
     assert tried == [replace(OTHER, splits=48).text] * is_tried
 
@@ -138,7 +138,7 @@ def measured_between(store: Store) -> Simulated:
     tuned(store)
     device = Simulated(store, Everything())
     device.options = Options(vendor=True)
-    list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
+    list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     return device
 
 
@@ -180,7 +180,7 @@ def test_a_later_kernel_that_nearly_ties_between_has_a_final(store: Store) -> No
     def run() -> Simulated:
         device = Simulated(store, NearlyTied())
         device.options = Options(vendor=True)
-        list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
+        list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
         return device
 
     assert {problem for problem, _ in run().rounds} >= set(BETWEEN)
@@ -200,7 +200,7 @@ def test_each_type_has_contenders_and_finals_between(store: Store) -> None:
         store.add_trial(RUN, stored_trial(WINNER, problem, us, full_verdict="right"))
     device = Simulated(store, Everything())
     device.options = Options(vendor=True)
-    list(Crossing(frozenset([*SHAPES, *others]), device, store, families=("stream_a_fma",)).events())
+    list(CrossTiming(frozenset([*SHAPES, *others]), device, store, families=("stream_a_fma",)).events())
     at = {problem for problem, _ in device.rounds}
     assert at >= {*BETWEEN, *shapes_between(others)}
 
@@ -210,7 +210,7 @@ def test_what_is_measured_between_is_told(store: Store) -> None:
     text = StringIO()
     device = Simulated(store, Everything())
     with CrossTimingProgress(Console(file=text, width=200), device.phases) as shown:
-        for event in Crossing(frozenset(SHAPES), device, store, ("stream_a_fma",)).events():
+        for event in CrossTiming(frozenset(SHAPES), device, store, ("stream_a_fma",)).events():
             shown.show(event)
     at = [problem for _, problem in device.tried]
     between = sum(problem in BETWEEN for problem in at)
@@ -272,7 +272,7 @@ def test_a_kernel_that_won_nothing_is_measured_between_too(store: Store) -> None
     tuned(store)
     measured(store, SLOWER_AT_TUNED, full_verdict="right")
     device = Simulated(store, Slower())
-    list(Crossing(frozenset(SHAPES[:1]), device, store, families=("stream_a_fma",)).events())
+    list(CrossTiming(frozenset(SHAPES[:1]), device, store, families=("stream_a_fma",)).events())
     at = {problem for text, problem in device.tried if config_spelt(text).kernel_text == OTHER.kernel_text}
     assert at == set(BETWEEN)
 
@@ -282,7 +282,7 @@ def test_one_that_was_not_planned_either_is_measured(store: Store) -> None:
     unplanned = StreamAFmaConfig(64, 1, 6, 8, 4, 13, 1, 1)
     measured(store, {n: 0.98 * us for n, us in SLOWER_AT_TUNED.items() if n != 16}, unplanned, full_verdict="right")
     device = Simulated(store, Everything())
-    list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
+    list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     at = {problem for text, problem in device.tried if config_spelt(text).kernel_text == unplanned.kernel_text}
     assert shape(20480, 16, 20480) in at
 
@@ -292,7 +292,7 @@ def test_what_a_killed_run_leaves_between_is_ended_by_the_next(store: Store, ven
     tuned(store)
     device = Simulated(store, Everything())
     device.options = Options(vendor=vendor)
-    events = Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events()
+    events = CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events()
     if vendor:  # killed between a trial and the finals
         next(one for one in events if isinstance(one, session.TrialStored) and one.trial.is_between)
         events.close()
@@ -300,7 +300,7 @@ def test_what_a_killed_run_leaves_between_is_ended_by_the_next(store: Store, ven
         list(events)
     again = Simulated(store, Everything())
     again.options = Options(vendor=True)
-    list(Crossing(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events())
+    list(CrossTiming(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events())
     assert {row.vendor_us for row in store.best(between=True)} == {101.0}
     assert all(row.round > 0 for row in store.best(between=True))
 
@@ -309,10 +309,10 @@ def test_what_alone_contends_is_tried(store: Store) -> None:
     tuned(store)
     device, again = Simulated(store, Slower()), Simulated(store, Slower())
     device.options = again.options = Options(vendor=True)
-    list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
+    list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     between = [one for one in store.current(DEVICE) if one.is_between]
     store.forget([between[0].id], [], lambda _: None)
-    list(Crossing(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events())
+    list(CrossTiming(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events())
     assert (between[0].config.text, between[0].problem) in again.tried
     assert len(again.tried) <= len(device.tried) / 4  # without it others are expected otherwise
 
@@ -334,7 +334,7 @@ def test_what_fails_is_tried_once_in_a_run(store: Store) -> None:
     times = {(WINNER.text, problem): 380.0 * max(problem.n // 2, 1) for problem in SHAPES}  # all else crashes
     device = Simulated(store, times | {(OTHER.text, shape(20480, n, 20480)): us for n, us in SLOWER_AT_TUNED.items()})
     device.options = Options(retried=frozenset({Outcome.CRASHED}))
-    list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
+    list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
     assert device.tried
     assert len(device.tried) == len({*device.tried})
 
@@ -342,8 +342,8 @@ def test_what_fails_is_tried_once_in_a_run(store: Store) -> None:
 def test_the_count_goes_on_from_round_to_round(store: Store) -> None:
     tuned(store)
     device = Simulated(store, Everything())
-    events = Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events()
-    counted = [(one.done, one.total) for one in events if isinstance(one, Crossed)]
+    events = CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events()
+    counted = [(one.done, one.total) for one in events if isinstance(one, PairMeasured)]
     assert counted == sorted(counted)
     assert counted[-1] == (len(device.tried), len(device.tried))
 
@@ -361,15 +361,15 @@ def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatc
     measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != 16}, full_verdict="right")
     monkeypatch.setattr(Simulated, "tune", lambda *_: iter(()))
     device = Simulated(store, Everything())
-    events = list(Crossing(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
-    assert any(isinstance(one, Crossed) and one.total for one in events)
+    events = list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
+    assert any(isinstance(one, PairMeasured) and one.total for one in events)
     assert device.tried == []
 
 
 def test_a_kernel_that_has_a_time_is_one_of_those_that_contend(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     winners, seen = tuned(store), list[Any]()
     monkeypatch.setattr(cross_timing, "contending", lambda _, of, fits: seen.append(fits) or [])
-    list(Crossing(frozenset(SHAPES), Simulated(store, Everything()), store, families=("stream_a_fma",)).events())
+    list(CrossTiming(frozenset(SHAPES), Simulated(store, Everything()), store, families=("stream_a_fma",)).events())
     at = winners[0].problem
     assert seen[0](Contender(WINNER, at, at, 1e9, 132.0))
     assert not seen[0](Contender(ResidentBFmaConfig(128, 8, 1, 8, 8, 4), at, BETWEEN[0], 1e9, 132.0))  # not asked for

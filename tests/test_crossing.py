@@ -14,7 +14,7 @@ from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.measure import cross_timing
-from tsm2_tune.tuner.measure.cross_timing import MOST_SHAPES, Crossed, Crossing
+from tsm2_tune.tuner.measure.cross_timing import MOST_SHAPES, CrossTiming, PairMeasured
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.search import session
@@ -51,7 +51,7 @@ SLOWER = times(KERNELS) | {(one.text, at): 100.0 for one, at in THREE}  # at the
 
 
 def crossed(device: Simulated, store: Store, asked: Iterable[Problem] = SHAPES, families: Any = ()) -> list[Any]:
-    return list(Crossing(frozenset(asked), device, store, families).events())
+    return list(CrossTiming(frozenset(asked), device, store, families).events())
 
 
 def measured(store: Store, shapes: Iterable[Problem], taken: Times, **options: Any) -> Pairs:
@@ -72,7 +72,7 @@ def test_every_winners_kernel_is_measured_at_every_other_shape_once(store: Store
     stored = {(one.config.text, one.problem): one.median_us for one in store.current(DEVICE)}
     assert stored == dict.fromkeys(expected, 150.0) | {(one.text, at): 100.0 for one, at in THREE}
     assert [(row.problem, row.config, row.median_us) for row in store.best()] == before
-    counted = [(one.done, one.total) for one in events if isinstance(one, Crossed)]
+    counted = [(one.done, one.total) for one in events if isinstance(one, PairMeasured)]
     assert (counted[0], counted[-1]) == ((0, 6), (6, 6))
     assert counted == sorted(counted)
     again = Simulated(store, {})
@@ -270,7 +270,7 @@ def test_a_pair_that_leads_where_nothing_was_asked_for_is_settled_too(is_ended: 
     faster = SLOWER | {(FIRST.text, SHAPES[1]): 80.0, (SECOND.text, SHAPES[1]): 100.0}
     device = Simulated(store, faster)
     if is_ended:
-        events = Crossing(frozenset(SHAPES[:1]), device, store).events()
+        events = CrossTiming(frozenset(SHAPES[:1]), device, store).events()
         next(one for one in events if isinstance(one, session.TrialStored) and one.trial.problem == SHAPES[1])
         events.close()
         assert [row.verified_in_full for row in store.best(problem=SHAPES[1])] == [0]
@@ -296,7 +296,7 @@ def test_an_end_in_the_middle_loses_nothing(store: Store, monkeypatch: pytest.Mo
     monkeypatch.setattr(session, "LATEST_SECONDS", 0.0)  # each is told at once
     won(store, *THREE)
     device = Simulated(store, SLOWER)
-    events = Crossing(frozenset(SHAPES[:3]), device, store).events()
+    events = CrossTiming(frozenset(SHAPES[:3]), device, store).events()
     stored = (one for one in events if isinstance(one, session.TrialStored))
     for _ in range(3):
         next(stored)
@@ -315,5 +315,5 @@ def test_what_another_run_has_taken_on_is_left_to_it(store: Store) -> None:
         device = Simulated(store, SLOWER)
         events = crossed(device, store, SHAPES[:2])
     assert device.tried == [(SECOND.text, SHAPES[0])]
-    assert [one for one in events if isinstance(one, Crossed)][-1] == Crossed(2, 2)
+    assert [one for one in events if isinstance(one, PairMeasured)][-1] == PairMeasured(2, 2)
     assert not any(isinstance(one, FinalFailure) for one in events)

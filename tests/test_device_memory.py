@@ -35,7 +35,7 @@ from tsm2_tune.tuner.verify.checks import checks_of
 from tsm2_tune.tuner.verify.operands import needed_bytes
 from tsm2_tune.tuner.worker import child_process, server
 from tsm2_tune.tuner.worker import client as workers
-from tsm2_tune.tuner.worker.client import Attempt, Rematch, Worker
+from tsm2_tune.tuner.worker.client import Attempt, FinalRound, Worker
 from tsm2_tune.tuner.worker.protocol import Call, FullVerification, Run
 
 pytestmark = ON_HOST
@@ -90,7 +90,7 @@ def entry(quick: Toolchain) -> Entry:
 
 
 def bench_on(device: HostDevice, support_path: str) -> Any:
-    return server._Bench(device, support_path, cast(Connection, Silent()))
+    return server._RequestHandler(device, support_path, cast(Connection, Silent()))
 
 
 def test_whatever_has_no_room_ends_the_attempt_and_is_given_back(
@@ -148,10 +148,10 @@ def test_finalists_that_have_no_room_together_are_not_measured_again(
     starved: Starved, entry: Entry, support_path: str
 ) -> None:
     bench = bench_on(starved, support_path)
-    rematch = Rematch(PROBLEM, (entry, entry), seed=1, effort=ONCE)
-    assert len(bench.answer(rematch).measurements[0]) == 2
+    time_finalists = FinalRound(PROBLEM, (entry, entry), seed=1, effort=ONCE)
+    assert len(bench.answer(time_finalists).measurements[0]) == 2
     starved.left = 3
-    result = bench.answer(rematch)
+    result = bench.answer(time_finalists)
     assert re.match(rf"{PROBLEM.text} {NO_ROOM}", result.detail)
     bench._release()
     assert starved.in_use == BUFFERS_OF_SUPPORT

@@ -19,7 +19,8 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator import run_on_host
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.verify.checks import CHECKS, Exactness, error_coefficient, exactness
+from tsm2_tune.tuner.verify.checks import CHECKS
+from tsm2_tune.tuner.verify.error_bounds import Exactness, error_coefficient, exactness
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
 
 OPS = ("nn", "tn", "ntt", "ttt")

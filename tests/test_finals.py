@@ -30,7 +30,7 @@ from tsm2_tune.tuner.search.loop import FinalFailure, Options, Tuner
 from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
-from tsm2_tune.tuner.worker.client import AttemptResult, Rematch, Rematched, Worker
+from tsm2_tune.tuner.worker.client import AttemptResult, FinalRound, FinalTimes, Worker
 
 RUN = tuning_run()
 TARGET = cast(
@@ -63,7 +63,7 @@ class Replay(Tuner):
     def __init__(self, store: Store, again: Mapping[Tsm2Config, float] | None = None, change: float = 1.0) -> None:
         self.target, self.options, self.phases = TARGET, Options(), Phases()
         self._store, self._again, self._change, self._ceilings = store, dict(again or {}), change, RUN.ceilings
-        self._worker = cast(Worker, SimpleNamespace(rematch=self._rematch))
+        self._worker = cast(Worker, SimpleNamespace(time_finalists=self._time_finalists))
         self._compilers = COMPILES_NOTHING
         self.in_full: list[str] = []  # what was verified so
         self.refuted: dict[Tsm2Config, Outcome] = {}
@@ -79,7 +79,7 @@ class Replay(Tuner):
             outcome, "C[3, 1] = 2" * (outcome is not Outcome.OK), verdict=Verdict(True, 0.1, "right")
         )
 
-    def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
+    def _time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
         stored = self._store.history(RUN.identity.name, PROBLEM, ("tsm2",), TARGET.basis(Cache.CLEAN)).tried()
         trials = {render(PROBLEM, one.config).digest: one for one in stored}
         members = [trials[entry.path] for entry in request.entries]
@@ -88,7 +88,7 @@ class Replay(Tuner):
         measured = (
             measurement(self._again.get(config, us), 0.1) for config, us in zip(self.rounds[-1], times, strict=True)
         )
-        return Rematched((tuple(measured),))
+        return FinalTimes((tuple(measured),))
 
 
 def tried(store: Store, times: Mapping[Tsm2Config, float], **changes: Any) -> None:

@@ -40,11 +40,11 @@ class Watched(HostDevice):
     """The host, as if kernels ran while others are started; says when what was put aside is started."""
 
     calls_ahead = 9
-    told: list[str]
+    messages: list[str]
 
-    def aside(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
-        self.told.append(f"{len(launches)} aside")
-        return super().aside(launches)
+    def start_concurrently(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+        self.messages.append(f"{len(launches)} aside")
+        return super().start_concurrently(launches)
 
 
 def call(stage: str, problem: Problem, *, is_large: bool = False, is_slow: bool = False) -> Call:
@@ -67,21 +67,21 @@ def told_of(
     binary = compiled(source.text.replace(SCALED, planted), source.kernel, toolchain, source.defines)
     entry = Entry(binary.path, source.kernel, source.launch)
     support = Support(device, support_path, SMALL.dtype_name)
-    device.told = []
+    device.messages = []
     request = FullVerification(SMALL, (Run("so", entry, SMALL.index_bits, CALLS),), seed=3)
     try:
-        return verify_in_full(device, support, request, device.told.append), device.told
+        return verify_in_full(device, support, request, device.messages.append), device.messages
     finally:
         support.free()
 
 
 def test_slow_calls_start_first_and_large_problems_come_last(support_path: str, quickest: Toolchain) -> None:
-    verdict, told = told_of(Watched(), support_path, quickest)
+    verdict, messages = told_of(Watched(), support_path, quickest)
     assert verdict.correct
     assert f"every element of {sum(len(one.checks) for one in CALLS)} calls right" in verdict.detail
     groups = 2  # of three problems with four checks each, at most 9 checks together
     aside = len(checks_of(DEEP))
-    assert told == [
+    assert messages == [
         "long extents, started",
         f"{aside} aside",
         *groups * ["remainders so"],
@@ -91,10 +91,10 @@ def test_slow_calls_start_first_and_large_problems_come_last(support_path: str, 
 
 
 def test_what_is_wrong_aside_is_told_with_its_problem(support_path: str, quickest: Toolchain) -> None:
-    verdict, told = told_of(Watched(), support_path, quickest, planted=WRONG_WHERE_DEEP)
+    verdict, messages = told_of(Watched(), support_path, quickest, planted=WRONG_WHERE_DEEP)
     assert not verdict.correct
     assert verdict.detail.startswith(f"{DEEP.text} so, general call: C[")
-    assert told[-1] == "long extents, ended"
+    assert messages[-1] == "long extents, ended"
 
 
 def test_a_fault_says_what_ran_beside(support_path: str, quickest: Toolchain) -> None:
@@ -107,10 +107,10 @@ def test_without_room_for_all_of_it_nothing_is_put_aside(support_path: str, quic
     device = Watched()
     device.limits = replace(device.limits, memory_bytes=4 * len(checks_of(DEEP)) * needed_bytes(DEEP) - 1)
     for planted, is_right in ((SCALED, True), (WRONG_WHERE_DEEP, False)):
-        verdict, told = told_of(device, support_path, quickest, planted=planted)
+        verdict, messages = told_of(device, support_path, quickest, planted=planted)
         assert verdict.correct == is_right
-        assert told[1] == "0 aside"
-        assert told[-1] == "long extents so"
+        assert messages[1] == "0 aside"
+        assert messages[-1] == "long extents so"
 
 
 class Full(Watched):
@@ -129,10 +129,10 @@ def test_a_call_that_has_room_only_in_part_is_made_again(support_path: str, quic
     device = Full()
     buffers_of_support, buffers_of_a_check = 4, 5
     device.left = buffers_of_support + buffers_of_a_check + 1
-    verdict, told = told_of(device, support_path, quickest)
+    verdict, messages = told_of(device, support_path, quickest)
     assert verdict.correct
-    assert told[1] == "1 aside"
-    assert told[-2:] == ["long extents so", "long extents so"]
+    assert messages[1] == "1 aside"
+    assert messages[-2:] == ["long extents so", "long extents so"]
 
 
 def test_slow_calls_are_those_of_few_blocks() -> None:

@@ -23,7 +23,7 @@ from tsm2_tune.runtime.cuda import compilers
 from tsm2_tune.runtime.cuda.driver import device_of
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.verify.bound_kernel import LoadedKernel
+from tsm2_tune.tuner.verify.bound_kernel import BoundKernel
 from tsm2_tune.tuner.verify.checks import CHECKS, probe_checks
 from tsm2_tune.tuner.verify.verdict import prepare, verify
 
@@ -109,7 +109,7 @@ def test_repeated_runs_give_the_same_bits(
         assert len(results_of(gpu, loaded, runs=100)) == 1
 
 
-def results_of(gpu: CudaDevice, loaded: LoadedKernel, *, runs: int) -> set[bytes]:
+def results_of(gpu: CudaDevice, loaded: BoundKernel, *, runs: int) -> set[bytes]:
     """The different bits that so many runs leave in C."""
     operands = loaded.operands
     found = np.empty(operands.c.buffer.size_bytes, np.uint8)

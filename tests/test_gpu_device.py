@@ -117,7 +117,7 @@ def test_what_is_started_aside_runs_beside_the_rest(gpu: CudaDevice, gpu_support
     for kernel in (slow, quick):
         work(kernel, 1)
     begun = time.perf_counter()
-    (wait,) = gpu.aside([lambda: work(slow, 2**26)])
+    (wait,) = gpu.start_concurrently([lambda: work(slow, 2**26)])
     for _ in range(100):
         work(quick, 1)
         gpu.synchronise()

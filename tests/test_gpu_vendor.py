@@ -19,7 +19,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.measure.timing import Effort, measure
-from tsm2_tune.tuner.measure.vendor.finalists import Libraries, beside, libraries
+from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries, vendor_finalists, vendor_libraries
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS, CUBLASLT
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
@@ -59,7 +59,7 @@ def supports(gpu: CudaDevice, gpu_support_path: str) -> Iterator[dict[str, Suppo
 
 
 def test_the_libraries_are_there_and_tell_their_versions(gpu: CudaDevice) -> None:
-    found = libraries(gpu)
+    found = vendor_libraries(gpu)
     assert found.trouble == ""
     assert [name for name, _ in found.versions] == [CUBLAS, CUBLASLT]
     assert all(110000 < version < 1000000 for _, version in found.versions)
@@ -69,9 +69,9 @@ def test_the_libraries_are_there_and_tell_their_versions(gpu: CudaDevice) -> Non
 def test_the_vendor_computes_the_product(gpu: CudaDevice, supports: dict[str, Support], problem: Problem) -> None:
     operands = Operands(gpu, supports[problem.dtype_name], problem, index_bits=problem.index_bits)
     try:
-        with beside(gpu, operands, seed=5, cache=Cache.CLEAN) as found:
-            assert found.entrants, found.trouble
-            for one in found.entrants:
+        with vendor_finalists(gpu, operands, seed=5, cache=Cache.CLEAN) as found:
+            assert found.routines, found.trouble
+            for one in found.routines:
                 verdict = one.verdict
                 assert verdict.correct or verdict.worst_ratio < CUT_OFF.get(problem.dtype_name, 0), (
                     f"{one.routine.name}: {verdict.detail}"
@@ -89,7 +89,7 @@ def test_what_the_vendor_took_is_given_back(gpu: CudaDevice, supports: dict[str,
         taken = []
         for _ in range(6):
             before = gpu.drv.mem_get_info()[0]
-            with beside(gpu, operands, seed=5, cache=Cache.CLEAN):
+            with vendor_finalists(gpu, operands, seed=5, cache=Cache.CLEAN):
                 pass
             gpu.synchronise()
             taken.append(before - gpu.drv.mem_get_info()[0])
@@ -139,7 +139,7 @@ def test_the_vendor_is_left_out_where_that_is_asked_for(path: Path) -> None:
 
 
 def test_missing_libraries_are_told_in_a_sentence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Worker, "vendor", lambda _: Libraries((), "libcublas not found: looked everywhere"))
+    monkeypatch.setattr(Worker, "vendor", lambda _: VendorLibraries((), "libcublas not found: looked everywhere"))
     told = run(*TUNE, "--db", str(path))
     assert told.exit_code == 0, told.output
     assert told.output.count("cuBLAS not measured: libcublas not found") == 1

@@ -266,15 +266,15 @@ def past_of(trials: list[Trial]) -> Past:
 
 def test_a_final_is_measured_though_the_cache_was_emptied(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     past = past_of(list(tuner.tune(Search(InOrder(candidates(tuner))))))
-    rematch, emptied = Worker.rematch, list[str]()
+    time_finalists, emptied = Worker.time_finalists, list[str]()
 
     def after_emptying(worker: Worker, request: Any) -> Any:
         if not emptied:
             emptied.append(request.entries[0].path)
             os.unlink(emptied[0])
-        return rematch(worker, request)
+        return time_finalists(worker, request)
 
-    monkeypatch.setattr(Worker, "rematch", after_emptying)
+    monkeypatch.setattr(Worker, "time_finalists", after_emptying)
     worker = tuner._worker
     assert worker is not None
     worker.close()  # which has the kernels in memory
@@ -286,7 +286,7 @@ def test_a_final_that_the_machine_ends_is_told_and_stays_due(path: Path, monkeyp
     command = (*TUNE[:-1], "2", "--db", str(path))
     with monkeypatch.context() as patch:
         killed = AttemptResult(Outcome.INTERRUPTED, "the worker died during the final round (SIGKILL)")
-        patch.setattr(Worker, "rematch", lambda *_: killed)
+        patch.setattr(Worker, "time_finalists", lambda *_: killed)
         result = run(*command)
     assert result.exit_code == 1
     assert "finalists not measured again: the worker died during the final round (SIGKILL)" in result.output
@@ -375,7 +375,9 @@ def test_a_lost_device_is_no_crash(tuner: Tuner, support_path: str) -> None:
     binary = tuner._compilers.finish(source)
     assert isinstance(binary, Binary)
     entry = Entry(binary.path, source.kernel, source.launch)
-    result = server._Bench(device, support_path, silent).answer(Attempt(PROBLEM, entry, (), seed=1, effort=ONCE))
+    result = server._RequestHandler(device, support_path, silent).answer(
+        Attempt(PROBLEM, entry, (), seed=1, effort=ONCE)
+    )
     device.close()
     assert cast(AttemptResult, result).outcome is Outcome.INTERRUPTED
 

@@ -62,7 +62,7 @@ def every_event(winner: BestRow | None) -> Iterator[events.Event]:
     yield events.VendorLeftOut(None, "libcublas not found")
     yield events.ProblemEnded(PROBLEM, 3, 2, 0, 125, 1, 0, winner, Why.BUDGET, given_up=2)
     yield events.PairsStarted()
-    yield events.Crossed(1, 2)
+    yield events.PairMeasured(1, 2)
     yield events.TrialStored(trial(450.0), 59)
 
 

@@ -12,10 +12,10 @@ from tsm2_tune.tuner.measure.timing import (
     FIRST_SAMPLES,
     MOST_FIRST_SAMPLES,
     Effort,
-    first_look,
     measure,
     measure_interleaved,
     median_interval,
+    quick_measure,
 )
 from tsm2_tune.tuner.results.trial import Cache
 
@@ -116,7 +116,7 @@ def test_a_first_look_has_more_samples_of_what_is_fast(
     now = itertools.count(0.0, seconds)
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
     device = FakeDevice([100.0, 90.0, 110.0])
-    looked = first_look(cast(Any, device), lambda: 0, Cache.DIRTY)
+    looked = quick_measure(cast(Any, device), lambda: 0, Cache.DIRTY)
     assert len(looked.samples_us) == count
     assert (min(looked.samples_us), looked.cache, set(device.caches)) == (90.0, Cache.DIRTY, {Cache.DIRTY})
 

@@ -26,7 +26,7 @@ from tsm2_tune.console.eta import remaining_text
 from tsm2_tune.console.export_progress import PairProgress
 from tsm2_tune.console.run_progress import changed_text
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.measure.cross_timing import Crossed
+from tsm2_tune.tuner.measure.cross_timing import PairMeasured
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
@@ -180,7 +180,7 @@ def test_where_no_bar_tells_a_line_counts_them_now_and_then(monkeypatch: pytest.
     with PairProgress(console, "pairs", counts=("final",)) as shown:
         for done in range(20):
             now[0] += 4.0
-            shown.show(Crossed(done, 132))
+            shown.show(PairMeasured(done, 132))
     lines = cast(io.StringIO, console.file).getvalue().splitlines()
     seconds = {done: 4.0 * (done + 1) / done * (132 - done) for done in (3, 7, 11, 15, 19)}
     assert lines == [f"pairs: {done} of 132, {remaining_text(left)}" for done, left in seconds.items()]

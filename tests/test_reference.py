@@ -11,7 +11,7 @@ import pytest
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.support_kernels import LEAST_CHUNK, Support
-from tsm2_tune.tuner.verify.checks import Exactness
+from tsm2_tune.tuner.verify.error_bounds import Exactness
 from tsm2_tune.tuner.verify.operands import Filling, Operand, Operands, Values
 
 SCALE_BITS = 60  # every value that operands are filled with is a multiple of 2 to minus this

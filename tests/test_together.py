@@ -14,11 +14,11 @@ from tsm2_tune.console.run_progress import RunProgress
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import (
-    Crossed,
     Event,
     FleetStarted,
     Noted,
     OfRun,
+    PairMeasured,
     PairsStarted,
     ProblemEnded,
     ProblemStarted,
@@ -108,9 +108,9 @@ def test_on_a_terminal_the_line_of_a_run_that_dies_is_gone() -> None:
 
 def test_pairs_are_shown_once_all_runs_have_come_to_them() -> None:
     measured = trial(450.0)
-    in_pairs = [OfRun(A, PairsStarted()), OfRun(A, Crossed(1, 3)), OfRun(A, TrialStored(measured, 1))]
+    in_pairs = [OfRun(A, PairsStarted()), OfRun(A, PairMeasured(1, 3)), OfRun(A, TrialStored(measured, 1))]
     lines = shown(
-        started(A), started(B), begins(B), *in_pairs, ends(B), OfRun(B, PairsStarted()), OfRun(B, Crossed(0, 3))
+        started(A), started(B), begins(B), *in_pairs, ends(B), OfRun(B, PairsStarted()), OfRun(B, PairMeasured(0, 3))
     )
     assert lines[-1] == "cross-checked kernels at shapes that they did not win: 1 measured"
     assert PROBLEM.text in lines[-2]

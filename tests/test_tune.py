@@ -128,7 +128,7 @@ def test_new_leader_gets_both_index_widths(
     then: list[list[tuple[str, tuple[str, ...]]]] = []
     worker, failed = tuner.worker, AttemptResult(Outcome.TIMED_OUT, "")
     monkeypatch.setattr(tuner._compilers, "begin", lambda source: begun.append((source.text, source.defines)))
-    monkeypatch.setattr(worker, "rematch", lambda _: then.append(list(begun)) or failed)
+    monkeypatch.setattr(worker, "time_finalists", lambda _: then.append(list(begun)) or failed)
     tuner.options = replace(tuner.options, vendor=False)
     tuner.target = replace(tuner.target, spec=spec)
     second, fastest = Tsm2Config("v2", 32, 1, 4), Tsm2Config("v2", 32, 2, 4)

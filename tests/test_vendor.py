@@ -20,8 +20,7 @@ from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.interface import Device, KernelFault
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.measure.vendor import libraries
-from tsm2_tune.tuner.measure.vendor.finalists import Vendor, beside
-from tsm2_tune.tuner.measure.vendor.finalists import libraries as libraries_of
+from tsm2_tune.tuner.measure.vendor.finalists import Vendor, vendor_finalists, vendor_libraries
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS, CUBLASLT, CublasError, check, library, version_text
 from tsm2_tune.tuner.measure.vendor.routines import Routine, fastest_first, routines_of_cublas, verdict_on
 from tsm2_tune.tuner.results.trial import Cache, Outcome
@@ -29,8 +28,8 @@ from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.checks import checks_of
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import prepare
-from tsm2_tune.tuner.worker.protocol import AttemptResult, Rematch, Rematched
-from tsm2_tune.tuner.worker.server import _Bench
+from tsm2_tune.tuner.worker.protocol import AttemptResult, FinalRound, FinalTimes
+from tsm2_tune.tuner.worker.server import _RequestHandler
 
 REAL_OPS = ("nn", "tn", "nt", "tt", "ttt", "nnt", "ntt", "tx", "nxt", "nx", "txt")
 COMPLEX_OPS = ("nn", "cn", "nc", "cc", "ct", "jnt", "tjt", "nnt", "cx", "jxt", "tx", "nxt")
@@ -102,10 +101,10 @@ def test_both_compute_the_product_of_the_operands(
     fakes = FakeLibrary(), FakeLibrary()
     opened(monkeypatch, *fakes)
     operands = operands_of(host, support_path, problem)
-    with beside(host, operands, seed=SEED, cache=Cache.CLEAN) as found:
-        assert [one.library for one in found.entrants] == [CUBLAS, CUBLASLT], found.trouble
-        assert [one.version for one in found.entrants] == [VERSION, VERSION]
-        for one in found.entrants:
+    with vendor_finalists(host, operands, seed=SEED, cache=Cache.CLEAN) as found:
+        assert [one.library for one in found.routines] == [CUBLAS, CUBLASLT], found.trouble
+        assert [one.version for one in found.routines] == [VERSION, VERSION]
+        for one in found.routines:
             assert one.verdict.correct, one.verdict.detail
             assert 0 <= one.verdict.worst_ratio < 1
     assert [fake.open_objects() for fake in fakes] == [0, 0]
@@ -144,7 +143,7 @@ def test_cublas_has_routines_for_vectors_and_for_a_matrix_times_itself(
 ) -> None:
     cublas = FakeLibrary()
     opened(monkeypatch, cublas, FakeLibrary())
-    with beside(host, operands_of(host, support_path, Problem.parse(text)), seed=SEED, cache=Cache.CLEAN):
+    with vendor_finalists(host, operands_of(host, support_path, Problem.parse(text)), seed=SEED, cache=Cache.CLEAN):
         pass
     assert {name for name in cublas.calls if "ge" in name[7:9] or "rk_" in name or "Gemm" in name} == expected
 
@@ -180,15 +179,17 @@ def test_the_fastest_routine_comes_first_and_what_declines_is_left_out() -> None
 
 
 @pytest.fixture
-def rematch(host: HostDevice, support_path: str, quick: Toolchain) -> Callable[..., Rematched | AttemptResult]:
+def time_finalists(
+    host: HostDevice, support_path: str, quick: Toolchain
+) -> Callable[..., FinalTimes | AttemptResult]:
     """A final of one kernel on the host, with the vendor."""
     source = render(SMALL, CONFIG)
     binary = compiled(source.text, source.kernel, quick, source.defines)
     entry = Entry(binary.path, source.kernel, source.launch)
 
-    def asked(vendor: bool = True) -> Rematched | AttemptResult:
-        bench = _Bench(host, support_path, cast(Any, Silent()))
-        return cast(Any, bench.answer(Rematch(SMALL, (entry,), 1, ONCE, vendor=vendor)))
+    def asked(vendor: bool = True) -> FinalTimes | AttemptResult:
+        bench = _RequestHandler(host, support_path, cast(Any, Silent()))
+        return cast(Any, bench.answer(FinalRound(SMALL, (entry,), 1, ONCE, vendor=vendor)))
 
     return asked
 
@@ -199,10 +200,10 @@ class Silent:
 
 @pytest.mark.host
 def test_a_final_has_the_vendor_beside_the_finalists(
-    monkeypatch: pytest.MonkeyPatch, rematch: Callable[..., Any]
+    monkeypatch: pytest.MonkeyPatch, time_finalists: Callable[..., Any]
 ) -> None:
     opened(monkeypatch, FakeLibrary(), FakeLibrary(missing=1))
-    found = rematch()
+    found = time_finalists()
     assert (len(found.measurements[0]), found.vendor_trouble) == (1, "")
     cublas, cublaslt = found.vendor
     assert (cublas.library, cublas.version, cublas.routine) == (CUBLAS, VERSION, "cublasSgemm")
@@ -211,7 +212,7 @@ def test_a_final_has_the_vendor_beside_the_finalists(
     assert (cublaslt.library, cublaslt.verdict.correct) == (CUBLASLT, False)
     assert cublaslt.routine.startswith("cublasLtMatmul #")
     assert "timed call: C[" in cublaslt.verdict.detail
-    assert rematch(vendor=False).vendor == ()
+    assert time_finalists(vendor=False).vendor == ()
 
 
 NOTHING: dict[str, Any] = {}
@@ -233,14 +234,14 @@ NOTHING: dict[str, Any] = {}
 )
 def test_what_the_vendor_declines_never_fails_the_final(
     monkeypatch: pytest.MonkeyPatch,
-    rematch: Callable[..., Any],
+    time_finalists: Callable[..., Any],
     cublas: dict[str, Any],
     cublaslt: dict[str, Any],
     measured: list[str],
     trouble: str,
 ) -> None:
     opened(monkeypatch, FakeLibrary(**cublas), FakeLibrary(**cublaslt))
-    found = rematch()
+    found = time_finalists()
     assert len(found.measurements[0]) == 1
     assert [one.library for one in found.vendor] == measured
     assert found.vendor_trouble == (f"{trouble} answers 15 (not supported)" if trouble else "")
@@ -248,7 +249,7 @@ def test_what_the_vendor_declines_never_fails_the_final(
 
 @pytest.mark.host
 def test_a_routine_that_declines_in_the_rounds_leaves_them_to_ours(
-    monkeypatch: pytest.MonkeyPatch, rematch: Callable[..., Any]
+    monkeypatch: pytest.MonkeyPatch, time_finalists: Callable[..., Any]
 ) -> None:
     opened(monkeypatch, FakeLibrary(), FakeLibrary())
     launched: list[int] = []
@@ -261,19 +262,21 @@ def test_a_routine_that_declines_in_the_rounds_leaves_them_to_ours(
         return start
 
     monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublas.Cublas.launch", declining)
-    found = rematch()
+    found = time_finalists()
     assert (len(found.measurements[0]), found.vendor) == (1, ())
     assert found.vendor_trouble == "cublasSgemm answers 13 (execution failed)"
 
 
 @pytest.mark.host
-def test_a_fault_of_the_vendor_is_the_rounds(monkeypatch: pytest.MonkeyPatch, rematch: Callable[..., Any]) -> None:
+def test_a_fault_of_the_vendor_is_the_rounds(
+    monkeypatch: pytest.MonkeyPatch, time_finalists: Callable[..., Any]
+) -> None:
     def faulting(*_: Any, **__: Any) -> Any:
         raise KernelFault("an illegal memory access was encountered")
 
     opened(monkeypatch, FakeLibrary(), FakeLibrary())
-    monkeypatch.setattr(Vendor, "entrants", faulting)
-    assert rematch() == AttemptResult(Outcome.CRASHED, "an illegal memory access was encountered")
+    monkeypatch.setattr(Vendor, "finalists", faulting)
+    assert time_finalists() == AttemptResult(Outcome.CRASHED, "an illegal memory access was encountered")
 
 
 def test_no_room_for_the_workspaces_is_told(monkeypatch: pytest.MonkeyPatch, host: HostDevice) -> None:
@@ -283,7 +286,7 @@ def test_no_room_for_the_workspaces_is_told(monkeypatch: pytest.MonkeyPatch, hos
     fakes = FakeLibrary(), FakeLibrary()
     opened(monkeypatch, *fakes)
     monkeypatch.setattr(host, "allocate", full)
-    assert libraries_of(host).trouble == "no room for 33554432 bytes of device memory"
+    assert vendor_libraries(host).trouble == "no room for 33554432 bytes of device memory"
     assert [fake.open_objects() for fake in fakes] == [0, 0]
 
 
@@ -293,16 +296,16 @@ def test_a_library_that_lacks_a_call_is_told(monkeypatch: pytest.MonkeyPatch, ho
             raise AttributeError(f"libcublas.so: undefined symbol: {name}")
 
     opened(monkeypatch, cast(Any, Old()), FakeLibrary())
-    assert libraries_of(host).trouble == "libcublas.so: undefined symbol: cublasCreate_v2"
+    assert vendor_libraries(host).trouble == "libcublas.so: undefined symbol: cublasCreate_v2"
 
 
 def test_the_device_is_asked_for_its_libraries(monkeypatch: pytest.MonkeyPatch, host: HostDevice) -> None:
     opened(monkeypatch, FakeLibrary(), FakeLibrary())
-    assert libraries_of(host).versions == ((CUBLAS, VERSION), (CUBLASLT, VERSION))
+    assert vendor_libraries(host).versions == ((CUBLAS, VERSION), (CUBLASLT, VERSION))
 
     def missing(name: str) -> Any:
         raise ToolMissing("libcublas not found: looked everywhere")
 
     monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublas.library", missing)
-    found = libraries_of(host)
+    found = vendor_libraries(host)
     assert (found.versions, found.trouble) == ((), "libcublas not found: looked everywhere")

@@ -31,7 +31,7 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import SearchSpace
-from tsm2_tune.tuner.measure.vendor.finalists import Libraries
+from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, Outcome, VendorMeasurement
@@ -40,7 +40,7 @@ from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options
 from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.search.strategies import exhaustive
-from tsm2_tune.tuner.worker.protocol import AttemptResult, Rematch, Rematched
+from tsm2_tune.tuner.worker.protocol import AttemptResult, FinalRound, FinalTimes
 
 TODAY = ("tsm2", "ism2"), BASIS
 VERSIONS = (("cuBLAS", 130100), ("cuBLASLt", 130100))
@@ -57,14 +57,14 @@ class WithVendor(Replay):
     def __init__(
         self,
         store: Store,
-        libraries: Libraries | None = None,
+        libraries: VendorLibraries | None = None,
         *,
         driver: str = RUN.identity.driver,
         trouble: str = "",
         crashes: bool = False,
     ) -> None:
         super().__init__(store)
-        libraries = libraries or Libraries(VERSIONS)
+        libraries = libraries or VendorLibraries(VERSIONS)
         identity = replace(cast(DeviceIdentity, TARGET.identity), driver=driver)
         self.target = cast(
             Any,
@@ -76,17 +76,17 @@ class WithVendor(Replay):
         self.asked: list[bool] = []  # of each final that was measured, whether the vendor was to be
         self._trouble, self._crashes = trouble, crashes
         self._version = dict(libraries.versions).get("cuBLAS", 0)
-        self._worker = cast(Any, SimpleNamespace(rematch=self._rematch, vendor=lambda: libraries))
+        self._worker = cast(Any, SimpleNamespace(time_finalists=self._time_finalists, vendor=lambda: libraries))
 
     def _are_whole(self, *_: Any) -> bool:
         return True
 
-    def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
+    def _time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
         self.asked.append(request.vendor)
         if request.vendor and self._crashes:
             return AttemptResult(Outcome.CRASHED, "the worker died during the vendor's routines (SIGSEGV)")
-        found = super()._rematch(request)
-        assert isinstance(found, Rematched)
+        found = super()._time_finalists(request)
+        assert isinstance(found, FinalTimes)
         if not request.vendor:
             return found
         theirs = () if self._trouble else (vendor_measurement(90, version=self._version),)
@@ -113,7 +113,7 @@ def test_one_finalist_is_measured_beside_the_vendor_once(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"driver": "999"}, {"libraries": Libraries((("cuBLAS", 130200), ("cuBLASLt", 130200)))}]
+    "changes", [{"driver": "999"}, {"libraries": VendorLibraries((("cuBLAS", 130200), ("cuBLASLt", 130200)))}]
 )
 def test_another_driver_or_library_is_measured_again(store: Store, changes: Mapping[str, Any]) -> None:
     tried(store, {A: 100, B: 101})
@@ -146,7 +146,7 @@ def left_out(events: list[ProblemEvent]) -> list[tuple[Problem | None, str]]:
 @pytest.mark.parametrize("times", [{A: 100}, {A: 100, B: 101}])
 def test_without_libraries_finals_are_as_without_a_vendor(store: Store, times: Mapping[Tsm2Config, float]) -> None:
     tried(store, times)
-    tuner = WithVendor(store, Libraries((), "libcublas not found: looked everywhere"))
+    tuner = WithVendor(store, VendorLibraries((), "libcublas not found: looked everywhere"))
     assert left_out(turn(store, tuner)) == [(None, "libcublas not found: looked everywhere")]
     assert tuner.asked == [False] * (len(times) > 1)
 

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from tsm2_tune.generator.problem import DTYPES, Dtype, Problem
-from tsm2_tune.tuner.verify.checks import Exactness, Magnitude, every_check, exactness
+from tsm2_tune.tuner.verify.checks import Magnitude, every_check
+from tsm2_tune.tuner.verify.error_bounds import Exactness, exactness
 
 LARGEST_INTEGER = 2  # that operands are filled with
 

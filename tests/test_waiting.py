@@ -133,18 +133,18 @@ def test_what_is_compiled_is_taken_before_what_is_not() -> None:
     pending = Pending(line, line, lambda one: cast(Any, (None, next(coming))), 2)
     waited: list[int] = []
 
-    def meanwhile() -> None:
+    def idle_work() -> None:
         waited.append(len(list(pending.compiling)))
         if len(waited) == 2:
             futures[2].set_result(None)
 
-    taken = pending.take(meanwhile)
+    taken = pending.take(idle_work)
     assert taken is not None
     assert taken[0].config.text == "slow1"
     assert waited == [2, 3]  # another compiler was started, as none had ended
     futures[0].set_result(None)
     futures[1].set_result(None)
-    taken = pending.take(meanwhile)
+    taken = pending.take(idle_work)
     assert taken is not None
     assert taken[0].config.text == "slow0"
 

@@ -26,7 +26,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.results.trial import CompileFailure, Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker import client as worker_module
-from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Rematch, Worker, WorkerError
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, FinalRound, Worker, WorkerError
 
 pytestmark = pytest.mark.host
 
@@ -201,7 +201,7 @@ def test_a_binary_that_does_not_load_is_a_failed_launch(worker: Worker, tmp_path
     entry = Entry(str(path), source.kernel, source.launch)
     result = worker.attempt(Attempt(PROBLEM, entry, probes=(), seed=1, effort=ONCE))
     assert result.outcome is Outcome.LAUNCH_FAILED
-    answer = worker.rematch(Rematch(PROBLEM, (entry, entry), seed=1, effort=ONCE))
+    answer = worker.time_finalists(FinalRound(PROBLEM, (entry, entry), seed=1, effort=ONCE))
     assert getattr(answer, "outcome", None) is Outcome.LAUNCH_FAILED
 
 

@@ -23,7 +23,7 @@ from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.device.target import Target, find_target
 from tsm2_tune.tuner.results.trial import Verdict
-from tsm2_tune.tuner.verify.bound_kernel import Entry, LoadedKernel
+from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
 from tsm2_tune.tuner.verify.checks import every_check
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import verify
@@ -43,7 +43,7 @@ def verdict(gpu: CudaDevice, target: Target, support: Support, config: KernelCon
     source = render(problem, config)
     binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
     operands = Operands(gpu, support, problem, index_bits=problem.index_bits)
-    loaded = LoadedKernel(gpu, operands, Entry(binary.path, source.kernel, source.launch))
+    loaded = BoundKernel(gpu, operands, Entry(binary.path, source.kernel, source.launch))
     try:
         return verify(gpu, operands, loaded, seed=11, checks=every_check(problem)[:1])
     finally:

@@ -20,7 +20,7 @@ from tsm2_tune.tuner.device.target import HOST
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, Extent, calls_for, full_verification
+from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, Coverage, calls_for, full_verification
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
 from tsm2_tune.tuner.worker.protocol import Call, FullVerification, Run
 
@@ -40,7 +40,7 @@ PRODUCTS_OF_A_THREAD = 500  # that a host computes while it emulates one that co
 PRODUCTS_OF_AN_ELEMENT = 2  # while it fills one
 LIMIT_SECONDS_WHERE_LONG = 300.0
 Paths = tuple[tuple[int, str], ...]  # bits of the index, and the binary with it
-Question = Extent | Problem  # how much of the full verification, or one call of it
+Question = Coverage | Problem  # how much of the full verification, or one call of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def tried(worker: Worker, subject: Subject, path: str) -> AttemptResult:
 
 
 def verified(
-    worker: Worker, subject: Subject, paths: Paths, extent: Extent, watched: str | None = None
+    worker: Worker, subject: Subject, paths: Paths, coverage: Coverage, watched: str | None = None
 ) -> AttemptResult:
     """What the full verification, before a kernel is a winner, says of it, compiled for each width of index.
 
@@ -93,7 +93,7 @@ def verified(
     source = subject.source
     entries = tuple((bits, Entry(path, source.kernel, source.launch)) for bits, path in paths)
     in_watched = Entry(watched, source.kernel, source.launch) if watched else None
-    request = full_verification(subject.problem, subject.config, entries, extent, seed=11, watched=in_watched)
+    request = full_verification(subject.problem, subject.config, entries, coverage, seed=11, watched=in_watched)
     return worker.verify_in_full(request)
 
 
@@ -104,8 +104,8 @@ def long_calls(subject: Subject, most_products: float) -> Iterator[Call]:
     """
     calls = dict[tuple[Problem, int], Call]()
     for most in LONG_PRODUCTS:
-        extent = replace(SHORT, long_products=most)
-        for call in calls_for(subject.problem, subject.config, extent, subject.problem.index_bits):
+        coverage = replace(SHORT, long_products=most)
+        for call in calls_for(subject.problem, subject.config, coverage, subject.problem.index_bits):
             if call.stage in LONG_STAGES:
                 calls[call.problem, call.padding.get("A", 0)] = call
     cost = 0.0

@@ -33,7 +33,7 @@ from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import HOST
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
-from tsm2_tune.tuner.verify.winner_calls import Extent
+from tsm2_tune.tuner.verify.winner_calls import Coverage
 from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 from tsm2_tune.tuner.worker.protocol import Call
 
@@ -141,19 +141,19 @@ class Bench:
         return self._asked(partial(tried, subject=mutant.subject, path=path), baseline.limit_seconds)
 
     def _verified_in_full(
-        self, mutant: Mutant, paths: Paths, extent: Extent, baseline: Baseline
+        self, mutant: Mutant, paths: Paths, coverage: Coverage, baseline: Baseline
     ) -> tuple[Judged, str]:
         """What becomes of a mutant that passed all else."""
 
         def ask(paths: Paths) -> AttemptResult:
-            question = partial(verified, subject=mutant.subject, paths=paths, extent=extent)
+            question = partial(verified, subject=mutant.subject, paths=paths, coverage=coverage)
             return self._asked(question, baseline.limit_seconds_in_full)
 
         in_full = ask(paths)
         if in_full.outcome is Outcome.OK:
-            self.baselines.passed_in_full(mutant.subject, extent)
+            self.baselines.passed_in_full(mutant.subject, coverage)
             return Judged.SURVIVED, ""
-        self.baselines.see_in_full(mutant.subject, extent, ask)
+        self.baselines.see_in_full(mutant.subject, coverage, ask)
         return Judged.KILLED, f"{in_full.outcome.value} in full: {in_full.detail}"
 
     def _asked(self, question: Callable[[Worker], AttemptResult], limit_seconds: float) -> AttemptResult:
@@ -223,7 +223,7 @@ class Bench:
         watching, subject = self.tools.watching, mutant.subject
 
         def ask(path: str) -> AttemptResult:
-            question = partial(verified, subject=subject, paths=(), extent=WATCHED, watched=path)
+            question = partial(verified, subject=subject, paths=(), coverage=WATCHED, watched=path)
             return self._asked(question, baseline.limit_seconds_in_full)
 
         def ask_of_text(paths: Paths) -> AttemptResult:

@@ -20,10 +20,10 @@ from tsm2_tune.tuner.export.kernel_sets.pair_timing import Narrowed
 from tsm2_tune.tuner.export.kernel_sets.smallest_set import ExportEvent
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import (
-    Crossed,
     Event,
     FinalFailure,
     FinalStored,
+    PairMeasured,
     TrialInterrupted,
     TrialStored,
     VendorLeftOut,
@@ -100,7 +100,7 @@ class PairProgress:
         if isinstance(event, Narrowed):
             unknown = f", {counted(event.resting_on, 'pair')} to measure" if event.resting_on else ""
             self._so_far = f"{counted(event.kernels, 'kernel')} may do{unknown}"
-        elif isinstance(event, Crossed):
+        elif isinstance(event, PairMeasured):
             self._so_far = f"{event.done} of {event.total}{self._remaining_text(event)}"
         elif isinstance(event, TrialStored | TrialInterrupted):
             self._count("trial")
@@ -117,7 +117,7 @@ class PairProgress:
             self._print_line(f"{of}cuBLAS not measured: {one_line(event.detail)}")
         self._update()
 
-    def _remaining_text(self, event: Crossed) -> str:
+    def _remaining_text(self, event: PairMeasured) -> str:
         """Return the time left at the pace so far; empty before the first pair and after the last."""
         if not 0 < event.done < event.total:
             return ""

@@ -19,13 +19,13 @@ from tsm2_tune.console.heartbeat import LONG_SECONDS, Heartbeat
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.trial import Cache, Measurement, Trial
 from tsm2_tune.tuner.runs.events import (
-    Crossed,
     Event,
     FinalFailure,
     FinalStored,
     FleetStarted,
     Noted,
     OfRun,
+    PairMeasured,
     PairsStarted,
     ProblemEnded,
     ProblemStarted,
@@ -283,6 +283,6 @@ LINES: Mapping[type, tuple[str, Callable[[Any], Facts]]] = {
         lambda event: {"runs": list(event.runs), "problems": [problem.text for problem in event.problems]},
     ),
     RunEnded: ("run_ended", lambda event: {"error": event.trouble or None}),
-    Crossed: ("cross_timing_progress", lambda event: {"done": event.done, "total": event.total}),
+    PairMeasured: ("cross_timing_progress", lambda event: {"done": event.done, "total": event.total}),
 }
 WITH_PROGRESS = ("problem_started", "trial", "trial_interrupted", "final", "problem_ended")

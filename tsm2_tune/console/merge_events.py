@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.runs.events import (
-    Crossed,
     Event,
     OfRun,
+    PairMeasured,
     PairsStarted,
     ProblemEnded,
     ProblemStarted,
@@ -73,7 +73,7 @@ class MergedEvents:
             yield "", PairsStarted()
         held, self._held = self._held, []
         for run, event in held:
-            if isinstance(event, Crossed):
+            if isinstance(event, PairMeasured):
                 if event.done < self._most_done:
                     continue
                 self._most_done = event.done

@@ -22,7 +22,7 @@ from tsm2_tune.tuner.device.cuda_kernel import CudaKernel, Queue, fault_of
 from tsm2_tune.tuner.device.cuda_memory import CudaBuffer, CudaMemory
 from tsm2_tune.tuner.device.interface import Buffer, LaunchFailed
 from tsm2_tune.tuner.device.nvml import ClockReader, driver_version
-from tsm2_tune.tuner.measure.l2_state import Flush, stream
+from tsm2_tune.tuner.measure.l2_state import L2Flush, stream
 from tsm2_tune.tuner.measure.timing import median_interval
 from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, in_a_line
 
@@ -153,7 +153,7 @@ class CudaDevice:
         self.limits = query_limits(self.drv, device)
         self._bus_id = device.pci_bus_id()
         self._support_path = support_path
-        self._flush = Flush(self, support_path)
+        self._flush = L2Flush(self, support_path)
         self.drv.memset_d8(self._flush.address, 0, self._flush.size_bytes)
         self._start, self._end, self._started = self.drv.Event(), self.drv.Event(), self.drv.Event()
         self._clock = ClockReader(self._bus_id)
@@ -184,7 +184,7 @@ class CudaDevice:
         except self.drv.Error as error:
             raise fault_of(error) from None
 
-    def aside(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+    def start_concurrently(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
         while len(self._aside_streams) < ASIDE_STREAMS:  # before anything runs: the driver waits for that
             self._aside_streams.append(self.drv.Stream(NON_BLOCKING))
         self.synchronise()

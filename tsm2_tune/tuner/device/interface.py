@@ -98,7 +98,7 @@ class Device(Protocol):
         did.
         """
 
-    def aside(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+    def start_concurrently(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
         """Start what each of the launches starts beside the others and what is started later, as far as the device
         can. Everything started before has ended.
 

@@ -1,11 +1,13 @@
-"""Measuring each winner's kernel at the other tuned shapes, and kernels for shapes between these.
+"""Measure kernels at shapes that they did not win.
 
-A kernel has a time where a search happened to try it: at the shape that it won, and seldom elsewhere. What it takes
-at a shape that nobody tuned is expected from the times that it has, the better the more of them there are around.
-Shapes between the tuned ones may want a kernel that won none of these: planning names some, and what they take at
-the tuned shapes tells which of them are worth having. At last kernels that an export has are measured wherever they
-are expected to be nearly the fastest, at tuned shapes and between them: what is expected wrongly would mislead a
-choice around there. Between tuned shapes the vendor is measured beside them.
+A search times a kernel at the shape that it won, and seldom at others. An export predicts a kernel's time at untuned
+shapes from its measured times, so more measured shapes make a better prediction. Three kinds of pairs of a kernel and
+a shape are measured:
+
+- each winner's kernel at the nearest other tuned shapes,
+- kernels that planning suggests for shapes between the tuned ones, at the nearest tuned shapes,
+- kernels of an export wherever they are predicted to be nearly the fastest, at tuned shapes and between them, where
+  the vendor is measured too. A wrong prediction there would lead to a wrong choice.
 """
 
 from __future__ import annotations
@@ -30,37 +32,35 @@ from tsm2_tune.tuner.export.scale_launch import configuration_for, distance
 from tsm2_tune.tuner.results.briefs import CurrentTrial
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs.events import Crossed, ProblemEvent, VendorLeftOut, WinnerVerified
+from tsm2_tune.tuner.runs.events import PairMeasured, ProblemEvent, VendorLeftOut, WinnerVerified
 from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search import fixed_list, session
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.resume import Again
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
-MOST_SHAPES = 12  # the nearest to those that a kernel won, at which it is measured
-MOST_BETWEEN = 6  # the nearest to those between the tuned ones that a kernel is for
-SOONER = 0.9  # of a kernel's time at a shape, below which it is tried there as it is expected to be started best
-ABSURD = 20.0  # times as long as the shape's winner, by planning: that much tells nothing of kernels worth a choice
+MOST_SHAPES = 12  # a winner's kernel is measured at so many of the nearest tuned shapes
+MOST_BETWEEN = 6  # the same for a kernel that is planned for shapes between the tuned ones
+SOONER = 0.9  # measure a kernel again with another launch if that is predicted to take less than this of its time
+ABSURD = 20.0  # skip a kernel that is predicted to take this many times as long as the shape's winner
 
 
-Event = ProblemEvent | Crossed
-Kernels = dict[str, dict[Problem, KernelConfig]]  # a kernel's text, a shape: how it is started there
+Event = ProblemEvent | PairMeasured
+Kernels = dict[str, dict[Problem, KernelConfig]]  # kernel's text -> shape -> the configuration with its launch there
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Tuned shapes of one element type and op, whose winners are made as this run makes kernels."""
+    """Tuned shapes of one element type and op, whose winners come from the same compiler as this run's kernels."""
 
-    won: Kernels  # at the shapes that they won
-    between: Kernels  # others, at the shapes that they are for
+    won: Kernels  # winners' kernels, at the shapes that they won
+    between: Kernels  # kernels planned for shapes between the tuned ones, at those shapes
     winners: dict[Problem, CurrentTrial]
-    known: dict[Problem, dict[str, float]]  # at tuned shapes and those between the fastest times of kernels, by text
-    unsettled: frozenset[
-        Problem
-    ]  # problems whose winner lacks a final and the full verification, as its run was stopped
+    known: dict[Problem, dict[str, float]]  # shape -> kernel's text -> its least measured time
+    unsettled: frozenset[Problem]  # the winner lacks a final and the full verification, since its run was stopped
 
     def missing(self, asked: frozenset[Problem]) -> Iterator[tuple[str, Problem]]:
-        """Yield a kernel and a shape, one of the nearest, at which it has no time."""
+        """Yield pairs of a kernel and a nearby shape at which it has no time."""
         for kernel, problem in self._nearest():
             if self.is_missing(kernel, problem, asked):
                 yield kernel, problem
@@ -68,10 +68,11 @@ class Group:
     def is_missing(
         self, kernel: str, problem: Problem, asked: frozenset[Problem], expected_us: float = math.inf
     ) -> bool:
-        """Return whether the kernel has no time at the shape, or one that is far above what it is expected to take,
-        started otherwise: and one of what was asked for is that, or was won by it.
+        """Return whether the kernel is to be measured at the shape.
 
-        A kernel that won nothing is missing at a shape between whichever of the group's shapes was asked for.
+        It is if it has no time there, or if another launch is predicted to be much faster (`expected_us`). The shape,
+        or one that the kernel won, must be in `asked`. For a kernel that won nothing, at a shape between tuned ones,
+        any shape of the group in `asked` is enough.
         """
         known_us = self.known.get(problem, {}).get(kernel)
         if problem not in self.known or (known_us is not None and expected_us >= SOONER * known_us):
@@ -81,11 +82,11 @@ class Group:
         return not asked.isdisjoint(self.winners)
 
     def started(self, kernel: str) -> dict[Problem, KernelConfig]:
-        """Return how it was started at the shapes that it won or is for; of others nothing."""
+        """Return the kernel's configurations at the shapes that it won or is planned for; {} for other kernels."""
         return self.won.get(kernel) or self.between.get(kernel, {})
 
     def _nearest(self) -> Iterator[tuple[str, Problem]]:
-        """Yield a kernel, and one of the shapes nearest to those that it won or is for."""
+        """Yield each kernel with the tuned shapes that are nearest to its own."""
         most = [(self.won, MOST_SHAPES), (self.between, MOST_BETWEEN)]
         for kernel, at, count in ((kernel, at, count) for of, count in most for kernel, at in sorted(of.items())):
             others = (problem for problem in self.winners if problem not in at)
@@ -94,22 +95,22 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossing:
-    """The pairs that a run's problems are in, with one another and with the other tuned shapes of their groups.
+class CrossTiming:
+    """Cross timing of the problems in `asked`, with one another and with other tuned shapes of their type and op.
 
-    They are ordinary trials, but neither the most trials nor the budget of a search ends them.
+    Each pair is an ordinary trial. The limits on trials and seconds of a search do not apply.
     """
 
     asked: frozenset[Problem]
     tuner: Tuner
     store: Store
-    families: Collection[str] = ()  # only kernels of these; none: of all
+    families: Collection[str] = ()  # only kernels of these families; empty: of all
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    _tried_here: dict[tuple[Problem, str], bool] = field(default_factory=dict)  # each pair of this run: is it done
-    _plans: dict[tuple[Problem, ...], Kernels] = field(default_factory=dict)  # for shapes between these
+    _tried_here: dict[tuple[Problem, str], bool] = field(default_factory=dict)  # this run's pairs -> whether done
+    _plans: dict[tuple[Problem, ...], Kernels] = field(default_factory=dict)  # tuned shapes -> kernels between them
 
     def events(self) -> Iterator[Event]:
-        """Everything that happens, stored before it is told; nothing if no pair is missing."""
+        """Measure the missing pairs. Yield each event after it is stored; nothing if no pair is missing."""
         groups = list(self._groups())
         unsettled = sorted(problem for group in groups for problem in group.unsettled - self.asked)
         due = self._due(groups)
@@ -121,16 +122,16 @@ class Crossing:
             for problem in unsettled:
                 yield from self._settled(self._turn(problem, (), claims))
             if unsettled:
-                due = self._due(list(self._groups()))  # by who has won there now
+                due = self._due(list(self._groups()))  # winners may have changed
             yield from self._tried(due, claims)
             for kind in kinds:
                 yield from self._contended(kind, claims)
             yield from self._verified()
 
     def _contended(self, kind: Problem, claims: Claims) -> Iterator[Event]:
-        """Try what contends of this one's element type and op, until nothing does that this run has not tried.
+        """Try kernels of this element type and op that are predicted to be nearly the fastest, until none is untried.
 
-        Then finals between tuned shapes, at which times of trials alone decide what is tried next.
+        Then run the finals at shapes between tuned ones.
         """
         while due := self._contending(kind):  # a time changes what is expected elsewhere
             yield from self._tried(due, claims)
@@ -142,13 +143,13 @@ class Crossing:
             yield from self._settled(self._turn(problem, (), claims, is_between=True))
 
     def _searched(self, alike: Iterable[Problem]) -> frozenset[Problem]:
-        """Return the shapes of these types and ops that a search tried anything at."""
+        """Return the shapes of the same types and ops at which a search has trials."""
         device, cache = self.tuner.target.identity.name, self.tuner.cache
         kinds = {(problem.dtype_name, problem.op): problem for problem in alike}
         return frozenset().union(*(self.store.searched(device, cache, kind) for kind in kinds.values()))
 
     def _unsettled_between(self, kind: Problem) -> list[Problem]:
-        """Return the shapes between tuned ones whose trials lack a final, or the vendor in it if that is wanted."""
+        """Return the shapes between tuned ones without a final, or without the vendor in it if that is wanted."""
         device, cache, vendor = self.tuner.target.identity.name, self.tuner.cache, self.tuner.options.vendor
         rows = self.store.best(device=device, cache=cache, alike=kind, between=True)
         return [
@@ -156,28 +157,28 @@ class Crossing:
         ]
 
     def _tried(self, due: Mapping[Problem, Sequence[Candidate]], claims: Claims) -> Iterator[Event]:
-        """Try these at their shapes, with finals at tuned ones where they are due."""
+        """Try the candidates at their shapes, and run finals at tuned shapes if they are due."""
         pairs = [(problem, one.config.text) for problem, candidates in due.items() for one in candidates]
         self._tried_here.update(dict.fromkeys(pairs, False))
         if due:
-            yield self._crossed()
+            yield self._progress()
         searched = self._searched(due)
         for problem, candidates in due.items():
             turn = self._turn(problem, candidates, claims, is_between=problem not in searched)
             for event in fixed_list.tried(turn, candidates):
                 self._tried_here[problem, event.trial.config.text] = True
                 yield event
-                yield self._crossed()
+                yield self._progress()
             self._tried_here.update(dict.fromkeys([(problem, one.config.text) for one in candidates], True))
-            yield self._crossed()  # with those that another run has tried meanwhile
+            yield self._progress()  # another run may have tried some of them
             if not turn.is_between:
                 yield from self._settled(turn)
 
-    def _crossed(self) -> Crossed:
-        return Crossed(sum(self._tried_here.values()), len(self._tried_here))
+    def _progress(self) -> PairMeasured:
+        return PairMeasured(sum(self._tried_here.values()), len(self._tried_here))
 
     def _groups(self) -> Iterator[Group]:
-        """Yield those that a problem of the run is in, and another shape."""
+        """Yield the groups of at least two shapes with a problem of this run."""
         rows = sorted(self._winners(), key=lambda row: (row.dtype, row.op))
         for _, of_group in groupby(rows, key=lambda row: (row.dtype, row.op)):
             among = list(of_group)
@@ -201,7 +202,7 @@ class Crossing:
             problem = row.problem
             right = {one.id: one for one in self.store.current(row.device, problem) if counts(one)}
             winner = right.get(row.trial_id)
-            if winner is not None:  # else another compiler made it, and a trial of now beside it would make it stale
+            if winner is not None:  # else another compiler made it, and a new trial beside it would make it stale
                 won.setdefault(winner.config.kernel_text, {})[problem] = winner.config
                 winners[problem] = winner
                 known[problem] = _fastest(right.values())
@@ -212,7 +213,7 @@ class Crossing:
         return Group(won, between, winners, known, frozenset(filter(unsettled.__contains__, winners)))
 
     def _planned(self, problems: Collection[Problem]) -> Kernels:
-        """Return the kernels for shapes between tuned ones; none on a host or between few shapes, as in exports."""
+        """Return kernels for shapes between tuned ones; none on the host or for few tuned shapes, as in exports."""
         if self.tuner.target.is_host or len(problems) < MEASURED:
             return {}
         key = tuple(problems)
@@ -262,11 +263,12 @@ class Crossing:
     def _candidate(
         self, started: Mapping[Problem, KernelConfig], problem: Problem, blocks: float | None = None
     ) -> Candidate | None:
-        """Return how the kernel that was started so elsewhere is tried at the shape; None if it cannot be.
+        """Return the candidate of the kernel at the shape, or None if it cannot run there.
 
-        With so many blocks, or else as at the shapes that it won or is for, whatever else is known of it: so the same
-        run again tries it no other way, and only has more to try where another kernel has won meanwhile. None if k is
-        more than what it computes before C is written, and was not where it won: others have a better way there.
+        The launch has `blocks` blocks, or follows from `started`, the kernel's configurations at its own shapes.
+        Other measured launches do not count, so a repeated run tries the same candidates. Return None also if k
+        exceeds the depth that the kernel computes in one pass, and did not at its own shapes: other kernels are
+        better there.
         """
         limits = self.tuner.target.limits
         config = configuration_for(started, problem, limits, blocks)
@@ -282,7 +284,7 @@ class Crossing:
         return fixed_list.candidate_of(group.winners[problem].config, problem, self.tuner.target.limits)
 
     def _untried(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return those of which no trial is stored that counts as tried."""
+        """Return the candidates without a stored trial that counts as tried."""
         tuner = self.tuner
         families = {one.config.family for one in candidates}
         self.store.supersede(tuner.target.identity.name, problem, tuner.basis)
@@ -299,13 +301,13 @@ class Crossing:
         )
 
     def _unverified(self) -> list[BestRow]:
-        """Return the rows that an export adds for shapes between tuned ones and that were not verified in full."""
+        """Return the rows that an export adds for shapes between tuned ones and that lack the full verification."""
         kinds = {(problem.dtype_name, problem.op) for problem in self.asked}
         winners = [row for row in self._winners() if (row.dtype, row.op) in kinds]
         return [row for row in rows_between(self.store, winners) if not row.verified_in_full]
 
     def _verified(self) -> Iterator[WinnerVerified]:
-        """The full verification of these: of one that is found wrong others take the place."""
+        """Verify these rows in full. If one is wrong, another may take its place, which is verified next."""
         done = set[int]()
         while rows := [row for row in self._unverified() if row.trial_id not in done]:
             for row in rows:
@@ -315,9 +317,9 @@ class Crossing:
                     yield event
 
     def _settled(self, turn: session.Turn) -> Iterator[Event]:
-        """Yield the finals, and the full verification of who won them, where these are due.
+        """Yield the events of a due final and of its winner's full verification.
 
-        Those of a shape that was not asked for are another run's, with its options: unless a pair leads there now.
+        Finals of a shape outside `asked` are left to another run, with its options, unless a new pair leads there.
         """
         problem = turn.space.problem
         is_due = turn.is_between or any(map(_is_unsettled, self._winners(problem=problem)))
@@ -325,7 +327,7 @@ class Crossing:
             return
         for event in turn.settled(Again(self.tuner.options.limits)):
             if not isinstance(event, VendorLeftOut) or event.problem not in {None, *self.asked}:
-                yield event  # else it was told in the problem's own turn
+                yield event  # else the problem's own search has yielded it
 
 
 def _fastest(trials: Iterable[CurrentTrial]) -> dict[str, float]:
@@ -339,7 +341,7 @@ def _fastest(trials: Iterable[CurrentTrial]) -> dict[str, float]:
 
 @contextmanager
 def unbounded(tuner: Tuner) -> Iterator[None]:
-    """The tuner tries all that it is given, and nothing else, for so long."""
+    """Have the tuner ignore its limits on trials and seconds in the body."""
     options = tuner.options
     tuner.options = options.unbounded
     try:
@@ -349,7 +351,7 @@ def unbounded(tuner: Tuner) -> Iterator[None]:
 
 
 def _is_unsettled(row: BestRow) -> bool:
-    """Return whether it was in no final, and was not verified in full."""
+    """Return whether the row has neither a final nor a full verification."""
     return row.round == 0 and not row.verified_in_full
 
 

@@ -9,15 +9,15 @@ import numpy as np
 from tsm2_tune.tuner.device.interface import Buffer, Device, Kernel
 from tsm2_tune.tuner.results.trial import Cache
 
-L2_SIZES = 3  # bytes read or written, in the L2's own size: twice evicts under LRU, a third for its hashing
+L2_SIZES = 3  # bytes read or written, in sizes of the L2: two evict all lines under LRU, the third allows for hashing
 LEAST_BYTES = 2**20
-SINK_BYTES = 256  # behind them: where kernels would leave what nobody reads
+SINK_BYTES = 256  # behind them: the target of stores that keep a kernel's work from being optimized away
 BYTES_PER_THREAD, THREADS = 64, 256  # of the stream kernels: four float4 a thread
-BUSY_TURNS, BUSY_THREADS = 2**14, 32  # of one warp: 8 FMAs a turn, 66 us at 2 GHz
+BUSY_TURNS, BUSY_THREADS = 2**14, 32  # of the kernel that keeps the GPU busy: 8 FMAs a turn, 66 us at 2 GHz
 
 
-class Flush:
-    """Brings the L2 into a state. What it starts for that keeps the GPU busy while the timed kernel is queued."""
+class L2Flush:
+    """Brings the L2 into a state. The kernels that do so keep the GPU busy while the timed kernel is queued."""
 
     def __init__(self, device: Device, support_path: str) -> None:
         self.size_bytes = max(L2_SIZES * device.limits.l2_bytes, LEAST_BYTES) // 16 * 16
@@ -28,16 +28,16 @@ class Flush:
 
     @property
     def address(self) -> int:
-        """The address of the `size_bytes` that are read and written, with the sink behind them."""
+        """Address of the `size_bytes` that are read or written, with the sink behind them."""
         return self._buffer.address
 
     @property
     def sink(self) -> int:
-        """Address of 256 bytes that no one reads."""
+        """Address of SINK_BYTES that nothing reads."""
         return self._buffer.address + self.size_bytes
 
     def bring(self, cache: Cache, launch: Callable[[], None]) -> None:
-        """Queue what leaves the L2 in this state; `launch` is what is timed next."""
+        """Queue the kernels that leave the L2 in this state; `launch` queues the kernel that is timed next."""
         if cache is Cache.WARM:
             launch()
             turns, factor = np.int32(BUSY_TURNS), np.float32(0.999)
@@ -49,7 +49,7 @@ class Flush:
 
 
 def stream(kernel: Kernel, source: int, size_bytes: int, *target: int) -> None:
-    """Start a stream kernel on so many bytes, whole float4."""
+    """Start a stream kernel on `size_bytes` bytes, a multiple of 16."""
     blocks = -(-size_bytes // (BYTES_PER_THREAD * THREADS))
     addresses = (np.uint64(address) for address in target)
     kernel((np.uint64(source), np.int64(size_bytes // 16), *addresses), blocks=blocks, threads=THREADS)

@@ -1,4 +1,4 @@
-"""How long a launch takes: warm-up, a stated cache, enough samples for a stated spread, the median."""
+"""Time launches: warm up, set the L2's state before each sample, sample until the median's interval is narrow."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from dataclasses import dataclass, replace
 from tsm2_tune.tuner.device.interface import Device
 from tsm2_tune.tuner.results.trial import Cache, Measurement
 
-CONFIDENCE = 0.95  # of the interval of the median
-# Of a first look, which tells whether a kernel can win: the least and the most samples, and seconds between. On an
-# H100 the fastest of so many was at most 1.007 times the median of many, of 359 kernels that take 5 to 200 us.
+CONFIDENCE = 0.95  # of the median's interval
+# Samples of a quick measurement, which tells whether a kernel can win: at least and at most so many, for so long. For
+# 359 kernels of 5 to 200 us on an H100, the fastest of these was at most 1.007 times the median of many samples.
 FIRST_SAMPLES, MOST_FIRST_SAMPLES, FIRST_SECONDS = 3, 10, 0.002
-# Of a final. A sample is slowed where the clock after it is this much below the median of its kernel's clocks: a step
-# of an H100's clock is 15 of 1,980 MHz. Replacing takes at most this share of the effort's turns, and of its seconds.
+# In a final a sample counts as slowed if the SM clock after it is this far below the median of its kernel's clocks (a
+# step of an H100's clock is 15 of 1,980 MHz). Replacing slowed samples takes at most this share of the effort.
 CLOCK_MARGIN = 0.03
 REPLACING = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure: until the median is known to within `spread`, or a bound is met."""
+    """When to stop sampling: as soon as the median is known to within `spread`, or a limit is reached."""
 
     spread: float = 0.005  # half-width of the median's confidence interval, relative to the median
     min_samples: int = 9
     max_samples: int = 100
     limit_seconds: float = 1.0
-    warm_up_seconds: float = 0.02  # at least one launch, and this long: clocks and instruction caches settle
+    warm_up_seconds: float = 0.02  # launch for so long first, at least once, until clocks and caches settle
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
-    """(median, low, high): the median and its 95 % confidence interval by order statistics.
+    """Return the median, and the low and the high end of its 95 % confidence interval by order statistics.
 
     The number of samples below the true median is binomial(count, 1/2), whatever the distribution, so the
     interval between the j-th smallest and the j-th largest sample holds it with probability
@@ -75,7 +75,7 @@ def warm_up(device: Device, launch: Callable[[], None], seconds: float) -> None:
 
 
 def measure(device: Device, launch: Callable[[], None], effort: Effort, cache: Cache = Cache.CLEAN) -> Measurement:
-    """Time `launch`, the cache in this state, until the effort says enough."""
+    """Time `launch` with the L2 in this state until the effort is reached."""
     warm_up(device, launch, effort.warm_up_seconds)
     samples: list[float] = []
     end = time.perf_counter() + effort.limit_seconds
@@ -93,8 +93,8 @@ def measure(device: Device, launch: Callable[[], None], effort: Effort, cache: C
     return measurement(samples, clock if clock is not None else device.sm_clock_mhz(), cache)
 
 
-def first_look(device: Device, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> Measurement:
-    """A few samples after one launch: enough to tell a kernel that is far behind from one that may win."""
+def quick_measure(device: Device, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> Measurement:
+    """Take a few samples after one launch: enough to see whether a kernel is far behind."""
     warm_up(device, launch, 0.0)
     samples: list[float] = []
     end = time.perf_counter() + FIRST_SECONDS
@@ -109,11 +109,11 @@ def measure_interleaved(
     effort: Effort,
     caches: Sequence[Cache] = (Cache.CLEAN,),
 ) -> dict[Cache, tuple[Measurement, ...]]:
-    """Time several launches in turns, each in every one of the states, so that drift meets all alike.
+    """Time several launches in turns, each in every L2 state, so that drift affects all alike.
 
-    Each round starts one further on. A launch that takes longer than the effort's limit is timed once a state.
-    Samples that were taken while the clock had dropped are replaced within limits; a measurement counts those that
-    stay. Returns what each launch takes, in their order, by state.
+    Each round starts with another launch. A launch that takes longer than the effort's limit is timed once per state.
+    Samples taken while the clock had dropped are replaced, within limits; a measurement counts those that remain.
+    Return by state the measurements in the order of `launches`.
     """
     for launch in launches:
         warm_up(device, launch, effort.warm_up_seconds)
@@ -138,7 +138,7 @@ def measure_interleaved(
 
 
 class _Timed:
-    """A launch in a state, with its samples and the clock after each."""
+    """A launch in one L2 state, with its samples and the SM clock after each."""
 
     def __init__(self, launch: Callable[[], None], cache: Cache) -> None:
         self._launch, self._cache = launch, cache
@@ -151,7 +151,7 @@ class _Timed:
         self._clocks.append(device.sm_clock_mhz())
 
     def replace(self, device: Device) -> None:
-        """Take a sample in the place of the first slowed one, if it is none itself."""
+        """Replace the first slowed sample by a new one, unless that is slowed too."""
         at, usual = self.slowed[0], self._usual_mhz or 0.0
         us, mhz = device.time_us(self._launch, self._cache), device.sm_clock_mhz()
         if mhz is not None and mhz >= (1 - CLOCK_MARGIN) * usual:
@@ -164,7 +164,7 @@ class _Timed:
 
     @property
     def slowed(self) -> list[int]:
-        """The samples that were taken while the clock had dropped."""
+        """Indices of the samples that were taken while the clock had dropped."""
         usual = self._usual_mhz or 0.0
         return [at for at, mhz in enumerate(self._clocks) if mhz is not None and mhz < (1 - CLOCK_MARGIN) * usual]
 
@@ -175,10 +175,10 @@ class _Timed:
 
 
 def _replace_slowed(device: Device, timed: Sequence[_Timed], effort: Effort, end: float) -> None:
-    """Replace slowed samples in turns."""
+    """Replace slowed samples, one of each launch in turn, until `end`."""
     for _ in range(int(REPLACING * effort.max_samples)):
-        left = [one for one in timed if one.slowed]
-        if not left or time.perf_counter() >= end:
+        slowed = [one for one in timed if one.slowed]
+        if not slowed or time.perf_counter() >= end:
             return
-        for one in left:
+        for one in slowed:
             one.replace(device)

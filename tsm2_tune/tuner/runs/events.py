@@ -227,7 +227,7 @@ class PairsStarted:
 
 @dataclass(frozen=True, slots=True)
 @plain
-class Crossed:
+class PairMeasured:
     """A pair was measured: a kernel at a shape that it did not win."""
 
     done: int  # pairs measured so far
@@ -285,7 +285,7 @@ ProblemEvent = (
     | VendorLeftOut
     | ProblemEnded
 )
-Event = ProblemEvent | RunStarted | Confirmed | PairsStarted | Crossed | FleetStarted | OfRun | RunEnded
+Event = ProblemEvent | RunStarted | Confirmed | PairsStarted | PairMeasured | FleetStarted | OfRun | RunEnded
 
 
 def is_interruption(event: Event) -> bool:

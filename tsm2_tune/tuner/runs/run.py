@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import Target, default_spec, find_target
-from tsm2_tune.tuner.measure.cross_timing import Crossing
+from tsm2_tune.tuner.measure.cross_timing import CrossTiming
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.retry import until_kept
 from tsm2_tune.tuner.results.store import Store
@@ -84,7 +84,7 @@ class Run:
         yield from session.run(planned, tuner, store)
         if self.pairs:
             yield PairsStarted()
-            yield from Crossing(frozenset(self.problems), tuner, store, self.families).events()
+            yield from CrossTiming(frozenset(self.problems), tuner, store, self.families).events()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tsm2_tune.tuner.results.trial import Binary, CompileFailure, LoadedResource
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.quarantine import HAZARDS, small_problems
 from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.worker.client import CLEANED, Attempt, AttemptResult, Meanwhile, Worker
+from tsm2_tune.tuner.worker.client import CLEANED, Attempt, AttemptResult, IdleWork, Worker
 from tsm2_tune.tuner.worker.time_limit import RunningClock
 
 TRIES = 2  # of a kernel whose binary was touched
@@ -82,10 +82,10 @@ class Trials:
         if ready.request is not None:
             self._worker().ask_ahead(ready.request)
 
-    def ended(self, ready: Ready, *, since: float, meanwhile: Meanwhile) -> Trial:
+    def ended(self, ready: Ready, *, since: float, idle_work: IdleWork) -> Trial:
         """Return the trial of what is ready. `since`: when the one before had ended, on the run's clock."""
         candidate, source = ready.candidate, ready.source
-        result, compiled = self._tried(ready, meanwhile)
+        result, compiled = self._tried(ready, idle_work)
         is_late = result.outcome is Outcome.TIMED_OUT
         hung = is_late and compiled is not None and self._hangs(candidate, source, compiled)
         return Trial(
@@ -108,14 +108,14 @@ class Trials:
             hung=hung,
         )
 
-    def _tried(self, ready: Ready, meanwhile: Meanwhile) -> tuple[AttemptResult, Binary | None]:
+    def _tried(self, ready: Ready, idle_work: IdleWork) -> tuple[AttemptResult, Binary | None]:
         """Return how the trial ended, repeated if the machine failed: the kernel alone decides."""
         binary, request, files = ready.binary, ready.request, ready.files
         for _ in range(TRIES):
             if isinstance(binary, CompileFailure):
                 return AttemptResult(binary.outcome, binary.detail), None
             assert request is not None  # of what is compiled
-            result = self._worker().attempt(request, meanwhile)
+            result = self._worker().attempt(request, idle_work)
             if result.outcome in LASTING or self._compilers.are_whole(files, [(ready.source, None)]):
                 return result, binary
             self._worker().close()  # it may have what was there before

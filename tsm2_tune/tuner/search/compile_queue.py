@@ -61,14 +61,14 @@ class Pending:
         self._begun.append((candidate, *self._begin(candidate)))
         return True
 
-    def take(self, meanwhile: Callable[[], object] = lambda: None) -> Begun | None:
-        """Return the next one that is compiled; None if none is left. `meanwhile` is done while compilers run."""
+    def take(self, idle_work: Callable[[], object] = lambda: None) -> Begun | None:
+        """Return the next one that is compiled; None if none is left. `idle_work` is done while compilers run."""
         while True:
             while len(self._begun) < self._least and self.step():
                 pass
             if not self._begun:
                 return self._waiting.popleft() if self._waiting else None
-            if (taken := self._taken(self._first_compiled(meanwhile))) is not None:
+            if (taken := self._taken(self._first_compiled(idle_work))) is not None:
                 return taken
 
     def take_compiled(self) -> Begun | None:
@@ -91,10 +91,10 @@ class Pending:
         """Return the place of the first one that is compiled; None if there is none."""
         return next((at for at, one in enumerate(self._begun) if one[2].done()), None)
 
-    def _first_compiled(self, meanwhile: Callable[[], object]) -> int:
+    def _first_compiled(self, idle_work: Callable[[], object]) -> int:
         """Return the place of the first one that is compiled, as soon as there is one."""
         while (place := self._compiled()) is None:
-            meanwhile()
+            idle_work()
             if not self.step():
                 wait([one[2] for one in self._begun], timeout=WAIT_SECONDS, return_when=FIRST_COMPLETED)
         return place

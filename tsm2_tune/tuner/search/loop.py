@@ -21,7 +21,7 @@ from tsm2_tune.tuner.compile.elf_digest import machine_code_digest
 from tsm2_tune.tuner.compile.pool import Compiled, Compilers, Text, cores
 from tsm2_tune.tuner.device.emulator.toolchain import WATCHED_SAMPLE
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.measure.vendor.schedule import VendorTurn
+from tsm2_tune.tuner.measure.vendor.schedule import VendorSchedule
 from tsm2_tune.tuner.results.trial import Binary, Cache, CompileFailure, Final, Outcome, Trial
 from tsm2_tune.tuner.runs.events import FinalFailure
 from tsm2_tune.tuner.runs.signals import held
@@ -37,10 +37,10 @@ from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, full_verificat
 from tsm2_tune.tuner.worker.client import (
     BETWEEN_REQUESTS,
     AttemptResult,
-    Meanwhile,
-    Rematch,
+    FinalRound,
+    IdleWork,
     Worker,
-    nothing_meanwhile,
+    no_idle_work,
 )
 from tsm2_tune.tuner.worker.time_limit import RunningClock
 
@@ -112,7 +112,7 @@ class Tuner:
         self,
         search: Search,
         together: Callable[[], AbstractContextManager[object]] = nullcontext,
-        meanwhile: Meanwhile = nothing_meanwhile,
+        idle_work: IdleWork = no_idle_work,
         trying: Callable[[Candidate], object] = lambda _: None,
     ) -> Iterator[Trial]:
         """Try the candidates of one problem that its search gives, until that or the budget ends it.
@@ -122,7 +122,7 @@ class Tuner:
         nothing of its kernel.
 
         While a kernel runs on a GPU, the search learns of the trial before, the worker is asked for the next, more
-        are made ready, and what `meanwhile` does is done.
+        are made ready, and what `idle_work` does is done.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
@@ -147,7 +147,7 @@ class Tuner:
             return False
 
         def in_between() -> bool:
-            return search.learn() or ask_ahead() or meanwhile() or pending.step()
+            return search.learn() or ask_ahead() or idle_work() or pending.step()
 
         try:
             for trials in count():
@@ -157,13 +157,13 @@ class Tuner:
                     search.end(Why.BUDGET)
                 ready, ahead = ahead, None
                 if ready is None:
-                    begun = None if search.is_over else self._next(pending, lambda: meanwhile() or search.learn())
+                    begun = None if search.is_over else self._next(pending, lambda: idle_work() or search.learn())
                     if begun is None:
                         return
                     ready = self._trials.ready(*begun, fastest_us)
                 trying(ready.candidate)
                 trial = self._trials.ended(
-                    ready, since=since, meanwhile=nothing_meanwhile if self.target.is_host else in_between
+                    ready, since=since, idle_work=no_idle_work if self.target.is_host else in_between
                 )
                 since = seconds()
                 search.hear(told_of(trial))
@@ -176,14 +176,14 @@ class Tuner:
             for compiling in pending.compiling:
                 compiling.cancel()
 
-    def _next(self, pending: Pending, meanwhile: Callable[[], object]) -> Begun | None:
+    def _next(self, pending: Pending, idle_work: Callable[[], object]) -> Begun | None:
         """The next one, when it is compiled; on a host when all are, as a compiler would disturb its times."""
         self.phases.enter("compilers")
         if self.target.is_host:
             while pending.step():
                 pass
             wait(list(pending.compiling))
-        begun = pending.take(meanwhile)
+        begun = pending.take(idle_work)
         self.phases.enter(BETWEEN_REQUESTS)
         return begun
 
@@ -208,11 +208,11 @@ class Tuner:
         return [self._begun(candidate)[1] for candidate in candidates]
 
     @cached_property
-    def vendor(self) -> VendorTurn | None:
+    def vendor(self) -> VendorSchedule | None:
         """When finals measure the vendor too; None where it is left out, and on a host, which has none."""
         if not self.options.vendor or self.target.is_host:
             return None
-        return VendorTurn(lambda: self.worker.vendor(), self.target.identity.driver)
+        return VendorSchedule(lambda: self.worker.vendor(), self.target.identity.driver)
 
     def final(
         self, problem: Problem, past: Past, also: Collection[str] = (), *, repeat: bool = False
@@ -239,7 +239,7 @@ class Tuner:
         return without
 
     def _final(
-        self, problem: Problem, chosen: Sequence[tuple[Contender, KernelSource]], vendor: VendorTurn | None
+        self, problem: Problem, chosen: Sequence[tuple[Contender, KernelSource]], vendor: VendorSchedule | None
     ) -> Final | FinalFailure:
         for _ in range(TRIES):
             entries = []
@@ -252,12 +252,12 @@ class Tuner:
             seed = trial_seed(self.options.seed, problem, "final")
             effort = self.options.final_effort
             caches = self.target.caches(self.options.cache, self.options.final_caches)
-            request = Rematch(
+            request = FinalRound(
                 problem, tuple(entries), seed, effort, vendor=vendor is not None, caches=caches,
                 support_path=self._compilers.support(problem.dtype_name),
             )  # fmt: skip
             before = self._compilers.files(problem.dtype_name, *(entry.path for entry in entries))
-            answer = self.worker.rematch(request)
+            answer = self.worker.time_finalists(request)
             if not isinstance(answer, AttemptResult):
                 if vendor is not None and not answer.vendor:
                     vendor.keep_out(problem, answer.vendor_trouble)

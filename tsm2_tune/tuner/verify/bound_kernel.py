@@ -12,12 +12,12 @@ from tsm2_tune.tuner.device.interface import BinaryLost, Buffer, Device, Kernel,
 from tsm2_tune.tuner.device.support_kernels import Counters, Placed
 from tsm2_tune.tuner.verify.operands import Filling, Operand, Operands, Values, needed_bytes
 
-WORKSPACE_ALIGNMENT = 4  # elements: 16 bytes of the smallest
+WORKSPACE_ALIGNMENT = 4  # elements: 16 bytes of the smallest type
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A compiled kernel and how it is started."""
+    """A compiled kernel and its launch."""
 
     path: str
     kernel: str
@@ -29,7 +29,7 @@ class WorkspaceTooLarge(LaunchFailed):
 
 
 def load(device: Device, entry: Entry) -> Kernel:
-    """Return the entry's kernel. Raise BinaryLost if somebody removed the binary meanwhile."""
+    """Load the entry's kernel. Raise BinaryLost if the binary was removed."""
     try:
         return device.load(entry.path, entry.kernel)
     except (LaunchFailed, OSError):
@@ -38,14 +38,14 @@ def load(device: Device, entry: Entry) -> Kernel:
         raise BinaryLost(f"{entry.path} was removed before it was loaded") from None
 
 
-class LoadedKernel:
-    """A kernel on a device, ready to start on the operands.
+class BoundKernel:
+    """A kernel with its workspace, ready to start on the operands.
 
-    Raise MemoryError if there is no room for its workspace just now, WorkspaceTooLarge where the device is too small.
+    Raise MemoryError if the workspace does not fit in free memory, WorkspaceTooLarge if the device is too small.
     """
 
     def __init__(self, device: Device, operands: Operands, entry: Entry, kernel: Kernel | None = None) -> None:
-        """`kernel` is the entry's where it is loaded already."""
+        """Allocate the workspace. `kernel` is the entry's kernel if it is loaded already."""
         self.entry, self.operands = entry, operands
         self.kernel = kernel or load(device, entry)
         self._device = device
@@ -73,12 +73,12 @@ class LoadedKernel:
                 ) from None
             raise MemoryError(f"its workspace: {error}") from None
 
-    def on(self, operands: Operands) -> LoadedKernel:
-        """Return the same kernel for other operands."""
-        return LoadedKernel(self._device, operands, self.entry, self.kernel)
+    def on(self, operands: Operands) -> BoundKernel:
+        """Return the same kernel bound to other operands."""
+        return BoundKernel(self._device, operands, self.entry, self.kernel)
 
     def prepare(self) -> None:
-        """Poison the workspace's sums, so that one that is read before it is written shows."""
+        """Fill the workspace's partial sums with NaN, so that a read before a write shows."""
         if placed := self.placed():
             self.operands.support.fill(placed)
 
@@ -87,7 +87,7 @@ class LoadedKernel:
         return [one.place(Filling(one.rows, Values.POISON, 0)) for one in self.workspace]
 
     def start(self, arguments: tuple[np.generic, ...]) -> None:
-        """Start the kernel with the operands' arguments, not waiting for its end."""
+        """Launch the kernel with these arguments, followed by its workspace, and return at once."""
         if self._partials is not None and self._counter_buffer is not None:
             arguments += (np.uint64(self._partials.address), np.uint64(self._counter_buffer.address))
         blocks, splits = self._grid
@@ -101,16 +101,16 @@ class LoadedKernel:
 
     @property
     def workspace(self) -> tuple[Operand, ...]:
-        """Where it leaves its sums, around which nothing may change; none where k is not split."""
+        """The buffer of partial sums, whose guard zones must not change; () if k is not split."""
         return () if self._partials is None else (self._partials,)
 
     @property
     def counters(self) -> Counters | None:
-        """Those that it must leave at 0; None if k is not split."""
+        """The counters that it must leave at 0; None if k is not split."""
         return None if self._counter_buffer is None else Counters(self._counter_buffer, self._counters)
 
     def free(self) -> None:
-        """Give the workspace back."""
+        """Free the workspace."""
         if self._counter_buffer is not None:
             self._counter_buffer.free()
         if self._partials is not None:

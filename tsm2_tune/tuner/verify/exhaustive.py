@@ -1,11 +1,11 @@
-"""The full verification of a kernel: what takes too long for each configuration, and is done before one is a winner.
+"""The full verification of a prospective winner, which takes too long for every trial.
 
-A winner is exported with its text, which serves every shape by either width of index. So for each width the compiled
-kernel makes the calls that `full_calls` names, and is launched many times one after another: the results stay the
+An export contains a winner's text, which serves every shape with both index widths. So for each width the compiled
+kernel makes the calls of `winner_calls.py`. It is also launched many times in a row, and the results must stay the
 same, bit for bit.
 
-On a host the kernel is compiled once more, so that its accesses to shared memory are watched, and called at the edges
-of its configuration: no two threads may touch the same bytes without a barrier between them
+On the host the kernel is compiled again with race detection and called at the edges of its configuration: no two
+threads may access the same bytes of shared memory without a barrier between them
 (`tuner/device/emulator/include/races.h`).
 """
 
@@ -22,22 +22,22 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.interface import Device, KernelFault, LaunchFailed
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.results.trial import Verdict
-from tsm2_tune.tuner.verify.bound_kernel import LoadedKernel, WorkspaceTooLarge, load
+from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, WorkspaceTooLarge, load
 from tsm2_tune.tuner.verify.checks import Check, checks_of, overwriting
 from tsm2_tune.tuner.verify.operands import Operands, needed_bytes
-from tsm2_tune.tuner.verify.verdict import Verification, inspect, prepare, verify_each
+from tsm2_tune.tuner.verify.verdict import KernelCalls, inspect, prepare, verify_each
 from tsm2_tune.tuner.worker.protocol import WATCHED, Call, FullVerification, Run
 
-MOST_ASIDE = 0.25  # of the device's memory, for what is started aside
-MOST_COMPARED_BYTES = 2**29  # of all launches of a kernel together
+MOST_CONCURRENT = 0.25  # share of the device's memory for slow calls that run beside the others
+MOST_COMPARED_BYTES = 2**29  # of all repeated launches of a kernel
 
 
 def verify_in_full(
     device: Device, support: Support, request: FullVerification, tell: Callable[[str], None]
 ) -> Verdict:
-    """Return the verdict: the first call that went wrong, or how many there were. `tell` hears of each stage.
+    """Return the verdict: the first wrong call, or the number of calls. `tell` is called with each stage.
 
-    LaunchFailed and KernelFault pass through, and say at which problems.
+    LaunchFailed and KernelFault pass through, with the problems in their message.
     """
     worst_ratio = 0.0
     with device.keeping_memory(), closing(_verdicts(device, support, request, tell)) as verdicts:
@@ -58,28 +58,33 @@ def verify_in_full(
 def _verdicts(
     device: Device, support: Support, request: FullVerification, tell: Callable[[str], None]
 ) -> Generator[Verdict, None, None]:
-    """The verdicts on all calls: on large problems last, when what was started aside has given its memory back."""
-    benches = [_Bench(device, support, run, request.seed) for run in request.runs]
+    """Yield the verdicts on all calls.
+
+    Large problems come last, when the concurrent calls have freed their memory.
+    """
+    runners = [_KernelRunner(device, support, run, request.seed) for run in request.runs]
     with ExitStack() as used:
         tell("long extents, started")
-        aside: list[_Aside] = []
-        for bench in benches:
-            aside += bench.put_aside(used, sum(needed_bytes(one.operands.problem) for one in aside))
-        beside = f" beside {', '.join(dict.fromkeys(one.what for one in aside))}" if aside else ""
-        waits = device.aside([one.start for one in aside])
-        for bench in benches:
-            yield from bench.verdicts(tell, beside, are_large=False)
-        for one, wait in zip(aside, waits, strict=True):
+        concurrent: list[_ConcurrentCall] = []
+        for runner in runners:
+            concurrent += runner.prepare_concurrent_calls(
+                used, sum(needed_bytes(one.operands.problem) for one in concurrent)
+            )
+        beside = f" beside {', '.join(dict.fromkeys(one.what for one in concurrent))}" if concurrent else ""
+        waits = device.start_concurrently([one.start for one in concurrent])
+        for runner in runners:
+            yield from runner.verdicts(tell, beside, are_large=False)
+        for one, wait in zip(concurrent, waits, strict=True):
             tell("long extents, ended")
             with _named(one.what):
                 wait()
-                verdict = inspect(one.operands, one.check, one.loaded)
-            yield _said_of(one.what, verdict)
-    for bench in benches:
-        yield from bench.verdicts(tell, "", are_large=True)
+                verdict = inspect(one.operands, one.check, one.bound)
+            yield _prefixed(one.what, verdict)
+    for runner in runners:
+        yield from runner.verdicts(tell, "", are_large=True)
 
 
-def _said_of(what: str, verdict: Verdict) -> Verdict:
+def _prefixed(what: str, verdict: Verdict) -> Verdict:
     return verdict if verdict.correct else replace(verdict, detail=f"{what}, {verdict.detail}")
 
 
@@ -92,35 +97,35 @@ def _named(call: str) -> Iterator[None]:
         raise type(error)(f"{call}: {error}") from error
 
 
-Numbered = tuple[int, Call]  # of a run's calls
+Numbered = tuple[int, Call]  # a call with its number in its run
 
 
 @dataclass(frozen=True, slots=True)
-class _Aside:
-    """A call that is started beside the others."""
+class _ConcurrentCall:
+    """A slow call that runs beside the others."""
 
     what: str
     operands: Operands
-    loaded: LoadedKernel
+    bound: BoundKernel
     check: Check
 
     def start(self) -> None:
         with _named(self.what):
-            self.loaded.start(self.operands.arguments(self.check.alpha, self.check.beta))
+            self.bound.start(self.operands.arguments(self.check.alpha, self.check.beta))
 
 
-class _Bench:
-    """A kernel, loaded, to be called on one small problem after another."""
+class _KernelRunner:
+    """Calls a loaded kernel on one problem after another."""
 
     def __init__(self, device: Device, support: Support, run: Run, seed: int) -> None:
         self._device, self._support, self._run, self._seed = device, support, run, seed
         self._kernel = load(device, run.entry)
-        self._aside: set[int] = set()  # the numbers of calls that were started so
+        self._concurrent: set[int] = set()  # numbers of the calls that run beside the others
 
-    def put_aside(self, used: ExitStack, taken_bytes: int) -> list[_Aside]:
-        """Prepare the slow calls, those for which the device has room beside others. `used` ends what they take."""
-        most_bytes = MOST_ASIDE * self._device.limits.memory_bytes
-        prepared: list[_Aside] = []
+    def prepare_concurrent_calls(self, used: ExitStack, taken_bytes: int) -> list[_ConcurrentCall]:
+        """Prepare the slow calls that fit in memory beside the others. `used` frees what they use."""
+        most_bytes = MOST_CONCURRENT * self._device.limits.memory_bytes
+        prepared: list[_ConcurrentCall] = []
         for number, call in enumerate(self._run.calls):
             if not call.is_slow:
                 continue
@@ -128,19 +133,20 @@ class _Bench:
             if taken_bytes > most_bytes:
                 break
             for place, check in enumerate(call.checks):
-                loaded = self._loaded(call, used)
-                if loaded is None:
+                bound = self._bound(call, used)
+                if bound is None:
                     return prepared
-                prepare(loaded.operands, check, seed=self._seed_of(number) + 3 * place, loaded=loaded)
-                prepared.append(_Aside(self._what(call), loaded.operands, loaded, check))
-            self._aside.add(number)
+                prepare(bound.operands, check, seed=self._seed_of(number) + 3 * place, bound=bound)
+                prepared.append(_ConcurrentCall(self._what(call), bound.operands, bound, check))
+            self._concurrent.add(number)
         return prepared
 
     def verdicts(self, tell: Callable[[str], None], beside: str, *, are_large: bool) -> Iterator[Verdict]:
-        """Yield the verdicts on calls that were not put aside, of large problems, or of others and on launches one
-        after another. `beside` says what else runs.
+        """Yield the verdicts on calls that are not concurrent: on large problems, or on small ones and repetitions.
+
+        `beside` names the concurrent calls, for messages.
         """
-        calls = [one for one in enumerate(self._run.calls) if one[0] not in self._aside]
+        calls = [one for one in enumerate(self._run.calls) if one[0] not in self._concurrent]
         for group in _groups([one for one in calls if one[1].is_large == are_large], self._device.calls_ahead):
             first, last = self._what(group[0][1]), self._what(group[-1][1])
             tell(f"{group[0][1].stage} {self._run.how}")
@@ -151,23 +157,23 @@ class _Bench:
             tell(f"launches one after another {self._run.how}")
             with _named(f"{self._run.repeated.text} {self._run.how}, launches one after another{beside}"):
                 verdict = self._repeated(self._run.repeated, self._run.launches)
-            yield _said_of(self._run.how, verdict)
+            yield _prefixed(self._run.how, verdict)
 
     def _verdicts(self, group: Sequence[Numbered]) -> list[Verdict]:
-        """Return the verdicts on a group, up to the first that is not right."""
+        """Return the verdicts on a group, up to the first wrong one."""
         there: list[Call] = []
-        verifications: list[Verification] = []
+        verifications: list[KernelCalls] = []
         with ExitStack() as used:
             for number, call in group:
-                loaded = self._loaded(call, used)
-                if loaded is not None:
+                bound = self._bound(call, used)
+                if bound is not None:
                     there.append(call)
-                    verifications.append(Verification(loaded.operands, loaded, call.checks, self._seed_of(number)))
+                    verifications.append(KernelCalls(bound.operands, bound, call.checks, self._seed_of(number)))
             verdicts = verify_each(self._device, verifications)
-        return [_said_of(self._what(call), verdict) for call, verdict in zip(there, verdicts, strict=False)]
+        return [_prefixed(self._what(call), verdict) for call, verdict in zip(there, verdicts, strict=False)]
 
-    def _loaded(self, call: Call, used: ExitStack) -> LoadedKernel | None:
-        """The kernel on the call's operands, which `used` frees; None where the device has no room for large ones."""
+    def _bound(self, call: Call, used: ExitStack) -> BoundKernel | None:
+        """Bind the kernel to the call's operands, which `used` frees. Return None if a large problem does not fit."""
         entry = self._run.entry
         if call.splits:
             entry = replace(entry, launch=entry.launch.with_splits(call.splits))
@@ -175,14 +181,14 @@ class _Bench:
             with ExitStack() as taken:
                 operands = self._operands(call.problem, call.padding)
                 taken.callback(operands.free)
-                loaded = LoadedKernel(self._device, operands, entry, self._kernel)
-                taken.callback(loaded.free)
+                bound = BoundKernel(self._device, operands, entry, self._kernel)
+                taken.callback(bound.free)
                 used.push(taken.pop_all())
         except (MemoryError, WorkspaceTooLarge):
             if not call.is_large:
                 raise
             return None
-        return loaded
+        return bound
 
     def _what(self, call: Call) -> str:
         return f"{call.problem.text} {self._run.how}" + (f", {call.splits} splits" if call.splits else "")
@@ -191,26 +197,26 @@ class _Bench:
         return self._seed + 1000 * number
 
     def _repeated(self, problem: Problem, launches: int) -> Verdict:
-        """Return whether launches one after another, in turns with beta and without, give what the first of them
-        gave.
+        """Return whether repeated launches give the same bits as the first ones, alternately with beta and without.
 
-        These two are compared with the reference, the others bit for bit, each or, of a large C, every few.
+        The first launch of each kind is compared with the reference. The others are compared with it bit for bit: all
+        of them, or one in several if C is large.
         """
         operands, general = self._operands(problem), checks_of(problem)[1]
         turns = (general, replace(overwriting(problem), padding=general.padding))
-        loaded: LoadedKernel | None = None
+        bound: BoundKernel | None = None
         try:
-            loaded = LoadedKernel(self._device, operands, self._run.entry, self._kernel)
+            bound = BoundKernel(self._device, operands, self._run.entry, self._kernel)
             prepare(operands, general, seed=self._seed)
-            loaded.prepare()
+            bound.prepare()
             every = 1 + launches * operands.c.buffer.size_bytes // MOST_COMPARED_BYTES
             firsts: list[np.ndarray[tuple[int], np.dtype[np.uint8]]] = []
             for launch in range(launches):
                 check = turns[launch % 2]
                 operands.c.fill(operands.c.filling)
-                loaded.start(operands.arguments(check.alpha, check.beta))
+                bound.start(operands.arguments(check.alpha, check.beta))
                 if launch < 2:
-                    verdict = inspect(operands, check, loaded)
+                    verdict = inspect(operands, check, bound)
                     if not verdict.correct:
                         return replace(verdict, detail=f"{problem.text}, {verdict.detail}")
                     firsts.append(self._bits_of_c(operands))
@@ -219,11 +225,11 @@ class _Bench:
                 ):
                     detail = f"launch {launch + 1} of the same product gives other bits than the first one"
                     return Verdict(False, math.inf, f"{problem.text}: {detail}")
-            verdict = inspect(operands, turns[(launches - 1) % 2], loaded)
+            verdict = inspect(operands, turns[(launches - 1) % 2], bound)
             return verdict if verdict.correct else replace(verdict, detail=f"{problem.text}, {verdict.detail}")
         finally:
-            if loaded is not None:
-                loaded.free()
+            if bound is not None:
+                bound.free()
             operands.free()
 
     def _operands(self, problem: Problem, padding: Mapping[str, int] | None = None) -> Operands:
@@ -236,7 +242,7 @@ class _Bench:
 
 
 def _groups(calls: Sequence[Numbered], most: int) -> Iterator[list[Numbered]]:
-    """The calls in groups: of large problems each alone, of others those of a stage with at most so many checks."""
+    """Yield the calls in groups: each large problem alone, others by stage with at most `most` checks."""
     group: list[Numbered] = []
     checks = 0
     for number, call in calls:

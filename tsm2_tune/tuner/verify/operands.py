@@ -1,4 +1,4 @@
-"""A, B and C of one problem in a device's memory, each between guard zones."""
+"""A, B and C of one problem in device memory, each between guard zones."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from tsm2_tune.generator.problem import PADDING_ROWS, Dtype, Problem
 from tsm2_tune.tuner.device.interface import Buffer, Device
 from tsm2_tune.tuner.device.support_kernels import Factor, Placed, Support
 
-VECTOR_BYTES = 16  # the most that a thread loads at a time
-GUARD_ELEMENTS = 1024  # before and behind each operand: past what a thread tile or a vector would overrun
+VECTOR_BYTES = 16  # the widest load of a thread
+GUARD_ELEMENTS = 1024  # before and behind each operand: more than a thread tile or a vector would overrun
 
 
 class Values(IntEnum):
-    """The values that an operand is filled with. The numbers are those of the support kernels."""
+    """The values that an operand is filled with. The support kernels use the same numbers."""
 
     POISON = 0  # NaN
     INTEGERS = 1  # -2, -1, 1, 2
     UNIFORM = 2  # [-1, 1)
-    SMALL_REAL = 3  # complex numbers: the same, but real parts of the size of a power of two
-    SMALL_IMAGINARY = 4  # the same of the imaginary parts
-    SMALL_AT_EDGE = 5  # the same of the imaginary parts in the last row and the last column
+    SMALL_REAL = 3  # complex: UNIFORM with real parts scaled by a power of two
+    SMALL_IMAGINARY = 4  # complex: UNIFORM with imaginary parts scaled by a power of two
+    SMALL_AT_EDGE = 5  # complex: the imaginary parts of the last row and column are scaled
     LENGTHS = 6  # [0, 1), and every fourth infinite
-    FEW_SIGNS = 7  # the same, and every 2048th negative
+    FEW_SIGNS = 7  # LENGTHS with every 2048th negative
     UNUSUAL = 8  # integers, infinities of both signs and NaN; infinities in the last row and the last column
-    SIGNED_NANS = 9  # as LENGTHS, and every 256th NaN with a sign
-    WIDE = 10  # of very different sizes, up to 4
-    SPECIAL = 11  # integers, every fourth a zero of either sign; once in 2**exponent NaN, an infinity or 3
-    SPARSE = 12  # [-1, 1) in SPARSE_TERMS elements of each line of k, which runs along memory, 0 in all others
-    SPARSE_ACROSS = 13  # the same where lines of k run across memory
+    SIGNED_NANS = 9  # LENGTHS with every 256th NaN with a sign
+    WIDE = 10  # very different sizes, up to 4
+    SPECIAL = 11  # integers, every fourth a zero of either sign; one in 2**exponent is NaN, an infinity or 3
+    SPARSE = 12  # [-1, 1) in SPARSE_TERMS elements along k, 0 elsewhere; k is contiguous
+    SPARSE_ACROSS = 13  # the same if k is not contiguous
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """How an operand lies in its buffer and what it holds."""
+    """The place of an operand in its buffer, and its values."""
 
     leading_dimension: int  # elements from one column to the next
     values: Values
     seed: int
-    exponent: int = 0  # integers and small parts are multiplied by 2 to this; of special and sparse ones as they say
-    shift: int | None = None  # elements past a multiple of 16 bytes where it begins; None if it lies as it may
-    at_start: bool = False  # of its buffer, where that faults at its ends: else it ends where that does
+    exponent: int = 0  # power of two of integers and small parts; see Check.exponent for special and sparse values
+    shift: int | None = None  # its first element is so many past a multiple of 16 bytes; None: anywhere
+    at_start: bool = False  # at the start of a buffer that faults past its ends, else at its end
 
 
 class Operand:
-    """A matrix in a buffer of its own, placed anew for each check.
+    """A matrix in its own buffer, placed anew for each check.
 
-    `rows` and `columns` are those of the column-major matrix in memory: the transposed one of a row-major operand.
+    `rows` and `columns` are those of the column-major matrix in memory, the transpose of a row-major operand.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Operand:
         row_major: bool = False,
         padding: int = 0,
     ) -> None:
-        """Its leading dimension is at most PADDING_ROWS + `padding` over `rows`."""
+        """Allocate a buffer for leading dimensions up to `rows` + PADDING_ROWS + `padding`."""
         self.name, self.rows, self.columns, self.row_major = name, rows, columns, row_major
         self._support, self._dtype, self._component_name = support, dtype, dtype.component.name
         back = 0 if device.faults_past_buffers else GUARD_ELEMENTS
         self._total = GUARD_ELEMENTS + self._extent(rows + PADDING_ROWS + padding) + back
         self._ends_at_buffer_end = device.faults_past_buffers
-        if device.faults_past_buffers:  # so in whole pages, before which it faults too
+        if device.faults_past_buffers:  # whole pages, so that accesses before the buffer fault too
             self._total += -self._total % (PAGESIZE // dtype.element_bytes)
         self.buffer: Buffer = device.allocate(self._total * dtype.element_bytes)
         self.place(Filling(rows, Values.POISON, 0))
@@ -83,10 +83,10 @@ class Operand:
         return leading_dimension * (self.columns - 1) + self.rows
 
     def place(self, filling: Filling) -> Placed:
-        """Let the matrix lie so: returns where, for the support kernels to fill it.
+        """Place the matrix in its buffer; return the place, for the support kernels to fill.
 
-        `front` is how many elements of the buffer are before the matrix, `address` that of its first element, and
-        `strides` are the real numbers from one row of the operand to the next, and from one column to the next.
+        `front` is the number of elements before the matrix, and `address` that of its first element. `strides` are
+        the real numbers from one row of the operand to the next, and from one column to the next.
         """
         self.filling = filling
         self.front = self._front_of(filling)
@@ -122,17 +122,17 @@ class Operand:
         return front - past % VECTOR_BYTES // element_bytes
 
     def fill(self, filling: Filling) -> None:
-        """Fill the matrix, and everything around it with poison."""
+        """Fill the matrix, and everything around it with NaN."""
         self._support.fill([self.place(filling)])
 
     def as_filled(self, filling: Filling) -> Operand:
-        """Return the operand as it lay with this filling."""
+        """Return a copy of the operand, placed with this filling."""
         before = copy(self)
         before.place(filling)
         return before
 
     def first_change(self, real: int) -> str:
-        """Where that number of the buffer is, in words."""
+        """Return in words where this real number of the buffer is."""
         return self._where(real // self._dtype.parts)
 
     def _where(self, index: int) -> str:
@@ -151,10 +151,10 @@ class Operand:
 
 
 class Operands:
-    """A, B and C of one problem; of a Gram matrix A is B too. Raise MemoryError if the device has not enough memory.
+    """A, B and C of one problem; for a Gram matrix B is A. Raise MemoryError if they do not fit in memory.
 
-    `index_bits` is the width that the kernels to come were compiled with; `padding` says by how much more than
-    PADDING_ROWS the leading dimensions of which operands may be padded.
+    `index_bits` is the index width of the kernels. `padding` is the additional room for longer leading dimensions, by
+    operand, beyond PADDING_ROWS.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Operands:
             for operand in made.values():
                 operand.buffer.free()
             raise
-        self.every = tuple(made.values())  # each once
+        self.every = tuple(made.values())  # without repetition
         self.a, self.b, self.c = made["A"], made.get("B", made["A"]), made["C"]
 
     def free(self) -> None:
@@ -193,7 +193,7 @@ class Operands:
 
     @property
     def factors(self) -> tuple[Factor, Factor]:
-        """For A and for B: address, elements from row to row and from column to column, sign of imaginary parts."""
+        """Address, row stride, column stride and sign of imaginary parts, of A and of B."""
         sign_a, sign_b = (np.int32(-1 if conjugated else 1) for conjugated in self.problem.conjugated)
         strides_b = self.a.strides[::-1] if self.problem.is_gram else self.b.strides
         return (
@@ -202,9 +202,9 @@ class Operands:
         )
 
     def arguments(self, alpha: complex | None = None, beta: complex | None = None) -> tuple[np.generic, ...]:
-        """Return the arguments of a kernel of any family, as the operands lie now, up to its workspace.
+        """Return the arguments of a kernel of any family, for the operands in place, without its workspace.
 
-        Without alpha and beta those of the product alone, which are the semiring's one and zero.
+        alpha and beta default to the semiring's one and zero.
         """
         factor, index, (one, zero) = self.problem.dtype.factor, self._index, self._one_and_zero
         a, b, c = self.a, self.b, self.c
@@ -222,6 +222,6 @@ class Operands:
 
 
 def needed_bytes(problem: Problem) -> int:
-    """Device memory that verifying this problem takes, guard zones and padding included."""
+    """Return the device memory in bytes for the operands of this problem, with guard zones and padding."""
     elements = sum((rows + PADDING_ROWS) * columns + 2 * GUARD_ELEMENTS for rows, columns in problem.stored.values())
     return elements * problem.dtype.element_bytes

@@ -1,12 +1,12 @@
-"""Is what the kernel computes right? Every element, against a reference of higher precision, in each of the checks.
+"""Run the calls of a verification and judge the results: every element against a reference of higher precision.
 
-A kernel is verified on the problem itself and on small problems at the edges of its configuration (`edge_problems`),
-as what is exported serves every shape; and before it is a winner on many more (`tuner/verify/exhaustive.py`). The
-error allowed to a sum grows with k, so small problems show a precision below the dtype's.
+A kernel is verified on its problem and on small problems at the edges of its configuration (`edge_problems`), since
+an export serves every shape. The error bound grows with k, so small problems show a precision below the dtype's. Many
+more calls follow before a kernel is a winner (`exhaustive.py`).
 
-After each call the guard zones around every operand, the padding between columns and the inputs themselves
-must hold the bits they held before. The workspace of a kernel that splits k is poisoned before each call; what is
-around it must stay as it was, and its counters must be 0 again.
+After each call the inputs, the guard zones around every operand and the padding between columns must be unchanged.
+The workspace of a kernel that splits k is filled with NaN before each call. Its guard zones must not change, and its
+counters must be 0 again.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.interface import Device
 from tsm2_tune.tuner.device.support_kernels import Report
 from tsm2_tune.tuner.results.trial import Verdict
-from tsm2_tune.tuner.verify.bound_kernel import LoadedKernel
-from tsm2_tune.tuner.verify.checks import Check, checks_of, error_coefficient, expected_exactness
+from tsm2_tune.tuner.verify.bound_kernel import BoundKernel
+from tsm2_tune.tuner.verify.checks import Check, checks_of
+from tsm2_tune.tuner.verify.error_bounds import error_coefficient, expected_exactness
 from tsm2_tune.tuner.verify.operands import VECTOR_BYTES, Filling, Operand, Operands, Values
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
-    """A kernel on operands, and the calls that it makes there."""
+class KernelCalls:
+    """A kernel bound to operands, and the calls to verify."""
 
     operands: Operands
-    loaded: LoadedKernel
+    bound: BoundKernel
     checks: tuple[Check, ...]
     seed: int
 
@@ -40,23 +41,20 @@ class Verification:
 def verify(
     device: Device,
     operands: Operands,
-    loaded: LoadedKernel,
+    bound: BoundKernel,
     *,
     seed: int,
     checks: tuple[Check, ...] = (),
 ) -> Verdict:
-    """Run the checks on the kernel, those of the problem unless others are named.
-
-    LaunchFailed and KernelFault pass through.
-    """
-    (verdict,) = verify_each(device, [Verification(operands, loaded, checks or checks_of(operands.problem), seed)])
+    """Run these checks on the kernel, by default those of its problem. LaunchFailed and KernelFault pass through."""
+    (verdict,) = verify_each(device, [KernelCalls(operands, bound, checks or checks_of(operands.problem), seed)])
     return verdict
 
 
-def verify_each(device: Device, verifications: Sequence[Verification]) -> list[Verdict]:
-    """Return the verdict on each, on operands of one dtype, up to the first that is not right.
+def verify_each(device: Device, verifications: Sequence[KernelCalls]) -> list[Verdict]:
+    """Return the verdicts, up to the first wrong one. All operands have one dtype.
 
-    As many calls are started one after another as the device takes.
+    `device.calls_ahead` calls are in flight at a time.
     """
     if not verifications:
         return []
@@ -64,28 +62,28 @@ def verify_each(device: Device, verifications: Sequence[Verification]) -> list[V
     worst_ratios = [0.0 for _ in verifications]
     calls = ((number, place) for number, one in enumerate(verifications) for place in range(len(one.checks)))
     while started := [
-        (number, _started(verifications[number], at, place))
+        (number, _start(verifications[number], at, place))
         for place, (number, at) in enumerate(islice(calls, device.calls_ahead))
     ]:
         for (number, call), report in zip(started, support.reports(len(started)), strict=True):
-            verdict = _judged(call, report)
+            verdict = _verdict_on(call, report)
             if not verdict.correct:
                 return [*map(_right, verifications[:number], worst_ratios), verdict]
             worst_ratios[number] = max(worst_ratios[number], verdict.worst_ratio)
     return [*map(_right, verifications, worst_ratios)]
 
 
-def _started(verification: Verification, at: int, place: int) -> _Call:
-    """Return the verification's call number `at`, started: what is found of it has this place."""
-    operands, loaded, check = verification.operands, verification.loaded, verification.checks[at]
+def _start(verification: KernelCalls, at: int, place: int) -> _Call:
+    """Start call number `at` and its inspection, whose report gets this place."""
+    operands, bound, check = verification.operands, verification.bound, verification.checks[at]
     if place == 0:
         operands.support.begin_reports()
-    prepare(operands, check, seed=verification.seed + 3 * at, loaded=loaded)
-    loaded.start(operands.arguments(check.alpha, check.beta))
-    return _look(operands, check, loaded, place)
+    prepare(operands, check, seed=verification.seed + 3 * at, bound=bound)
+    bound.start(operands.arguments(check.alpha, check.beta))
+    return _start_inspection(operands, check, bound, place)
 
 
-def _right(verification: Verification, worst_ratio: float) -> Verdict:
+def _right(verification: KernelCalls, worst_ratio: float) -> Verdict:
     return Verdict(
         correct=True,
         worst_ratio=worst_ratio,
@@ -93,16 +91,16 @@ def _right(verification: Verification, worst_ratio: float) -> Verdict:
     )
 
 
-def run_once(operands: Operands, loaded: LoadedKernel, check: Check) -> Verdict:
-    """One call of the kernel on operands that are prepared for the check."""
-    loaded.prepare()
-    loaded.start(operands.arguments(check.alpha, check.beta))
-    return inspect(operands, check, loaded)
+def run_once(operands: Operands, bound: BoundKernel, check: Check) -> Verdict:
+    """Call the kernel once on operands that are prepared for the check; return the verdict."""
+    bound.prepare()
+    bound.start(operands.arguments(check.alpha, check.beta))
+    return inspect(operands, check, bound)
 
 
-def prepare(operands: Operands, check: Check, *, seed: int, loaded: LoadedKernel | None = None) -> None:
-    """Fill A, B and C for the check, and poison the kernel's workspace."""
-    placed = [] if loaded is None else loaded.placed()
+def prepare(operands: Operands, check: Check, *, seed: int, bound: BoundKernel | None = None) -> None:
+    """Fill A, B and C for the check, and the kernel's workspace with NaN."""
+    placed = [] if bound is None else bound.placed()
     for offset, operand in enumerate(operands.every):
         overwritten = operand.name == "C" and check.beta == operands.problem.dtype.semiring.zero
         values = check.apart.get(operand.name, check.values)
@@ -121,15 +119,14 @@ def prepare(operands: Operands, check: Check, *, seed: int, loaded: LoadedKernel
 
 
 def clear(operands: Operands) -> None:
-    """Poison C again where it lies, so that another product can be computed from the same A and B."""
+    """Fill C with NaN in place, for another product of the same A and B."""
     operands.c.fill(replace(operands.c.filling, values=Values.POISON))
 
 
 def padding(operand: Operand, problem: Problem, check: Check) -> int:
-    """Return the number of elements added to the operand's leading dimension: of multiples of 4 so many that it is
-    whole vectors then.
+    """Return the number of elements to add to the operand's leading dimension.
 
-    Of other numbers so many that it is odd, and lines are no vectors.
+    A padding of a multiple of 4 makes it a whole number of vectors, any other padding makes it odd.
     """
     added, whole = check.padding[operand.name], VECTOR_BYTES // problem.dtype.element_bytes
     if added and added % 4 == 0:
@@ -137,28 +134,28 @@ def padding(operand: Operand, problem: Problem, check: Check) -> int:
     return added + (operand.rows + added + 1) % 2 if added else 0
 
 
-def inspect(operands: Operands, check: Check, loaded: LoadedKernel | None = None) -> Verdict:
+def inspect(operands: Operands, check: Check, bound: BoundKernel | None = None) -> Verdict:
     """Check the results of a call: guard zones, padding, inputs, the kernel's workspace, and every element of C."""
     operands.support.begin_reports()
-    call = _look(operands, check, loaded, 0)
-    return _judged(call, *operands.support.reports(1))
+    call = _start_inspection(operands, check, bound, 0)
+    return _verdict_on(call, *operands.support.reports(1))
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call that was started, and what is looked at, as it lay then."""
+    """A call in flight, with the operands that are inspected and their places."""
 
     problem: Problem
     check: Check
     watched: tuple[tuple[Operand, Filling], ...]
 
 
-def _look(operands: Operands, check: Check, loaded: LoadedKernel | None, place: int) -> _Call:
-    """Start looking at what the call left behind.
+def _start_inspection(operands: Operands, check: Check, bound: BoundKernel | None, place: int) -> _Call:
+    """Queue the inspection of a call's results.
 
-    All of it is asked for at once: on small problems a GPU waits for each answer longer than it works.
+    All of it is queued at once: on small problems a GPU waits for each answer longer than it works.
     """
-    workspace, counters = (loaded.workspace, loaded.counters) if loaded is not None else ((), None)
+    workspace, counters = (bound.workspace, bound.counters) if bound is not None else ((), None)
     watched = (*workspace, *operands.every)
     inputs = [operand for operand in operands.every if operand.name != "C"]
     operands.support.look_for_changes([(one.placed, one in inputs) for one in watched], counters, place=place)
@@ -166,7 +163,7 @@ def _look(operands: Operands, check: Check, loaded: LoadedKernel | None, place: 
     return _Call(operands.problem, check, tuple((one, one.filling) for one in watched))
 
 
-def _judged(call: _Call, report: Report) -> Verdict:
+def _verdict_on(call: _Call, report: Report) -> Verdict:
     """Return the verdict on a call."""
     problem, check = call.problem, call.check
     if report.counters:
@@ -199,7 +196,7 @@ def _judged(call: _Call, report: Report) -> Verdict:
 
 
 def compare(operands: Operands, check: Check, *, place: int) -> None:
-    """Start comparing C with what it must be; see Support.compare."""
+    """Queue the comparison of C with the reference; see Support.compare."""
     problem, c = operands.problem, operands.c
     alpha, beta = (
         complex(problem.dtype.factor(value)) for value in (check.alpha, check.beta)

@@ -1,16 +1,15 @@
-"""Which calls a kernel has to pass before it is a winner, of all that a program may make.
+"""List the calls that a kernel must pass before it is a winner.
 
-They take too long for each configuration that is tried. For each width of index:
+They take too long for every trial. For each index width:
 
-- small problems with every remainder of m, n and k by the lengths into which the kernel divides them, with more turns
-  along k than it has stages, with more tiles than blocks where their number is fixed, and with a single product,
-  whose error is the least;
-- a kernel that leaves sums to be added up, with other splits than its configuration's: one, few, more than it adds up
-  at once, more than k has chunks for;
-- at the edges of its configuration all calls, of which a trial does some;
-- problems in which an extent is 1 and a host has nothing before the operands that may be read;
-- extents, blocks, turns along k and leading dimensions of more than 16 bits, as far as memory goes;
-- the largest offsets for which a program calls a kernel with an index of 32 bits, and larger ones with 64.
+- small problems with every remainder of m, n and k by the kernel's tiles, with more iterations along k than stages,
+  with more tiles than blocks if the grid is fixed, and with k = 1, where the error bound is the smallest;
+- for a split-k kernel other numbers of splits than its configuration's: one, few, more than it reduces at once, more
+  than k tiles;
+- at the edges of its configuration all calls, of which a trial makes some;
+- problems with an extent of 1, on the host with unreadable memory before the operands;
+- extents, numbers of blocks, iterations along k and leading dimensions of more than 16 bits, if memory suffices;
+- the largest offsets for which a program uses 32-bit indices, and larger ones with 64-bit indices.
 """
 
 from __future__ import annotations
@@ -53,26 +52,26 @@ from tsm2_tune.tuner.verify.checks import (
 from tsm2_tune.tuner.worker.protocol import WATCHED, Call, FullVerification, Run
 
 PAST_32_BITS = 2**32  # elements from the first line of an operand to its last one
-SLOW_PRODUCTS = 1e8  # of a block: it takes some milliseconds
-WHOLE = 4  # lines that are longer by a multiple of it are made whole vectors, others of an odd number of elements
+SLOW_PRODUCTS = 1e8  # of a block, which then takes some milliseconds
+WHOLE = 4  # padding by a multiple of it makes lines whole vectors, any other an odd number of elements
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """How much of it is done: where kernels are emulated, a thousand times slower, less."""
+class Coverage:
+    """The volume of the calls. The emulator is a thousand times slower than a GPU, so it makes fewer."""
 
-    products: float  # of all problems with remainders, in whole tiles, for each width of index
+    products: float  # of all problems with remainders, in whole tiles, per index width
     long_products: float  # of each problem with a long extent
-    repeated_products: float  # of the problem that is repeated
-    launches: int  # one after another
-    large_offsets: bool  # for each width of index
-    every_call: bool  # of the edges: else those of a trial, for the width of index that was not timed
-    deep_products: float  # of the problem with many turns along k, of that with many tiles, and of one product
-    launch_products: float  # of each problem that is tried with other splits
-    watched_products: float = 0.0  # of all problems at the edges, in whole tiles, on which the kernel is watched
+    repeated_products: float  # of the problem of the repeated launches
+    launches: int  # number of repeated launches
+    large_offsets: bool  # whether large offsets are called
+    every_call: bool  # at the edges make all calls, else a trial's, for the index width that was not timed
+    deep_products: float  # of each problem with many iterations along k, with many tiles, or with k = 1
+    launch_products: float  # of each problem with other splits
+    watched_products: float = 0.0  # of all problems at the edges with race detection, in whole tiles
 
 
-ON_GPU = Extent(
+ON_GPU = Coverage(
     products=1e12,
     long_products=3e11,
     repeated_products=1e11,
@@ -82,7 +81,7 @@ ON_GPU = Extent(
     deep_products=1e11,
     launch_products=1e9,
 )
-EMULATED = Extent(
+EMULATED = Coverage(
     products=3e6,
     long_products=3e6,
     repeated_products=1e4,
@@ -99,79 +98,82 @@ def full_verification(
     problem: Problem,
     config: KernelConfig,
     entries: tuple[tuple[int, Entry], ...],
-    extent: Extent,
+    coverage: Coverage,
     *,
     seed: int,
     watched: Entry | None = None,
 ) -> FullVerification:
-    """The request for a configuration's kernel.
+    """Return the request that verifies a configuration's kernel in full.
 
-    `entries`: bits of the index, and the kernel with it. `watched`: of a host, the kernel in which races are told.
+    `entries` are index widths in bits with the kernels compiled for them. `watched` is the kernel with race
+    detection, on the host.
     """
-    repeated = repeated_problem(problem, config, extent) if extent.launches else None
+    repeated = repeated_problem(problem, config, coverage) if coverage.launches else None
     runs = [
         Run(
             f"with {bits}-bit indices",
             entry,
             bits,
-            tuple(calls_for(problem, config, extent, bits)),
+            tuple(calls_for(problem, config, coverage, bits)),
             repeated,
-            extent.launches,
+            coverage.launches,
         )
         for bits, entry in entries
     ]
     if watched is not None:
-        runs.append(Run(WATCHED, watched, INDEX_BITS[0], tuple(watched_calls(problem, config, extent))))
+        runs.append(Run(WATCHED, watched, INDEX_BITS[0], tuple(watched_calls(problem, config, coverage))))
     return FullVerification(problem, tuple(runs), seed)
 
 
-def calls_for(asked: Problem, config: KernelConfig, extent: Extent, bits: int) -> Iterator[Call]:
-    """Yield those for which a program would call the kernel with an index of so many bits."""
-    return (call for call in _calls(asked, config, extent, bits) if call.problem.index_bits_of(call.padding) <= bits)
+def calls_for(asked: Problem, config: KernelConfig, coverage: Coverage, bits: int) -> Iterator[Call]:
+    """Return the calls for which an index of `bits` bits is wide enough."""
+    return (
+        call for call in _calls(asked, config, coverage, bits) if call.problem.index_bits_of(call.padding) <= bits
+    )
 
 
-def _calls(asked: Problem, config: KernelConfig, extent: Extent, bits: int) -> Iterator[Call]:
+def _calls(asked: Problem, config: KernelConfig, coverage: Coverage, bits: int) -> Iterator[Call]:
     for number, problem in enumerate(edge_problems(config, asked)):
-        if extent.every_call:
+        if coverage.every_call:
             yield Call("edges", problem, every_check(problem))
         elif bits != asked.index_bits:
             yield Call("edges", problem, probe_checks(problem, number))
     for problem in least_problems(config, asked):
         yield Call("first in memory", problem, first_checks(problem))
-    for problem in deep_problems(config, asked, most_products=extent.deep_products):
+    for problem in deep_problems(config, asked, most_products=coverage.deep_products):
         yield Call("long k", problem, deep_checks(problem))
-    for problem in many_tile_problems(config, asked, most_products=extent.deep_products):
+    for problem in many_tile_problems(config, asked, most_products=coverage.deep_products):
         yield Call("many tiles", problem, sweep_checks(problem, 0)[:2])
-    for splits, problem in launch_problems(config, asked, most_products=extent.launch_products):
+    for splits, problem in launch_problems(config, asked, most_products=coverage.launch_products):
         yield Call("other splits", problem, sweep_checks(problem, 0)[:2], splits=splits)
-    for problem in precise_problems(config, asked, most_products=extent.deep_products):
+    for problem in precise_problems(config, asked, most_products=coverage.deep_products):
         yield Call("one product", problem, precise_checks(problem))
-    for number, problem in enumerate(remainder_problems(config, asked, most_products=extent.products)):
+    for number, problem in enumerate(remainder_problems(config, asked, most_products=coverage.products)):
         yield Call("remainders", problem, sweep_checks(problem, number))
-    for problem in long_problems(config, asked, most_products=extent.long_products):
+    for problem in long_problems(config, asked, most_products=coverage.long_products):
         is_slow = products_of_a_block(config, asked, problem) >= SLOW_PRODUCTS
         yield Call("long extents", problem, long_checks(problem, bits), is_large=True, is_slow=is_slow)
     few, whole, both, deep = long_line_problems(config, asked)
-    most_elements = min(extent.long_products, PAST_32_BITS)
+    most_elements = min(coverage.long_products, PAST_32_BITS)
     for problem, lengths in product((few, whole, both, deep), (LONG_LINES, LONG_WHOLE_LINES)):
         if sum(lines * lengths[name] for name, (_, lines) in problem.stored.items()) <= most_elements:
             check = with_padding(overwriting(problem), lengths)
             yield Call("long lines", problem, (check,), lengths, is_large=problem is deep)
-    if extent.large_offsets:
+    if coverage.large_offsets:
         for problem in (few, whole, both):
             yield from _at_large_offsets(problem, bits)
 
 
-def watched_calls(asked: Problem, config: KernelConfig, extent: Extent) -> Iterator[Call]:
-    """Calls at the edges, in whole vectors and in none in turns: the numbers do not matter."""
+def watched_calls(asked: Problem, config: KernelConfig, coverage: Coverage) -> Iterator[Call]:
+    """Yield calls at the edges for race detection, alternately in whole vectors and in none."""
     problems = edge_problems(config, asked)
-    for number, problem in enumerate(within(config, problems, most_products=extent.watched_products)):
+    for number, problem in enumerate(within(config, problems, most_products=coverage.watched_products)):
         check = overwriting(problem) if number % 2 == 0 else checks_of(problem)[1]
         yield Call("edges", problem, (check,))
 
 
 def _at_large_offsets(problem: Problem, bits: int) -> Iterator[Call]:
-    """Calls with lines of one operand so far apart that only an index of so many bits reaches the last one."""
+    """Yield calls with lines of one operand so far apart that the last one needs an index of `bits` bits."""
     for name, (contiguous, lines) in problem.stored.items():
         if lines == 1:
             continue
@@ -179,14 +181,14 @@ def _at_large_offsets(problem: Problem, bits: int) -> Iterator[Call]:
             apart = (LARGEST_32_BIT_OFFSET // lines - contiguous - PADDING_ROWS - 1) // WHOLE * WHOLE
         else:
             apart = (PAST_32_BITS // (lines - 1) // WHOLE + 1) * WHOLE
-        for others, more in ((WHOLE, 0), (0, 1)):  # lines of whole vectors, and of none
+        for others, more in ((WHOLE, 0), (0, 1)):  # in whole vectors, and in none
             padding = dict.fromkeys("ABC", others) | {name: apart + more}
             check = with_padding(overwriting(problem), padding)
             yield Call("large offsets", problem, (check,), padding, is_large=True)
 
 
-def repeated_problem(asked: Problem, config: KernelConfig, extent: Extent) -> Problem:
-    """The largest of those at the edges that is not too large, or the smallest."""
+def repeated_problem(asked: Problem, config: KernelConfig, coverage: Coverage) -> Problem:
+    """Return the largest problem at the edges within `coverage.repeated_products`, or else the smallest."""
     edges = sorted(edge_problems(config, asked), key=lambda one: one.m * one.n * one.k)
-    fitting = [one for one in edges if one.m * one.n * one.k <= extent.repeated_products]
+    fitting = [one for one in edges if one.m * one.n * one.k <= coverage.repeated_products]
     return (fitting or edges[:1])[-1]

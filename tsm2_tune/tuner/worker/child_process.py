@@ -1,7 +1,7 @@
-"""Python processes that this one starts: isolated, told all they need, and ended with this one.
+"""Start isolated Python child processes that end with this one.
 
-A child takes standard modules from Python alone, whatever lies in the working folder. It runs nothing of the caller's
-script and changes nothing in the caller's process, so threads and daemonic processes can start one too.
+A child imports standard modules from Python's own folders, whatever lies in the working folder. It does not run the
+caller's script, and starting it changes nothing in the caller's process, so threads and daemonic processes can do it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tsm2_tune.errors import DeviceError
 from tsm2_tune.tuner.runs.blas_threads import VARIABLE
 from tsm2_tune.tuner.runs.signals import SIGNALS, held
 
-# Standard modules come first, then what the caller can import, then what files beside site-packages add.
+# Import path: standard modules, then the caller's path, then entries of .pth files.
 ISOLATED = (
     "import sys, json, site; standard = sys.path[:]; site.main();"
     " sys.path[:] = dict.fromkeys([*standard, *json.loads(sys.argv[1]), *sys.path]);"
@@ -31,15 +31,14 @@ ISOLATED = (
 )
 START = "from tsm2_tune.tuner.worker.child_process import begin; begin(*sys.argv[1:])"
 ROOT = Path(__file__).parents[3]
-FIRST_FREE = 3  # numbers below are standard streams, which a caller may have closed
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+FIRST_FREE = 3  # file descriptors below are standard streams, which a caller may have closed
+PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess.Popen[bytes], Connection]:
-    """Start `serve(connection, *arguments)` in a new process; return it with the other end of the connection.
+    """Start `serve(connection, *arguments)` in a new process; return the process and our end of the connection.
 
-    Signals that end a run are blocked in it until `serve` unblocks them. Raise OSError if the system refuses a
-    process.
+    Signals that end a run are blocked in it until `serve` unblocks them. Raise OSError if the process cannot start.
     """
     isolated = isolated_python(START)
     ours, theirs = Pipe()
@@ -49,7 +48,7 @@ def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess
             number = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_FREE)
         function = f"{serve.__module__}:{serve.__qualname__}"
         command = [*isolated, str(number), str(os.getpid()), function, *arguments]
-        with held():  # a signal that came to the process before it is ready would end it with a traceback
+        with held():  # a signal that reached the process before it is ready would end it with a traceback
             before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             try:
                 process = subprocess.Popen(
@@ -72,26 +71,25 @@ def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess
 
 
 def begin(number: str, parent: str, function: str, *arguments: str) -> None:
-    """Call the function with the connection, in the new process."""
+    """Call the function with the connection. The new process begins here."""
     die_with_parent()
-    if os.getppid() != int(parent):  # it was killed just before, and what it sent may be there still
+    if os.getppid() != int(parent):  # the parent has died, but its request may still be in the pipe
         return
     module, name = function.split(":")
     getattr(import_module(module), name)(Connection(int(number)), *arguments)
 
 
 def isolated_python(program: str) -> list[str]:
-    """Return the command that runs the program, to which its arguments are added.
+    """Return the command that runs the program, without the program's arguments.
 
-    Python's own modules come first in it, then what this process can import. Raise DeviceError as of
-    python_executable.
+    Its import path is Python's own modules, then this process's path. Raise DeviceError as python_executable does.
     """
-    mode = f"utf8={sys.flags.utf8_mode}"  # of file names; an isolated Python ignores PYTHONUTF8
+    mode = f"utf8={sys.flags.utf8_mode}"  # an isolated Python ignores PYTHONUTF8
     return [python_executable(), "-I", "-S", "-X", mode, "-c", ISOLATED, json.dumps(search_path()), program]
 
 
 def search_path() -> list[str]:
-    """Return the folders of this package and of what this process can import, without its working folder."""
+    """Return this process's import path with this package's folder and without the working folder."""
     try:
         working = os.path.realpath(os.getcwd())
     except OSError:  # it was removed
@@ -102,7 +100,7 @@ def search_path() -> list[str]:
 
 
 def python_executable() -> str:
-    """Return the Python that runs this process. Raise DeviceError if it is unknown, or could not run this package."""
+    """Return the Python that runs this process. Raise DeviceError if it is unknown or cannot run this package."""
     if not (sys.executable and os.access(sys.executable, os.X_OK)):
         raise DeviceError(
             f"Python does not say which program it is (sys.executable is {sys.executable!r}), so no process can be"
@@ -114,7 +112,7 @@ def python_executable() -> str:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to end this process when its parent ends, also by SIGKILL, while a kernel hangs."""
+    """Have Linux end this process when its parent ends, even while a kernel hangs."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,8 +1,8 @@
-"""The disposable process that owns the device: it loads, verifies and measures, and may die of it.
+"""The tuner's side of a worker, the disposable process that owns the device.
 
-A kernel that faults poisons its process for good, and one that hangs can only be ended with it. So the parent
-never opens the device; it sends requests to a worker, watches the stages that the worker reports, and starts
-another one when the last is gone.
+A kernel that faults corrupts its process's CUDA context for good, and a kernel that hangs ends only with its process.
+So the tuner never opens the device. It sends requests to a worker process, follows the stages that the worker
+reports, and starts a new process when the last one is gone.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any
 
 from tsm2_tune.errors import DeviceError, TuneError, WorkerError
 from tsm2_tune.generator.device.roofline import Ceilings
-from tsm2_tune.tuner.measure.vendor.finalists import Libraries
+from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.measure.vendor.libraries import FILES
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.signals import held
 from tsm2_tune.tuner.search.phase_timer import Phases
 from tsm2_tune.tuner.worker.child_process import start_child
-from tsm2_tune.tuner.worker.protocol import Attempt, AttemptResult, FullVerification, Rematch, Rematched
+from tsm2_tune.tuner.worker.protocol import Attempt, AttemptResult, FinalRound, FinalTimes, FullVerification
 from tsm2_tune.tuner.worker.server import serve
 from tsm2_tune.tuner.worker.time_limit import answers_in_time
 
 START_LIMIT_SECONDS = 120.0  # for a worker to open its device: a busy machine's first context takes a while
-END_SECONDS = 10.0  # for a killed process to be gone: it is not while its driver waits for a device
-# What a kernel on the host can die of. Every other signal is somebody else's: that of a machine without memory,
-# of whoever ends the session, of a limit.
+END_SECONDS = 10.0  # for a killed process to end, which takes long while its driver waits for a device
+# Signals by which a kernel on the host can end its process. Any other signal comes from outside: from the kernel out
+# of memory, the user, or a resource limit.
 OF_KERNELS = (
     signal.SIGSEGV,
     signal.SIGBUS,
@@ -39,31 +39,31 @@ OF_KERNELS = (
     signal.SIGTRAP,
     signal.SIGSYS,
 )
-BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages that no kernel under test takes part in
-BETWEEN_REQUESTS = "search"  # the phase in which the worker waits
-ASKED_AHEAD = "the next trial"  # the phase of a worker that works ahead, when nobody waits for it
+BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages without a kernel under test
+BETWEEN_REQUESTS = "search"  # the run's phase while the worker waits
+ASKED_AHEAD = "the next trial"  # the run's phase while the worker works on a request that was sent ahead
 CLEANED = "see who cleans the cache of kernels"
-REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
+REQUESTS_PER_PROCESS = 1000  # loaded libraries stay mapped, and mappings are limited (65530 on Linux)
 
-Meanwhile = Callable[[], bool]  # does a little of other work; False if there is none now
+IdleWork = Callable[[], bool]  # does a little work while a request runs; False if there is none now
 
 
-def nothing_meanwhile() -> bool:
-    """There is no other work."""
+def no_idle_work() -> bool:
+    """Return False: there is nothing to do while a request runs."""
     return False
 
 
-__all__ = ["Attempt", "AttemptResult", "Rematch", "Rematched", "Worker", "WorkerError"]
+__all__ = ["Attempt", "AttemptResult", "FinalRound", "FinalTimes", "Worker", "WorkerError"]
 
 
-class _Innocent(Exception):
-    """The process died before the kernel began, was killed from outside or lost its device: it is asked once more."""
+class _NotTheKernel(Exception):
+    """The process failed through no fault of the kernel: the request is sent once more."""
 
 
 class Worker:
-    """The parent's side: requests out, results back, whatever happens to the process.
+    """Sends requests to a worker process and returns results, whatever happens to the process.
 
-    `support` gives the path of the tuner's own kernels, compiled again where they were lost. `phases` is told of the
+    `support` returns the path of the support kernels, and compiles them again if they were lost. `phases` enters the
     stages that the process reports.
     """
 
@@ -74,19 +74,22 @@ class Worker:
         self._phases = phases or Phases()
         self.limit_seconds = limit_seconds  # for each stage of a request
         self._process: Any = None
-        self._trouble = ""  # why the last process did not open the device, and a remedy for when that comes again
+        self._trouble = ""  # why the last process did not open the device, with a remedy
         self._requests = 0
         self._connection: Connection | None = None
-        self._is_open = False  # whether the process has said that its device is
+        self._is_open = False  # whether the process has opened its device
         self._asked_ahead: Attempt | None = None  # the attempt that the process works on ahead
 
     def start(self) -> None:
-        """Start the process, if there is none. It opens its device meanwhile: a request waits for that."""
+        """Start the process if there is none.
+
+        It opens its device in the background; the first request waits for it.
+        """
         if self._connection is None:
             self._start()
 
     def ceilings(self) -> Ceilings:
-        """Measured now, on the device."""
+        """Measure the device's ceilings: peak arithmetic rates and memory bandwidth."""
         answer = self._ask("ceilings")
         if isinstance(answer, AttemptResult):
             remedy = "; raise --run-limit" if answer.outcome is Outcome.TIMED_OUT else ""
@@ -94,55 +97,52 @@ class Worker:
         assert isinstance(answer, Ceilings)
         return answer
 
-    def attempt(self, request: Attempt, meanwhile: Meanwhile = nothing_meanwhile) -> AttemptResult:
-        """Return the result, also where the kernel took the worker down with it.
-
-        `meanwhile` is done until it is there.
-        """
-        answer = self._ask(request, meanwhile=meanwhile)
+    def attempt(self, request: Attempt, idle_work: IdleWork = no_idle_work) -> AttemptResult:
+        """Return the result, even if the kernel crashes the worker. Call `idle_work` until the result is there."""
+        answer = self._ask(request, idle_work=idle_work)
         assert isinstance(answer, AttemptResult)
         return answer
 
     def ask_ahead(self, request: Attempt) -> None:
-        """Ask for what `attempt` is to be called for next, while the process is at something else.
+        """Send the request of the next `attempt` while the process works on another one.
 
-        It begins with that at once. Where it ends before that, `attempt` asks again.
+        The process begins with it as soon as it is free. If the process ends before, `attempt` sends it again.
         """
         is_due_to_end = self._requests + 1 >= REQUESTS_PER_PROCESS
         if self._connection is None or not self._is_open or self._asked_ahead is not None or is_due_to_end:
             return
-        with suppress(OSError):  # it has just ended, as whoever waits for its answer is told
+        with suppress(OSError):  # the process has just ended, which the caller who waits for its answer learns
             self._connection.send(request)
             self._asked_ahead = request
 
-    def rematch(self, request: Rematch) -> Rematched | AttemptResult:
-        """Return the measurements, or an AttemptResult that says why there are none."""
+    def time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
+        """Return the finalists' times, or an AttemptResult that says why there are none."""
         measured = (len(request.entries) + len(FILES) * request.vendor) * len(request.caches)
         answer = self._ask(request, limit_seconds=self.limit_seconds * measured)
-        assert isinstance(answer, Rematched | AttemptResult)
+        assert isinstance(answer, FinalTimes | AttemptResult)
         return answer
 
-    def vendor(self) -> Libraries:
-        """Return whether the vendor's libraries are there and serve this device."""
+    def vendor(self) -> VendorLibraries:
+        """Return the vendor's libraries on the device, or why they cannot be used."""
         answer = self._ask("vendor")
         if isinstance(answer, AttemptResult):
-            return Libraries((), answer.detail)
-        assert isinstance(answer, Libraries)
+            return VendorLibraries((), answer.detail)
+        assert isinstance(answer, VendorLibraries)
         return answer
 
     def verify_in_full(self, request: FullVerification) -> AttemptResult:
-        """Return the verdict, in a result without a measurement; OK where it is right."""
+        """Return the verdict in a result without a measurement; its outcome is OK if the kernel is right."""
         answer = self._ask(request)
         assert isinstance(answer, AttemptResult)
         return answer
 
     def release(self) -> None:
-        """Have the process give back its operands, which it keeps for the next request, if there is one."""
+        """Have the process free its operands, which it keeps for the next request."""
         if self._is_open:
             self._ask("release")
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """Kill the process, if there is one."""
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
@@ -152,34 +152,32 @@ class Worker:
         self._process = self._connection = self._asked_ahead = None
         self._is_open = False
 
-    def _ask(
-        self, request: object, limit_seconds: float | None = None, meanwhile: Meanwhile = nothing_meanwhile
-    ) -> object:
+    def _ask(self, request: object, limit_seconds: float | None = None, idle_work: IdleWork = no_idle_work) -> object:
         limit_seconds = self.limit_seconds if limit_seconds is None else limit_seconds
         self._requests += 1
         if self._requests >= REQUESTS_PER_PROCESS and self._asked_ahead is None:
             self._requests = 0
             self.close()
-        answer = self._answer_of_two(request, limit_seconds, meanwhile)
+        answer = self._answer_with_retry(request, limit_seconds, idle_work)
         if isinstance(answer, AttemptResult) and answer.outcome is Outcome.CRASHED:
-            self._connected()  # an error where the device is gone: then that was no fault of the kernel's
+            self._connected()  # raises if the device is gone: then the kernel is not at fault
         return answer
 
-    def _answer_of_two(self, request: object, limit_seconds: float, meanwhile: Meanwhile) -> object:
-        """Return the process's answer; that of a second one where the first failed for no fault of the kernel's."""
+    def _answer_with_retry(self, request: object, limit_seconds: float, idle_work: IdleWork) -> object:
+        """Return the process's answer. If it fails through no fault of the kernel, ask a second process."""
         try:
-            return self._answer(request, limit_seconds, meanwhile)
-        except _Innocent:
+            return self._answer(request, limit_seconds, idle_work)
+        except _NotTheKernel:
             pass
         try:
-            return self._answer(request, limit_seconds, meanwhile)
-        except _Innocent as died:
+            return self._answer(request, limit_seconds, idle_work)
+        except _NotTheKernel as died:
             return AttemptResult(Outcome.INTERRUPTED, str(died))
 
-    def _answer(self, request: object, limit_seconds: float, meanwhile: Meanwhile) -> object:
-        """Return the process's answer, or how it ended; _Innocent where that may be none of its doing."""
+    def _answer(self, request: object, limit_seconds: float, idle_work: IdleWork) -> object:
+        """Return the process's answer, or how it ended. Raise _NotTheKernel if the kernel may be innocent."""
         if self._asked_ahead is not None and self._asked_ahead is not request:
-            self.close()  # its next answer is nobody's
+            self.close()  # else its answer to the other request would come first
         connection = self._connected()
         stage: str | None = None
         try:
@@ -187,7 +185,7 @@ class Worker:
                 connection.send(request)
             self._asked_ahead = None
             while True:
-                self._let(meanwhile, connection)
+                self._work_until_answer(idle_work, connection)
                 if not answers_in_time(connection, self._process.pid, limit_seconds):
                     self.close()
                     return AttemptResult(Outcome.TIMED_OUT, f"{stage or 'start'} took more than {limit_seconds:g} s")
@@ -197,7 +195,7 @@ class Worker:
                     self._phases.enter(stage)
                 elif kind == "lost":
                     self.close()
-                    raise _Innocent(str(content))
+                    raise _NotTheKernel(str(content))
                 elif kind == "error":
                     self.close()
                     raise content if isinstance(content, TuneError) else WorkerError(str(content))
@@ -206,30 +204,31 @@ class Worker:
                     if outcome in (Outcome.CRASHED, Outcome.INTERRUPTED):
                         self.close()
                     if outcome is Outcome.INTERRUPTED:
-                        raise _Innocent(content.detail)
+                        raise _NotTheKernel(content.detail)
                     return content
         except (EOFError, ConnectionError):
             code = self._process.wait()
             self.close()
             died = f"the worker died {f'during {stage}' if stage else 'before it began'}{_cause(code)}"
             if stage in BEFORE_THE_KERNEL or _is_from_outside(code):
-                raise _Innocent(died) from None
+                raise _NotTheKernel(died) from None
             return AttemptResult(Outcome.CRASHED, died)
         finally:
             self._phases.enter(BETWEEN_REQUESTS if self._asked_ahead is None else ASKED_AHEAD)
 
-    def _let(self, meanwhile: Meanwhile, connection: Connection) -> None:
-        """Do other work, a little at a time, until the process says something or there is none."""
+    def _work_until_answer(self, idle_work: IdleWork, connection: Connection) -> None:
+        """Call `idle_work` until a message arrives or no work is left."""
         try:
-            while not connection.poll() and meanwhile():
+            while not connection.poll() and idle_work():
                 pass
-        except BaseException:  # nobody is to take the answer for that to another request
+        except BaseException:  # the pending answer must not be taken for that to another request
             self.close()
             raise
 
     def _connected(self) -> Connection:
-        """Return the way to a process that has opened its device. One that dies of that, or finds no kernels of the
-        tuner's own, is followed by another one.
+        """Return the connection to a process that has opened its device.
+
+        If the process dies while it opens the device, or the support kernels are lost, start another one, once.
         """
         if self._connection is not None and self._is_open:
             return self._connection
@@ -246,7 +245,7 @@ class Worker:
         return self._connection
 
     def _first_message(self) -> tuple[str, Any] | None:
-        """Return the process's first message, about its device; None if the process died or must be started again."""
+        """Return the process's first message, about its device; None if another process must be started."""
         if self._connection is None:
             self._start()
         assert self._connection is not None
@@ -273,7 +272,7 @@ class Worker:
             self._process, self._connection = self._started(support_path)
 
     def _started(self, support_path: str) -> tuple[Any, Connection]:
-        """Return a new process and the way to it. Raise DeviceError if the system refuses either."""
+        """Return a new process and the connection to it. Raise DeviceError if the system refuses either."""
         try:
             return start_child(serve, self._spec, support_path)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Requests to a worker, and their results."""
+"""The requests to a worker, and its results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Measurement, O
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.checks import Check
 
-WATCHED = "watched for races"  # how a kernel is compiled
+WATCHED = "watched for races"  # Run.how of a kernel with race detection
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,57 +20,56 @@ class Attempt:
 
     problem: Problem
     entry: Entry
-    probes: tuple[Problem, ...]  # small problems to verify it on besides
+    probes: tuple[Problem, ...]  # small problems on which the kernel is verified too
     seed: int
     effort: Effort
-    cache: Cache = Cache.CLEAN  # before each sample
-    # Where each of a few first launches takes longer than this, the attempt ends there. None: whatever it takes.
-    within_us: float | None = None
-    support_path: str = ""  # the tuner's own kernels of its type; "": those that the device was opened with
+    cache: Cache = Cache.CLEAN  # the L2's state before each sample
+    within_us: float | None = None  # the attempt ends if all of the first launches take longer; None: no limit
+    support_path: str = ""  # the support kernels for the problem's type; "": those that the device was opened with
 
 
 @dataclass(frozen=True, slots=True)
-class Rematch:
-    """Measure several kernels on one problem again, interleaved, in each of the states of the L2."""
+class FinalRound:
+    """Time several kernels on one problem in turns, in each of these states of the L2."""
 
     problem: Problem
     entries: tuple[Entry, ...]
     seed: int
     effort: Effort
-    vendor: bool = False  # whether the vendor's routines are measured with them
-    caches: tuple[Cache, ...] = (Cache.CLEAN,)  # the last one ranks, also the vendor's routines
-    support_path: str = ""  # as of an Attempt
+    vendor: bool = False  # whether the vendor's routines are timed with them
+    caches: tuple[Cache, ...] = (Cache.CLEAN,)  # the last state decides the ranking, of the vendor's routines too
+    support_path: str = ""  # as in Attempt
 
 
 @dataclass(frozen=True, slots=True)
-class Rematched:
+class FinalTimes:
     """The interleaved measurements of a final."""
 
-    measurements: tuple[tuple[Measurement, ...], ...]  # of each state: one an entry, in their order
-    vendor: tuple[VendorMeasurement, ...] = ()  # each once a state
-    vendor_trouble: str = ""  # why there is none of the vendor's, where it was asked for
+    measurements: tuple[tuple[Measurement, ...], ...]  # by state, then by entry
+    vendor: tuple[VendorMeasurement, ...] = ()  # one for each routine and state
+    vendor_trouble: str = ""  # why the vendor was not timed although it was asked for
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A small problem with its checks."""
+    """A problem of a full verification, with its checks."""
 
     stage: str
     problem: Problem
     checks: tuple[Check, ...]
-    padding: Mapping[str, int] = field(default_factory=dict)  # of lines longer than other problems' checks make them
-    is_large: bool = False  # so that a device may have no room for it
+    padding: Mapping[str, int] = field(default_factory=dict)  # additional room for long lines, by operand
+    is_large: bool = False  # may not fit in the device's memory
     splits: int | None = None  # splits of the launch; None: those of the configuration
-    is_slow: bool = False  # so that a few blocks take long, while most of a GPU has nothing to do
+    is_slow: bool = False  # a few blocks run long while most of a GPU is idle
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A compiled kernel, the calls that it makes, and the problem of which it makes many launches."""
+    """A compiled kernel with the calls to verify, and the problem of its repeated launches."""
 
-    how: str  # it was compiled, to say of each call
+    how: str  # how it was compiled, for messages
     entry: Entry
-    bits: int  # of its index
+    bits: int  # index width
     calls: tuple[Call, ...]
     repeated: Problem | None = None
     launches: int = 0
@@ -78,21 +77,21 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class FullVerification:
-    """A request: verify the kernel of a configuration that may win, in these runs."""
+    """Verify the kernel of a prospective winner by all of these runs."""
 
     problem: Problem
     runs: tuple[Run, ...]
     seed: int
-    support_path: str = ""  # as of an Attempt
+    support_path: str = ""  # as in Attempt
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """How an attempt ended, with whatever it reached."""
+    """The outcome of an attempt, and what was found before it ended."""
 
     outcome: Outcome
     detail: str
     resources: LoadedResources | None = None
     verdict: Verdict | None = None
     measurement: Measurement | None = None
-    verified_code: str | None = None  # of a full verification, see Trial
+    verified_code: str | None = None  # see Trial

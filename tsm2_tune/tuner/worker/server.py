@@ -1,4 +1,4 @@
-"""The worker's own side: the process that owns the device answers requests, and tells of its stages."""
+"""The worker process, which owns the device: it answers requests and reports its stages."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from tsm2_tune.errors import DeviceError, TuneError
 from tsm2_tune.tuner.device.interface import BinaryLost, Device, DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.device.target import open_device
-from tsm2_tune.tuner.measure.timing import Effort, first_look, measure, measure_interleaved
-from tsm2_tune.tuner.measure.vendor.finalists import Beside, beside, libraries
+from tsm2_tune.tuner.measure.timing import Effort, measure, measure_interleaved, quick_measure
+from tsm2_tune.tuner.measure.vendor.finalists import VendorFinalists, vendor_finalists, vendor_libraries
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.results.trial import Cache, Measurement, Outcome, Verdict
 from tsm2_tune.tuner.runs.signals import SIGNALS
-from tsm2_tune.tuner.verify.bound_kernel import LoadedKernel
+from tsm2_tune.tuner.verify.bound_kernel import BoundKernel
 from tsm2_tune.tuner.verify.checks import checks_of, probe_checks
 from tsm2_tune.tuner.verify.exhaustive import verify_in_full
 from tsm2_tune.tuner.verify.operands import Operands
-from tsm2_tune.tuner.verify.verdict import Verification, prepare, verify, verify_each
-from tsm2_tune.tuner.worker.protocol import Attempt, AttemptResult, FullVerification, Rematch, Rematched
+from tsm2_tune.tuner.verify.verdict import KernelCalls, prepare, verify, verify_each
+from tsm2_tune.tuner.worker.protocol import Attempt, AttemptResult, FinalRound, FinalTimes, FullVerification
 
 END_OTHERS = "end what else runs there"
 
 
 def serve(connection: Connection, spec: str, support_path: str) -> None:
-    """The worker's side: open the device, then answer requests until the parent is gone."""
+    """Open the device, then answer requests until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
         device = open_device(spec, support_path)
-        bench = _Bench(device, support_path, connection)
+        handler = _RequestHandler(device, support_path, connection)
         connection.send(("ready", None))
         while True:
-            connection.send(("result", bench.answer(connection.recv())))
+            connection.send(("result", handler.answer(connection.recv())))
     except (EOFError, ConnectionError):
         return
     except TuneError as error:
         connection.send(("error", error))
-    except MemoryError as error:  # of a request the bench says which
+    except MemoryError as error:  # while the device opens
         connection.send(("error", DeviceError(f"device {spec} does not open: no room for {error}; {END_OTHERS}")))
     except Exception as error:
         connection.send(_failure(error, spec, support_path))
 
 
 def _failure(error: Exception, spec: str, support_path: str) -> tuple[str, object]:
-    """Return the message to the parent about an error. If the tuner's own kernels were removed, it says that."""
+    """Return the message to the parent about an error: "lost" if the support kernels were removed."""
     if isinstance(error, LaunchFailed | OSError) and not os.path.exists(support_path):
         return "lost", f"{support_path} was removed before it was loaded"
     if isinstance(error, LaunchFailed):
@@ -59,8 +59,8 @@ def _failure(error: Exception, spec: str, support_path: str) -> tuple[str, objec
     return "error", traceback.format_exc()
 
 
-class _Bench:
-    """The device with the operands of the problem at hand."""
+class _RequestHandler:
+    """Answers requests on the device, and keeps the last problem's operands."""
 
     def __init__(self, device: Device, support_path: str, connection: Connection) -> None:
         self._device, self._support_path, self._connection = device, support_path, connection
@@ -68,7 +68,7 @@ class _Bench:
         self._supports: dict[str, Support] = {}
 
     def answer(self, request: object) -> object:
-        """Return the result of the request. Raise DeviceError if the device has too little free memory now."""
+        """Return the result of the request. Raise DeviceError if the device has too little free memory."""
         try:
             return self._answered(request)
         except MemoryError as error:
@@ -77,13 +77,13 @@ class _Bench:
     def _answered(self, request: object) -> object:
         if isinstance(request, Attempt):
             return self._attempt(request)
-        if isinstance(request, Rematch):
-            return self._rematch(request)
+        if isinstance(request, FinalRound):
+            return self._time_finalists(request)
         if isinstance(request, FullVerification):
             return self._verified_in_full(request)
         if request == "vendor":
             self._stage("the vendor's libraries")
-            return libraries(self._device)
+            return vendor_libraries(self._device)
         self._stage("ceilings" if request == "ceilings" else "release")
         self._release()
         return self._device.ceilings() if request == "ceilings" else None
@@ -94,24 +94,24 @@ class _Bench:
     def _attempt(self, request: Attempt) -> AttemptResult:
         launch = request.entry.launch
         resources = verdict = None
-        loaded: LoadedKernel | None = None
+        bound: BoundKernel | None = None
         try:
             operands = self._operands_of(request)
-        except (LaunchFailed, KernelFault) as error:  # the tuner's own kernels
+        except (LaunchFailed, KernelFault) as error:  # of the support kernels
             return AttemptResult(Outcome.INTERRUPTED, f"no operands: {error}")
         try:
             self._stage("loading")
-            loaded = LoadedKernel(self._device, operands, request.entry)
-            resources = loaded.kernel.resources(threads=launch.threads, smem_bytes=launch.smem_bytes)
-            looked = self._first_look(request, loaded)
+            bound = BoundKernel(self._device, operands, request.entry)
+            resources = bound.kernel.resources(threads=launch.threads, smem_bytes=launch.smem_bytes)
+            looked = self._quick_measured(request, bound)
             if looked is not None and request.within_us is not None and min(looked.samples_us) > request.within_us:
                 detail = f"the fastest of its first launches took more than {request.within_us:.1f} us"
                 return AttemptResult(Outcome.BEHIND, detail, resources, measurement=looked)
-            verdict = self._verified(request, loaded)
+            verdict = self._verified(request, bound)
             if not verdict.correct:
                 return AttemptResult(Outcome.WRONG_RESULT, verdict.detail, resources, verdict)
             self._stage("timing")
-            launched = partial(loaded.start, operands.arguments())
+            launched = partial(bound.start, operands.arguments())
             measured = measure(self._device, launched, request.effort, request.cache)
             return AttemptResult(Outcome.OK, "", resources, verdict, measured)
         except BinaryLost as error:
@@ -123,65 +123,62 @@ class _Bench:
         except DeviceLost as error:
             return AttemptResult(Outcome.INTERRUPTED, str(error))
         finally:
-            if loaded is not None:
-                loaded.free()
+            if bound is not None:
+                bound.free()
 
-    def _first_look(self, request: Attempt, loaded: LoadedKernel) -> Measurement | None:
+    def _quick_measured(self, request: Attempt, bound: BoundKernel) -> Measurement | None:
         """Time the first launches on the problem's operands. Return None if the request has no limit for them."""
         if request.within_us is None:
             return None
         self._stage("a first look")
-        operands = loaded.operands
+        operands = bound.operands
         prepare(operands, checks_of(request.problem)[-1], seed=request.seed)
-        loaded.prepare()
-        return first_look(self._device, partial(loaded.start, operands.arguments()), request.cache)
+        bound.prepare()
+        return quick_measure(self._device, partial(bound.start, operands.arguments()), request.cache)
 
-    def _verified(self, request: Attempt, loaded: LoadedKernel) -> Verdict:
-        """The verdict on the problem itself, or on the first of its probes that is wrong.
-
-        A probe has other extents, so it must have the same width of index: the kernel is compiled for that.
-        """
+    def _verified(self, request: Attempt, bound: BoundKernel) -> Verdict:
+        """Return the verdict on the first wrong probe, or else on the problem itself."""
         if request.probes:
             self._stage("verification on probes")
-            verdict = self._verified_on_probes(request, loaded)
+            verdict = self._verified_on_probes(request, bound)
             if verdict is not None:
                 return verdict
         self._stage("verification")
-        return verify(self._device, loaded.operands, loaded, seed=request.seed)
+        return verify(self._device, bound.operands, bound, seed=request.seed)
 
-    def _verified_on_probes(self, request: Attempt, loaded: LoadedKernel) -> Verdict | None:
-        """The verdict on the first probe that is wrong; None where each is right."""
-        support, bits = loaded.operands.support, request.problem.index_bits
-        verifications: list[Verification] = []
+    def _verified_on_probes(self, request: Attempt, bound: BoundKernel) -> Verdict | None:
+        """Return the verdict on the first wrong probe; None if all are right."""
+        support, bits = bound.operands.support, request.problem.index_bits
+        verifications: list[KernelCalls] = []
         with self._device.keeping_memory(), ExitStack() as used:
             for number, probe in enumerate(request.probes):
                 small = Operands(self._device, support, probe, index_bits=bits)
                 used.callback(small.free)
-                on_small = loaded.on(small)
+                on_small = bound.on(small)
                 used.callback(on_small.free)
                 checks, seed = probe_checks(probe, number), request.seed + 1000 * (number + 1)
-                verifications.append(Verification(small, on_small, checks, seed))
+                verifications.append(KernelCalls(small, on_small, checks, seed))
             *_, last = verdicts = verify_each(self._device, verifications)
         if last.correct:
             return None
         return replace(last, detail=f"{request.probes[len(verdicts) - 1].text}, {last.detail}")
 
-    def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
-        kernels: list[LoadedKernel] = []
+    def _time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
+        kernels: list[BoundKernel] = []
         try:
             operands = self._operands_of(request)
-            with self._vendor_beside(request, operands) as vendor:
+            with self._vendor_finalists(request, operands) as vendor:
                 self._stage("the final round")
                 prepare(operands, checks_of(request.problem)[-1], seed=request.seed)
                 arguments = operands.arguments()
-                kernels.extend(LoadedKernel(self._device, operands, entry) for entry in request.entries)
+                kernels.extend(BoundKernel(self._device, operands, entry) for entry in request.entries)
                 ours = [partial(kernel.start, arguments) for kernel in kernels]
-                return measured_beside(self._device, ours, vendor, request.effort, request.caches)
+                return measure_with_vendor(self._device, ours, vendor, request.effort, request.caches)
         except BinaryLost as error:
             return AttemptResult(Outcome.INTERRUPTED, str(error))
         except LaunchFailed as error:
             return AttemptResult(Outcome.LAUNCH_FAILED, str(error))
-        except MemoryError as error:  # each had room alone
+        except MemoryError as error:  # each kernel fits alone
             return AttemptResult(Outcome.LAUNCH_FAILED, _no_room(request, error))
         except KernelFault as error:
             return AttemptResult(Outcome.CRASHED, str(error))
@@ -191,16 +188,16 @@ class _Bench:
             for kernel in kernels:
                 kernel.free()
 
-    def _vendor_beside(self, request: Rematch, operands: Operands) -> AbstractContextManager[Beside]:
-        """Open the vendor's routines to be timed with the entries; none if the request leaves the vendor out."""
+    def _vendor_finalists(self, request: FinalRound, operands: Operands) -> AbstractContextManager[VendorFinalists]:
+        """Return the vendor's finalists; none if the request leaves the vendor out."""
         if not request.vendor:
-            return nullcontext(Beside(()))
+            return nullcontext(VendorFinalists(()))
         self._stage("the vendor's routines")
-        return beside(self._device, operands, seed=request.seed, cache=request.caches[-1])
+        return vendor_finalists(self._device, operands, seed=request.seed, cache=request.caches[-1])
 
     def _verified_in_full(self, request: FullVerification) -> AttemptResult:
         self._stage("full verification")
-        self._release()  # the full verification needs much memory too
+        self._release()  # the full verification needs much memory
         try:
             support = self._support_of(request)
             verdict = verify_in_full(
@@ -215,7 +212,7 @@ class _Bench:
         outcome = Outcome.OK if verdict.correct else Outcome.WRONG_RESULT
         return AttemptResult(outcome, "" if verdict.correct else verdict.detail, verdict=verdict)
 
-    def _operands_of(self, request: Attempt | Rematch) -> Operands:
+    def _operands_of(self, request: Attempt | FinalRound) -> Operands:
         problem = request.problem
         if self._operands is None or self._operands.problem != problem:
             self._stage("operands")
@@ -224,7 +221,7 @@ class _Bench:
             self._operands = Operands(self._device, support, problem, index_bits=problem.index_bits)
         return self._operands
 
-    def _support_of(self, request: Attempt | Rematch | FullVerification) -> Support:
+    def _support_of(self, request: Attempt | FinalRound | FullVerification) -> Support:
         name, path = request.problem.dtype_name, request.support_path or self._support_path
         if name not in self._supports:
             self._supports[name] = Support(self._device, path, name)
@@ -237,9 +234,9 @@ class _Bench:
 
 
 def _no_room(request: object, error: MemoryError) -> str:
-    """Return which request had no room on the device, and for what."""
+    """Return a sentence that says which request did not fit in the device's memory."""
     what = "what measures the ceilings"
-    if isinstance(request, Attempt | Rematch | FullVerification):
+    if isinstance(request, Attempt | FinalRound | FullVerification):
         what = request.problem.text
     return (
         f"{what} does not fit beside what else is on the device: no room for {str(error) or 'its numbers'};"
@@ -247,15 +244,17 @@ def _no_room(request: object, error: MemoryError) -> str:
     )
 
 
-def measured_beside(
-    device: Device, ours: Sequence[Callable[[], None]], vendor: Beside, effort: Effort, caches: Sequence[Cache]
-) -> Rematched:
-    """Our kernels and the vendor's routines in turns, in each state; ours alone where one of the vendor's declines
-    after all.
-    """
+def measure_with_vendor(
+    device: Device,
+    ours: Sequence[Callable[[], None]],
+    vendor: VendorFinalists,
+    effort: Effort,
+    caches: Sequence[Cache],
+) -> FinalTimes:
+    """Time our kernels and the vendor's routines in turns, in each state; ours alone if one of the vendor's fails."""
     trouble = vendor.trouble
-    if vendor.entrants:
-        theirs = [entrant.routine.launch for entrant in vendor.entrants]
+    if vendor.routines:
+        theirs = [one.routine.launch for one in vendor.routines]
         try:
             found = measure_interleaved(device, [*ours, *theirs], effort, caches)
         except CublasError as error:
@@ -264,11 +263,11 @@ def measured_beside(
             of_vendor = (
                 pair
                 for of_state in found.values()
-                for pair in zip(vendor.entrants, of_state[len(ours) :], strict=True)
+                for pair in zip(vendor.routines, of_state[len(ours) :], strict=True)
             )
-            return Rematched(
+            return FinalTimes(
                 tuple(of_state[: len(ours)] for of_state in found.values()),
-                tuple(entrant.measured(one) for entrant, one in of_vendor),
+                tuple(finalist.measured(one) for finalist, one in of_vendor),
             )
     found = measure_interleaved(device, ours, effort, caches)
-    return Rematched(tuple(found.values()), vendor_trouble=trouble)
+    return FinalTimes(tuple(found.values()), vendor_trouble=trouble)

@@ -128,7 +128,7 @@ class HostDevice:
         if self._fault is not None:
             raise KernelFault(self._fault)
 
-    def aside(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
+    def start_concurrently(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
         """Run what each of the launches starts to its end."""
         for launch in launches:
             launch()

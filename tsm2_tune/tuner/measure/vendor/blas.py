@@ -1,4 +1,4 @@
-"""Products as BLAS sees them: every matrix column-major in memory, a row-major C as its transpose."""
+"""Convert a problem to the arguments of a BLAS call: all matrices column-major, a row-major C as its transpose."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NO_TRANSPOSE = 0
 TRANSPOSE = 1
 CONJUGATE_TRANSPOSE = 2
 
-# What BLAS does to a column-major matrix in memory that `Problem.op` spells by this letter, where C is column-major;
-# and where C is row-major, so that BLAS computes its transpose B^T A^T.
+# Letters of `Problem.op` -> BLAS's operation on the column-major matrix in memory. The first table is for a
+# column-major C. For a row-major C BLAS computes the transpose, B^T A^T.
 OPERATIONS = {"n": NO_TRANSPOSE, "t": TRANSPOSE, "c": CONJUGATE_TRANSPOSE}
 OPERATIONS_OF_TRANSPOSE = {"n": TRANSPOSE, "t": NO_TRANSPOSE, "j": CONJUGATE_TRANSPOSE}
 UNCONJUGATED = {"c": "t", "j": "n"}  # of a real matrix
 
-# cublasComputeType_t: the default ones, which use no TF32 and no emulation, and the one that may use TF32
+# cublasComputeType_t: the default ones, without TF32 and emulation, and one that may use TF32
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77
 # cudaDataType_t
 R_32F, R_64F, R_16F, C_32F, C_64F, R_16BF = 0, 1, 2, 4, 5, 14
@@ -32,7 +32,7 @@ GEMM_DEFAULT = -1  # CUBLAS_GEMM_DEFAULT
 class Element:
     """An element type in cuBLAS's terms."""
 
-    call: str  # its own GEMM; "" if only cublasGemmEx has it
+    call: str  # the type's GEMM routine; "" if only cublasGemmEx supports the type
     data_type: int
     compute_type: int
     scale_type: int  # of alpha and beta
@@ -48,18 +48,18 @@ ELEMENTS = {
     "bf16": Element("", R_16BF, COMPUTE_32F, R_32F, ctypes.c_float),
     "f16": Element("", R_16F, COMPUTE_32F, R_32F, ctypes.c_float),
     "tf32": Element("", R_32F, COMPUTE_32F_FAST_TF32, R_32F, ctypes.c_float),
-    # cuBLAS has no 3xTF32: its own f32, which is about as exact.
+    # cuBLAS has no 3xTF32. Its f32 is about as exact.
     "3xtf32": Element("cublasSgemm_v2", R_32F, COMPUTE_32F, R_32F, ctypes.c_float),
 }
 
 
-# Its products of a matrix and a vector.
+# Matrix-vector products.
 GEMV_CALLS = {"f32": "cublasSgemv_v2", "f64": "cublasDgemv_v2", "c64": "cublasCgemv_v2", "c128": "cublasZgemv_v2"}
 
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """A product as BLAS sees it: every matrix column-major in memory, a row-major C as its transpose."""
+    """The arguments of a GEMM call: every matrix column-major, a row-major C as its transpose."""
 
     element: Element
     operation_a: int
@@ -76,7 +76,7 @@ class Gemm:
 
     @property
     def stored_a(self) -> tuple[int, int]:
-        """(rows, columns) of A in memory."""
+        """Rows and columns of A in memory."""
         return (self.m, self.k) if self.operation_a == NO_TRANSPOSE else (self.k, self.m)
 
     @property
@@ -84,19 +84,19 @@ class Gemm:
         return (self.k, self.n) if self.operation_b == NO_TRANSPOSE else (self.n, self.k)
 
     def scalar(self, value: float) -> Any:
-        """Alpha or beta, in the memory that a call reads it from."""
+        """Return alpha or beta as a ctypes object, whose address the call takes."""
         return scalar_of(self.element, value)
 
 
 def scalar_of(element: Element, value: float) -> Any:
-    """Alpha or beta of an element type, in the memory that a call reads it from."""
+    """Return alpha or beta of an element type as a ctypes object, whose address the call takes."""
     return (element.scalar * 2)(value, 0.0) if element.is_complex else element.scalar(value)
 
 
 def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
-    """cublasOperation_t of A and of B; those of the transposed product's B and A where C is row-major.
+    """Return cublasOperation_t of A and B, or of B and A in the transposed product if C is row-major.
 
-    Raise CublasError if BLAS has none: it conjugates only what it transposes.
+    Raise CublasError if BLAS has no such operation: it conjugates only if it also transposes.
     """
     letters = [letter if is_complex else UNCONJUGATED.get(letter, letter) for letter in op[:2]]
     row_major_c = len(op) == 3
@@ -119,7 +119,7 @@ def product_of(problem: Problem) -> tuple[Element, tuple[int, int]]:
 
 
 def gemm_of(operands: Operands) -> Gemm:
-    """C = op(A) op(B) on the operands as they lie now. Raise CublasError if BLAS has no such product."""
+    """Return the GEMM C = op(A) op(B) for the operands in place. Raise CublasError if BLAS has no such product."""
     problem = operands.problem
     element, (operation_a, operation_b) = product_of(problem)
     first, second, m, n = operands.a, operands.b, problem.m, problem.n
@@ -143,18 +143,21 @@ def gemm_of(operands: Operands) -> Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Gemv:
-    """A product with a vector as BLAS sees it: a column-major matrix, vectors whose elements lie so far apart."""
+    """The arguments of a GEMV call: a column-major matrix, and vectors with increments."""
 
     call: str
     operation: int
     rows: int  # of the matrix in memory
     columns: int
-    apart_b: int  # elements from one of B to the next
-    apart_c: int
+    increment_b: int
+    increment_c: int
 
 
 def gemv_of(operands: Operands) -> Gemv:
-    """C = op(A) B on the operands as they lie now, n = 1. Raise CublasError if BLAS has no such product."""
+    """Return the GEMV C = op(A) B, n = 1, for the operands in place.
+
+    Raise CublasError if BLAS has no such product.
+    """
     problem = operands.problem
     letters = [letter if problem.dtype.is_complex else UNCONJUGATED.get(letter, letter) for letter in problem.factors]
     if problem.n > 1 or problem.dtype_name not in GEMV_CALLS or letters[0] not in OPERATIONS or letters[1] in "cj":
@@ -164,6 +167,6 @@ def gemv_of(operands: Operands) -> Gemv:
         GEMV_CALLS[problem.dtype_name],
         OPERATIONS[letters[0]],
         *problem.stored["A"],
-        apart_b=1 if along_b == "k" else operands.b.filling.leading_dimension,
-        apart_c=1 if along_c == "m" else operands.c.filling.leading_dimension,
+        increment_b=1 if along_b == "k" else operands.b.filling.leading_dimension,
+        increment_c=1 if along_c == "m" else operands.c.filling.leading_dimension,
     )

@@ -1,4 +1,4 @@
-"""cuBLAS through ctypes: a handle, and what starts its products."""
+"""cuBLAS through ctypes: a handle, and functions that launch GEMM and GEMV."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Cublas:
         self.version = version.value
 
     def close(self) -> None:
-        """Give the handle back with its memory."""
+        """Destroy the handle and free its memory."""
         self._library.cublasDestroy_v2(self._handle)
 
     def gemm(self, operands: Operands) -> None:
-        """Start C = A B on the operands as they lie now."""
+        """Start C = A B on the operands in place."""
         self.launch(operands)()
 
     def launch(self, operands: Operands) -> Callable[[], None]:
@@ -49,18 +49,15 @@ class Cublas:
         return self.started("cublasGemmEx", *extents, *factors, ctypes.byref(beta), *result)
 
     def gemv_launch(self, operands: Operands) -> Callable[[], None]:
-        """Return the same by cuBLAS's product of a matrix and a vector."""
+        """Return the same by cuBLAS's GEMV."""
         gemv, element = gemv_of(operands), ELEMENTS[operands.problem.dtype_name]
         a, b, c = (ctypes.c_void_p(one.address) for one in (operands.a, operands.b, operands.c))
         alpha, beta = (ctypes.byref(scalar_of(element, value)) for value in (1.0, 0.0))
         matrix = (gemv.operation, gemv.rows, gemv.columns, alpha, a, operands.a.filling.leading_dimension)
-        return self.started(gemv.call, *matrix, b, gemv.apart_b, beta, c, gemv.apart_c)
+        return self.started(gemv.call, *matrix, b, gemv.increment_b, beta, c, gemv.increment_c)
 
     def started(self, name: str, *arguments: Any) -> Callable[[], None]:
-        """Return a function that makes this library call on the handle.
-
-        It raises CublasError if the library declines.
-        """
+        """Return a function that makes this library call on the handle. It raises CublasError if the call fails."""
         call = getattr(self._library, name)
 
         def start() -> None:
@@ -69,7 +66,7 @@ class Cublas:
         return start
 
     def use_stream(self, stream: int, workspace: int = 0, workspace_bytes: int = 0) -> None:
-        """Start what follows on this stream, 0 for the default one, with this workspace instead of its own."""
+        """Use this stream, 0 for the default one, and this workspace instead of cuBLAS's own."""
         check(self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)), "cublasSetStream")
         if workspace:
             status = self._library.cublasSetWorkspace_v2(
@@ -79,5 +76,5 @@ class Cublas:
 
 
 def routine_of(call: str) -> str:
-    """Return the name under which a call is documented."""
+    """Return the routine's documented name."""
     return call.removesuffix("_v2")

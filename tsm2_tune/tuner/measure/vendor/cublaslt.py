@@ -1,4 +1,4 @@
-"""cuBLASLt through ctypes: a handle, and the algorithms that its heuristic names for a product."""
+"""cuBLASLt through ctypes: a handle, and the algorithms that its heuristic returns for a product."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tsm2_tune.tuner.measure.vendor.blas import Gemm, gemm_of
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLASLT, check, library
 from tsm2_tune.tuner.verify.operands import Operands
 
-ALGORITHMS = 32  # asked of the heuristic, which has returned 1 to 8 for the products of the bench on an H200
+ALGORITHMS = 32  # requested; on an H200 the heuristic returned 1 to 8 for the benchmarks' products
 MATMUL = "cublasLtMatmul"
-MOST_ALIGNMENT = 256  # bytes: what the heuristic assumes unless it is told otherwise
+MOST_ALIGNMENT = 256  # bytes: the heuristic's default assumption
 
 # cublasLtMatmulDescAttributes_t
 DESC_TRANSA, DESC_TRANSB = 3, 4
@@ -41,15 +41,15 @@ class HeuristicResult(ctypes.Structure):
 
 
 def alignment(address: int) -> int:
-    """Return the largest power of two, in bytes, that divides the address, as far as the heuristic cares."""
+    """Return the largest power of two that divides the address, at most MOST_ALIGNMENT."""
     return min(address & -address, MOST_ALIGNMENT) if address else MOST_ALIGNMENT
 
 
 class CublasLt:
-    """A cuBLASLt handle in the current context, with a workspace; what it starts goes to this stream."""
+    """A cuBLASLt handle in the current context, with a workspace and a stream."""
 
     def __init__(self, device: Device, workspace_bytes: int, stream: int = 0) -> None:
-        """ToolMissing where there is no cuBLASLt, CublasError where it does not serve, MemoryError without room."""
+        """Raise ToolMissing without cuBLASLt, CublasError if it does not support the device, MemoryError if full."""
         self._library = library(CUBLASLT)
         self._library.cublasLtGetVersion.restype = ctypes.c_size_t
         self.version = int(self._library.cublasLtGetVersion())
@@ -62,17 +62,17 @@ class CublasLt:
             raise
 
     def close(self) -> None:
-        """Give the handle and the workspace back."""
+        """Destroy the handle and free the workspace."""
         self._library.cublasLtDestroy(self._handle)
         self._workspace.free()
 
     def plan(self, operands: Operands) -> Plan:
-        """Return the product on the operands as they lie now. Raise CublasError if BLAS has none."""
+        """Return the plan of the product on the operands in place. Raise CublasError if BLAS has no such product."""
         return Plan(self._library, self._handle, self._workspace, gemm_of(operands), self._stream)
 
 
 class Plan:
-    """A product's descriptors. Give them back with `free`."""
+    """The descriptors of a product. Destroy them with `free`."""
 
     def __init__(
         self, lib: ctypes.CDLL, handle: ctypes.c_void_p, workspace: Buffer, gemm: Gemm, stream: int = 0
@@ -96,7 +96,7 @@ class Plan:
             self._set("MatmulPreference", self._preference, PREF_MIN_ALIGNMENT_BYTES[name], least)
 
     def heuristic(self) -> tuple[HeuristicResult, ...]:
-        """The algorithms that should suit, best first, as many as cuBLASLt has: none where it has no heuristic."""
+        """Return the algorithms of the heuristic, best first, that fit in the workspace; () if the call fails."""
         results = (HeuristicResult * ALGORITHMS)()
         found = ctypes.c_int()
         layouts = (self._a, self._b, self._c, self._c)
@@ -109,10 +109,7 @@ class Plan:
         return tuple(result for result in usable if result.workspace_bytes <= self._workspace.size_bytes)
 
     def launch(self, result: HeuristicResult) -> Callable[[], None]:
-        """Return a function that starts the product with this algorithm.
-
-        It raises CublasError if the library declines.
-        """
+        """Return a function that starts the product with this algorithm. It raises CublasError if the call fails."""
         gemm = self._gemm
         c = ctypes.c_void_p(gemm.c)
         arguments = (

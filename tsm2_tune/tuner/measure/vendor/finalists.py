@@ -1,4 +1,4 @@
-"""The vendor in a final: of each library the routine that is measured in turns with our finalists."""
+"""The vendor's finalists: each library's fastest right routine, timed in turns with our finalists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS, CUBLASLT, CublasErr
 from tsm2_tune.tuner.measure.vendor.routines import (
     Routine,
     fastest_first,
-    right_first,
+    fastest_right,
     routines_of_cublas,
     routines_of_cublaslt,
 )
@@ -23,20 +23,20 @@ from tsm2_tune.tuner.verify.checks import checks_of
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import prepare
 
-WORKSPACE_BYTES = 32 * 2**20  # of each library: what cuBLAS takes by itself on Hopper
-UNUSABLE = (ToolMissing, CublasError, MemoryError, AttributeError)  # the last of a library that lacks a call
+WORKSPACE_BYTES = 32 * 2**20  # of each library: cuBLAS's own default on Hopper
+UNUSABLE = (ToolMissing, CublasError, MemoryError, AttributeError)  # AttributeError: the library lacks a function
 
 
 @dataclass(frozen=True, slots=True)
-class Libraries:
-    """Whether the vendor can be measured on this device."""
+class VendorLibraries:
+    """The vendor's libraries on this device, or why they cannot be used."""
 
-    versions: tuple[tuple[str, int], ...]  # of each library, as it tells it; none where they cannot be used
-    trouble: str = ""  # why not
+    versions: tuple[tuple[str, int], ...]  # name and version of each; () if they cannot be used
+    trouble: str = ""  # the reason
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
+class VendorFinalist:
     """A vendor routine that takes part in a final, for one of the libraries."""
 
     library: str
@@ -49,15 +49,15 @@ class Entrant:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class VendorFinalists:
     """The vendor's routines in a final, or why there are none."""
 
-    entrants: tuple[Entrant, ...]
+    routines: tuple[VendorFinalist, ...]
     trouble: str = ""
 
 
 class Vendor:
-    """Both libraries, open on a device, each with a workspace, until `close`.
+    """Both libraries with handles on a device, each with a workspace, until `close`.
 
     Raise ToolMissing if one is missing, CublasError if one does not serve this device, MemoryError without room.
     """
@@ -85,23 +85,23 @@ class Vendor:
     def close(self) -> None:
         self._stack.close()
 
-    def entrants(self, operands: Operands, *, seed: int, cache: Cache) -> tuple[Entrant, ...]:
-        """Return each library's fastest routine in this state of the L2 that is right on the timing's operands.
+    def finalists(self, operands: Operands, *, seed: int, cache: Cache) -> tuple[VendorFinalist, ...]:
+        """Return each library's routine that is fastest in this L2 state among those that are right.
 
         Raise CublasError if neither library has one.
         """
         prepare(operands, checks_of(operands.problem)[-1], seed=seed)
-        found: list[Entrant] = []
+        found: list[VendorFinalist] = []
         declined: CublasError | None = None
         for library, version in self.versions:
             try:
                 ranked = fastest_first(self._device, self._routines(library, operands), cache)
-                best = right_first(self._device, operands, ranked, seed=seed)
+                best = fastest_right(self._device, operands, ranked, seed=seed)
             except CublasError as error:
                 declined = error
                 continue
             if best is not None:
-                found.append(Entrant(library, version, *best))
+                found.append(VendorFinalist(library, version, *best))
         if not found:
             raise declined or CublasError("neither library names a routine for it")
         return tuple(found)
@@ -114,33 +114,33 @@ class Vendor:
         return routines_of_cublaslt(plan)
 
 
-def libraries(device: Device) -> Libraries:
-    """Return whether the libraries are there and serve this device."""
+def vendor_libraries(device: Device) -> VendorLibraries:
+    """Return the libraries' versions, or why they cannot be used on this device."""
     try:
         vendor = Vendor(device)
     except UNUSABLE as error:
-        return Libraries((), _said(error))
+        return VendorLibraries((), _reason(error))
     try:
-        return Libraries(vendor.versions)
+        return VendorLibraries(vendor.versions)
     finally:
         vendor.close()
 
 
 @contextmanager
-def beside(device: Device, operands: Operands, *, seed: int, cache: Cache) -> Iterator[Beside]:
-    """The vendor's entrants, verified and ready to start on these operands; whatever keeps them away is said."""
+def vendor_finalists(device: Device, operands: Operands, *, seed: int, cache: Cache) -> Iterator[VendorFinalists]:
+    """Provide the vendor's finalists, verified and ready to start on these operands, or why there are none."""
     vendor: Vendor | None = None
     try:
         try:
             vendor = Vendor(device)
-            found = Beside(vendor.entrants(operands, seed=seed, cache=cache))
+            found = VendorFinalists(vendor.finalists(operands, seed=seed, cache=cache))
         except UNUSABLE as error:
-            found = Beside((), _said(error))
+            found = VendorFinalists((), _reason(error))
         yield found
     finally:
         if vendor is not None:
             vendor.close()
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"no room for {error}" if isinstance(error, MemoryError) else str(error)

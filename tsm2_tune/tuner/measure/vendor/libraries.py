@@ -1,4 +1,4 @@
-"""cuBLAS and cuBLASLt: where they are, how they are opened, and what their answers mean."""
+"""Find and open cuBLAS and cuBLASLt, and translate their status codes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tsm2_tune.errors import ToolMissing
 CUBLAS, CUBLASLT = "cuBLAS", "cuBLASLt"
 FILES = {CUBLAS: "libcublas", CUBLASLT: "libcublasLt"}
 SUFFIXES = (".so.13", ".so.12", ".so.11", ".so")  # the newest first
-BESIDE_HOME = ("lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")  # of a CUDA toolkit
-OF_LINKER = ""  # a name without a folder is looked for as the linker does
+BESIDE_HOME = ("lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")  # in a CUDA toolkit
+OF_LINKER = ""  # the dynamic linker searches its own path for a name without a folder
 IN_WHEELS = "cu*/lib"  # nvidia/cublas/lib until CUDA 12, nvidia/cu13/lib from 13 on
 
 # cublasStatus_t
@@ -31,11 +31,11 @@ STATUSES = {
 
 
 class CublasError(RuntimeError):
-    """A call that the vendor's library refuses, or a product that it lacks."""
+    """A call of the vendor's library failed, or the library lacks the product."""
 
 
 def check(status: int, call: str) -> None:
-    """CublasError unless the status is CUBLAS_STATUS_SUCCESS."""
+    """Raise CublasError unless the status is CUBLAS_STATUS_SUCCESS."""
     if status != 0:
         meant = f" ({STATUSES[status]})" if status in STATUSES else ""
         raise CublasError(f"{call} answers {status}{meant}")
@@ -56,7 +56,7 @@ def library(name: str) -> ctypes.CDLL:
 
 
 def folders() -> Iterator[str]:
-    """Where libraries may be, in the order in which they are looked for."""
+    """Yield the folders to search, in order."""
     homes = (os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH"))
     yield from (os.path.join(home, beside) for home in homes if home for beside in BESIDE_HOME)
     yield OF_LINKER
@@ -66,10 +66,10 @@ def folders() -> Iterator[str]:
 
 
 def _wheels() -> list[str]:
-    """Folders of the package that NVIDIA's wheels share, which is not imported."""
+    """Return the folders of the namespace package of NVIDIA's wheels, without importing it."""
     try:
         spec = importlib.util.find_spec("nvidia")
-    except (ImportError, ValueError):  # a module of this name that is no package
+    except (ImportError, ValueError):  # a module of this name that is not a package
         return []
     return list(spec.submodule_search_locations or ()) if spec is not None else []
 

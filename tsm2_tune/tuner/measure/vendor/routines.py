@@ -1,4 +1,4 @@
-"""The vendor's routines for a product, fastest first, and whether each is right."""
+"""Rank the vendor's routines for a product by time, and verify them."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from tsm2_tune.tuner.verify.checks import checks_of
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import inspect, prepare
 
-SHORT_SAMPLES = 3  # of each routine, to find the one that is then measured in turns with the others
+SHORT_SAMPLES = 3  # of each routine, for the ranking
 HOPELESS = 2.0  # a routine whose first sample is this many times the best median gets no more samples
 Launch = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Routine:
-    """A call of a library that computes the product on the operands as they lay when it was made."""
+    """A library call that computes the product on the operands in place when it was made."""
 
-    name: str  # cublasSgemm, or cublasLtMatmul #3: the third of the algorithms that its heuristic names
-    launch: Launch  # CublasError, when started, where the library declines
-    is_half: bool = False  # it writes the lower half of a symmetric C alone
+    name: str  # cublasSgemm, or cublasLtMatmul #3: the third algorithm of its heuristic
+    launch: Launch  # raises CublasError if the call fails
+    is_half: bool = False  # it writes only the lower half of a symmetric C
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A routine that runs, and the median of a few samples with a cold cache."""
+    """A routine that runs, and the median of a few samples."""
 
     routine: Routine
     median_us: float
 
 
 def routines_of_cublas(cublas: Cublas, operands: Operands) -> list[Routine]:
-    """Return its GEMM, and what else it has for such a product. Raise CublasError if BLAS has none."""
+    """Return cuBLAS's GEMM, and its SYRK or GEMV if they apply. Raise CublasError if BLAS has no such product."""
     problem = operands.problem
     found = [Routine(routine_of(gemm_of(operands).element.call or "cublasGemmEx"), cublas.launch(operands))]
     with suppress(CublasError):
@@ -56,21 +56,21 @@ def routines_of_cublas(cublas: Cublas, operands: Operands) -> list[Routine]:
 
 
 def routines_of_cublaslt(plan: Plan) -> list[Routine]:
-    """Return each algorithm that the heuristic names, in its order."""
+    """Return each algorithm of the heuristic, in its order."""
     return [Routine(f"{MATMUL} #{place}", plan.launch(one)) for place, one in enumerate(plan.heuristic(), 1)]
 
 
 def fastest_first(device: Device, routines: Sequence[Routine], cache: Cache = Cache.CLEAN) -> list[Timed]:
-    """Return those of the routines that run, by the median of a few samples in this state of the L2.
+    """Return the routines that run, ranked by the median of a few samples in this L2 state.
 
-    Raise CublasError if none does, but there are.
+    Raise CublasError if all of them fail.
     """
     found: list[Timed] = []
     declined: CublasError | None = None
     for routine in routines:
         try:
             routine.launch()
-        except CublasError as error:  # the heuristic names algorithms that then decline
+        except CublasError as error:  # some algorithms of the heuristic fail when they are started
             declined = error
             continue
         device.synchronise()
@@ -84,9 +84,9 @@ def fastest_first(device: Device, routines: Sequence[Routine], cache: Cache = Ca
 
 
 def verdict_on(device: Device, operands: Operands, routine: Routine, *, seed: int) -> Verdict:
-    """Return the routine's answer to those of our calls that leave the operands where they lie, with the same bounds.
+    """Verify the routine by those of our checks that keep the operands in place, with the same error bounds.
 
-    CublasError, KernelFault pass through.
+    CublasError and KernelFault pass through.
     """
     checks = [one for one in checks_of(operands.problem) if not any(one.padding.values())]
     worst_ratio = 0.0
@@ -103,10 +103,10 @@ def verdict_on(device: Device, operands: Operands, routine: Routine, *, seed: in
     return Verdict(True, worst_ratio, f"every element of {len(checks)} calls right")
 
 
-def right_first(
+def fastest_right(
     device: Device, operands: Operands, ranked: Sequence[Timed], *, seed: int
 ) -> tuple[Routine, Verdict] | None:
-    """Return the fastest routine that is right; the fastest one, with what is wrong with it, where none is."""
+    """Return the fastest routine that is right. If none is, return the fastest with its verdict; None if empty."""
     wrong: tuple[Routine, Verdict] | None = None
     for one in ranked:
         verdict = verdict_on(device, operands, one.routine, seed=seed)

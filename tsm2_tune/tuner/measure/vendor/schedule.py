@@ -1,4 +1,4 @@
-"""When the vendor is measured: which finals of a run it takes part in, and what kept it out of the others."""
+"""Decide in which finals of a run the vendor is measured."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass, field
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.measure.vendor.blas import product_of
-from tsm2_tune.tuner.measure.vendor.finalists import Libraries
+from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.search.resume import Past
 
 
 @dataclass(slots=True)
-class VendorTurn:
-    """The vendor in one run.
+class VendorSchedule:
+    """The vendor's part in the finals of one run.
 
-    `ask` returns once whether the libraries serve the device; `driver` is its driver's version.
+    `ask` is called once, for the libraries on the device; `driver` is the driver's version.
     """
 
-    ask: Callable[[], Libraries]
+    ask: Callable[[], VendorLibraries]
     driver: str
-    trouble: str = ""  # of all problems
-    troubles: dict[Problem, str] = field(default_factory=dict)  # of one
-    _libraries: Libraries | None = None
+    trouble: str = ""  # why the vendor is measured for no problem
+    troubles: dict[Problem, str] = field(default_factory=dict)  # why it is not measured for these problems
+    _libraries: VendorLibraries | None = None
 
     def is_wanted(self, problem: Problem) -> bool:
-        """Return whether a final of the problem is to measure the vendor too."""
+        """Return whether finals of the problem are to measure the vendor too."""
         if problem in self.troubles:
             return False
         try:
@@ -37,14 +37,14 @@ class VendorTurn:
         return bool(self._found().versions)
 
     def is_due(self, past: Past) -> bool:
-        """Return whether no library was in the problem's last final, with this driver and in this version."""
+        """Return whether the problem's last final had none of the libraries, in this version and with this driver."""
         return not any((self.driver, *version) in past.vendor for version in self._found().versions)
 
     def keep_out(self, problem: Problem, trouble: str) -> None:
-        """Try the problem no more in this run."""
+        """Leave the vendor out of the problem's finals in the rest of this run."""
         self.troubles[problem] = trouble
 
-    def _found(self) -> Libraries:
+    def _found(self) -> VendorLibraries:
         if self._libraries is None:
             self._libraries = self.ask()
             self.trouble = self._libraries.trouble

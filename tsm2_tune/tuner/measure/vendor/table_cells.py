@@ -1,4 +1,4 @@
-"""Cells of a table about the vendor, and about other states of the L2, beside a winner."""
+"""Table cells for a winner: the vendor's time and routine, and times in other states of the L2."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ NOT_MEASURED = "-"
 
 
 def vendor_us(row: BestRow, digits: int = 1) -> str:
-    """Return the vendor's median in microseconds, marked where its answer is outside the bound."""
+    """Return the vendor's median in microseconds, marked if its result is outside the error bound."""
     if row.vendor_us is None:
         return NOT_MEASURED
     return f"{row.vendor_us:.{digits}f}" + ("" if row.vendor_right else " (wrong)")
 
 
 def x_cublas(row: BestRow) -> str:
-    """Return how many times as fast as the vendor the winner is; below 1 the vendor is faster."""
+    """Return the vendor's time divided by the winner's; below 1 the vendor is faster."""
     return NOT_MEASURED if row.x_cublas is None else f"{row.x_cublas:.2f}"
 
 
 def routine(row: BestRow) -> str:
-    """Return which routine of the vendor's it was, with the version of its library."""
+    """Return the vendor's routine with the version of its library."""
     if row.vendor_routine is None or row.vendor_version is None:
         return NOT_MEASURED
     return f"{row.vendor_routine} of {version_text(row.vendor_version)}"
 
 
 def other_states(rows: Sequence[BestRow], *, us: str, digits: int) -> dict[str, Callable[[BestRow], str]]:
-    """Heading -> the cell's text, of what was measured of these rows in other states of the L2 than theirs.
+    """Return columns for L2 states other than the rows' own: heading -> function that returns a cell's text.
 
-    `us` is the heading of the microseconds, with a place for the state's name.
+    A state without a measurement gets no column. `us` is the heading of the times, with a placeholder for the state.
     """
     columns: dict[str, Callable[[BestRow], str]] = {}
     for cache in IN_FINALS:
