@@ -18,7 +18,7 @@ from pathlib import Path
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.results.storage.addresses import Address, is_address
 
-TEMPORARY = ".tsm2-tune-"  # how temporary names begin: short, as the name beside them may be as long as is allowed
+TEMPORARY = ".tsm2-tune-"  # prefix of temporary names; short, since file names are limited
 
 
 def refuse_name(output: str | PathLike[str]) -> None:
@@ -28,7 +28,7 @@ def refuse_name(output: str | PathLike[str]) -> None:
         os.lstat(name)
     except ValueError:
         raise InputError(f"cannot write {name}: no file can be called so; name another --output") from None
-    except OSError as error:  # others say themselves when the file is written
+    except OSError as error:  # other errors show when the file is written
         if not name:
             raise InputError("the name of the file to write is empty: name one with --output") from None
         if error.errno == errno.ENAMETOOLONG:
@@ -66,7 +66,7 @@ def refuse_database(output: str | PathLike[str], database: str | PathLike[str] |
     refuse_name(output)
     if isinstance(database, Address) or is_address(database):
         return
-    # Of a database that no file can be called like, and of a folder that is gone, which opening and writing say.
+    # An invalid name of the database and a missing folder are reported when they are opened.
     with suppress(ValueError, FileNotFoundError):
         for suffix in ("", "-wal", "-shm", "-journal"):
             path = os.path.realpath(database) + suffix
@@ -82,8 +82,8 @@ def write(text: str, output: str | PathLike[str]) -> None:
 
     Raise InputError if it cannot be written.
     """
-    path = Path(os.path.realpath(output))  # a link keeps pointing where it points
-    if os.path.exists(output) and not os.path.isfile(output):  # unlike Path's, these raise nothing
+    path = Path(os.path.realpath(output))  # a link is kept, and its target is replaced
+    if os.path.exists(output) and not os.path.isfile(output):  # unlike Path's methods, these never raise
         try:
             number = os.open(output, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads is refused
             os.set_blocking(number, True)
@@ -138,7 +138,7 @@ def _refuse_protected(path: Path) -> None:
     """Raise InputError if the file exists and may not be replaced; a read-only file may not, even by root."""
     try:
         file, folder = path.stat(), path.parent.stat()
-    except OSError:  # there is none to replace
+    except OSError:  # there is no file to replace
         return
     if not file.st_mode & 0o222 or not os.access(path, os.W_OK):
         raise InputError(f"cannot write {path}: it is read-only; make it writable, or name another --output")
@@ -183,7 +183,7 @@ def _temporary(path: Path, temporaries: ExitStack) -> Path:
 
 
 def _remove(path: Path) -> None:
-    with suppress(OSError):  # it was put in its place, or never made
+    with suppress(OSError):  # it was moved to its place, or never made
         path.unlink()
 
 

@@ -1,5 +1,5 @@
-"""CUDA text to binaries: nvcc, its environment, the cache, and compilers that run at the same time.
+"""Compile CUDA text to binaries: nvcc, compilers' environment, the cache, and a pool of compilers.
 
-`compiler.py` compiles a text or finds it in the cache. `processes.py` and `supervisor.py` limit the time and output
-of a compiler, and `failure_cause.py` tells the text's fault from the machine's.
+`compiler.py` compiles a text or finds it in the cache. `processes.py` and `supervisor.py` limit a compiler's time and
+output. `failure_cause.py` decides whether the text or the machine made a compiler fail.
 """

@@ -1,4 +1,4 @@
-"""The folder of binaries between runs: only what this user wrote is ever loaded from it."""
+"""The cache of compiled kernels between runs. Only files that this user wrote are loaded from it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LIMIT_VARIABLE = "TSM2_TUNE_CACHE_LIMIT"
 LIMIT_BYTES = 2 * 2**30
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 KEPT_OF_LIMIT = 0.9  # share of the limit left by eviction, so that the next run need not evict again
-SPARED_SECONDS = 3600.0  # since its last use, in which no run evicts another's binary
-UNLOCKED_SECONDS = 60.0  # within which who has made a working folder locks it
+SPARED_SECONDS = 3600.0  # no run evicts a binary that was used this recently
+UNLOCKED_SECONDS = 60.0  # a new working folder is locked within this time
 MOST_REPORT_BYTES = 2**16
-TRIES = 20  # to make a folder that somebody removes again and again
+TRIES = 20  # attempts to make a folder that another process removes again and again
 WORKING = "working"
 STARTED = time.time()
 log = logging.getLogger(__name__)
@@ -38,24 +38,24 @@ _NO_FOLLOWING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A binary that is kept, with its report."""
+    """A cached binary with its report."""
 
     binary: Path
     size_bytes: int  # of both
-    used: float  # last, in seconds since 1970
+    used: float  # last use, in seconds since 1970
 
 
 def cache_folder() -> Path:
-    """Where binaries are kept between runs, made where it is missing.
+    """Return the cache's folder; make it if it is missing.
 
-    Raise InputError if it cannot be written, or where others than this user and root can change what is in it.
+    Raise InputError if it cannot be written, or if users other than this one and root can change its content.
     """
     folder = Path(os.path.realpath(named_folder()))
-    for left in reversed(range(TRIES)):
+    for remaining in reversed(range(TRIES)):
         try:
             _make_trusted(folder)
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and left:  # another process removed it just now
+            if isinstance(error, FileNotFoundError) and remaining:  # another process removed it just now
                 continue
             raise InputError(
                 f"cache folder {folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to one that can"
@@ -65,7 +65,7 @@ def cache_folder() -> Path:
 
 
 def refuse_noexec() -> None:
-    """Raise InputError where no library can be loaded from the cache folder."""
+    """Raise InputError if no library can be loaded from the cache folder."""
     folder = cache_folder()
     if os.statvfs(folder).f_flag & os.ST_NOEXEC:
         raise InputError(
@@ -75,10 +75,7 @@ def refuse_noexec() -> None:
 
 
 def _make_trusted(folder: Path) -> None:
-    """Make the folder where it is missing.
-
-    Raise InputError if others can change what is in it, or this user cannot.
-    """
+    """Make the folder if it is missing. Raise InputError if others can change its content, or this user cannot."""
     for place in (*reversed(folder.parents), folder):
         try:
             found = os.lstat(place)
@@ -109,9 +106,9 @@ def named_folder() -> Path:
 
 
 def _refuse_strangers(folder: Path, place: Path, found: os.stat_result) -> None:
-    """InputError where others can change the cache folder by way of this place, itself or one of those above it."""
+    """Raise InputError if others can change the cache folder through this place, the folder or one of its parents."""
     trouble = ""
-    is_sticky = found.st_mode & stat.S_ISVTX  # then who owns what is in it is who may move it
+    is_sticky = found.st_mode & stat.S_ISVTX  # then only its owner may move an entry
     if not stat.S_ISDIR(found.st_mode):
         trouble = f"{place} is no folder: remove it"
     elif found.st_uid != os.geteuid() and (place == folder or found.st_uid != 0):
@@ -123,7 +120,7 @@ def _refuse_strangers(folder: Path, place: Path, found: os.stat_result) -> None:
 
 
 def _is_ours(found: os.stat_result) -> bool:
-    """Return whether this user owns it, and nobody else can write to it."""
+    """Return whether this user owns the file and nobody else can write to it."""
     return found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
@@ -137,28 +134,28 @@ def find(key: str, suffix: str) -> tuple[Path, int] | None:
 
 
 def _found(key: str, suffix: str) -> tuple[Path, int] | None:
-    """The kept binary and its bytes of spills; None where it or its report is missing, broken or somebody else's."""
+    """Return the cached binary and its spilled bytes; None if it or its report is missing, damaged or not ours."""
     binary = _place(key, suffix)
     try:
         shard = os.lstat(binary.parent)
         if not (stat.S_ISDIR(shard.st_mode) and _is_ours(shard)):
             return None
         with _OwnFile(binary.with_suffix(".json")) as file:
-            told = json.loads(os.read(file.number, MOST_REPORT_BYTES))
-        spill_bytes = told["spill_bytes"]
+            report = json.loads(os.read(file.number, MOST_REPORT_BYTES))
+        spill_bytes = report["spill_bytes"]
         with _OwnFile(binary) as file:
-            if told["sha256"] != file.digest():  # a disk that was full, a machine that went down
+            if report["sha256"] != file.digest():  # damaged by a full disk or a power failure
                 return None
-            os.utime(file.number, ns=(time.time_ns(), os.fstat(file.number).st_mtime_ns))  # used now, made before
+            os.utime(file.number, ns=(time.time_ns(), os.fstat(file.number).st_mtime_ns))  # the time of use only
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return (binary, spill_bytes) if type(spill_bytes) is int and spill_bytes >= 0 else None
 
 
 def keep(output: Path, key: str, suffix: str, spill_bytes: int) -> Path:
-    """Move what a compiler wrote into the cache, but where another process has kept it meanwhile.
+    """Move a compiler's output into the cache; return its path there.
 
-    Whoever tries that file would find it changed.
+    If another process has stored the same binary, keep that: replacing it would disturb a trial that uses it.
     """
     if (found := find(key, suffix)) is not None:
         return found[0]
@@ -170,7 +167,7 @@ def keep(output: Path, key: str, suffix: str, spill_bytes: int) -> Path:
     report.touch(0o600)
     report.write_text(json.dumps({"spill_bytes": spill_bytes, "sha256": digest}))
     _make_shard(binary.parent)
-    # The report first: a binary is only found beside its report, and each appears whole.
+    # The report first, since a binary counts only with its report. Each file appears complete.
     _move(report, binary.with_suffix(".json"))
     _move(output, binary)
     return binary
@@ -181,7 +178,7 @@ def _place(key: str, suffix: str) -> Path:
 
 
 class _OwnFile:
-    """A file of this user's for reading: never another's, a link, a folder, or what one waits for. OSError else."""
+    """A regular file of this user, open for reading. Raise OSError for any other: a link, folder, pipe or device."""
 
     def __init__(self, path: Path) -> None:
         self.number = os.open(path, os.O_RDONLY | _NO_FOLLOWING)
@@ -219,7 +216,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove whatever has this name, without following it. What is in a folder of somebody else's may stay, aside."""
+    """Remove the file, link or folder. The content of another user's folder may remain, under another name."""
     aside = path.with_name(f".aside-{secrets.token_hex(8)}")
     path.rename(aside)
     if stat.S_ISDIR(os.lstat(aside).st_mode):
@@ -239,16 +236,19 @@ def working_parent() -> Path:
 
 
 def remove_leftovers() -> None:
-    """Remove the working folders of dead owners, and of binaries over the limit those that went longest unused."""
+    """Remove the working folders of dead processes, and evict the least recently used binaries over the limit."""
     limit_bytes = cache_limit_bytes()
-    with suppress(OSError):  # the cache was removed just now, or its disk is full: who compiles says so
+    with suppress(OSError):  # the cache was removed just now, or its disk is full: the next compilation reports it
         for folder in list(working_parent().iterdir()):
             _remove_if_dead(folder)
     evict(limit_bytes)
 
 
 def _remove_if_dead(folder: Path) -> bool:
-    """Return whether it was: its owner holds a lock as long as it lives. Without locks none is taken for dead."""
+    """Remove the working folder if its owner is dead; return whether it was removed.
+
+    A living owner holds a lock. On a file system without locks no folder counts as dead.
+    """
     try:
         if not stat.S_ISDIR(os.lstat(folder).st_mode):
             folder.unlink()
@@ -259,17 +259,17 @@ def _remove_if_dead(folder: Path) -> bool:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(lock), os.lstat(folder / LOCK)):
-                return False  # another process was quicker, and a new owner may be
+                return False  # another process removed it first, and it may have a new owner
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(lock)
-    except OSError:  # its owner lives, or another process was quicker
+    except OSError:  # its owner lives, or another process removed it first
         return False
     return True
 
 
 def cache_limit_bytes() -> int:
-    """Return the size that the cache may have between runs."""
+    """Return the limit on the cache's size between runs."""
     text = os.environ.get(LIMIT_VARIABLE, "").strip()
     if not text:
         return LIMIT_BYTES
@@ -283,7 +283,7 @@ def entries() -> Iterator[Entry]:
     """Yield the cache's entries."""
     for shard in cache_folder().glob("[0-9a-f][0-9a-f]"):
         try:
-            if not stat.S_ISDIR(shard.lstat().st_mode):  # a link leads to files that are not the cache's
+            if not stat.S_ISDIR(shard.lstat().st_mode):  # a link leads to files outside the cache
                 continue
             with os.scandir(shard) as listing:
                 found = {one.name: one for one in listing if one.is_file(follow_symlinks=False)}
@@ -299,10 +299,10 @@ def entries() -> Iterator[Entry]:
 
 
 def evict(limit_bytes: int) -> None:
-    """Remove the binaries that went longest unused where all together are over the limit.
+    """Remove the least recently used binaries if all together exceed the limit.
 
-    None that this run used, and none that another may be about to load: where it is wrong about that, the other
-    compiles again.
+    Keep those that this run used, and those used recently, which another run may be about to load. A run whose binary
+    is gone compiles it again.
     """
     kept = sorted(entries(), key=lambda entry: entry.used)
     over = sum(entry.size_bytes for entry in kept)
@@ -320,12 +320,12 @@ def evict(limit_bytes: int) -> None:
 
 def remove_entry(entry: Entry) -> None:
     for path in (entry.binary, entry.binary.with_suffix(".json")):
-        with suppress(OSError):  # another process was quicker
+        with suppress(OSError):  # another process removed it first
             path.unlink()
 
 
 def clear() -> int:
-    """Remove all that is kept; how many working folders are still in use, and stay."""
+    """Remove all binaries. Return the number of working folders that are in use and therefore remain."""
     folder = cache_folder()
     for path in list(folder.iterdir()):
         if path.name != WORKING:

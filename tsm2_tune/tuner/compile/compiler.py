@@ -1,4 +1,4 @@
-"""CUDA text -> Binary or CompileFailure, through a content-addressed cache."""
+"""Compile CUDA text to a Binary or a CompileFailure, through a content-addressed cache."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome, in_a_
 
 __all__ = ["Toolchain", "answer", "cache_folder", "compile_text", "kill_running", "remove_leftovers"]
 
-DETAIL_CHARACTERS = 4000  # of a compiler's message that are kept
-ANSWER_SECONDS = 30.0  # for a compiler to tell its version
-BELIEVED = 2  # times that a failure must come before it stands
+DETAIL_CHARACTERS = 4000  # of a compiler's message that are stored
+ANSWER_SECONDS = 30.0  # for a compiler to print its version
+BELIEVED = 2  # a failure counts after so many equal ones
 
 
 def _identity(text: str) -> str:
@@ -38,24 +38,24 @@ def _identity(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A compiler with its flags: everything besides the text and its definitions that decides the binary."""
+    """A compiler with its flags: everything that determines the binary except the text and its definitions."""
 
     compiler: str  # absolute path
-    version: str  # the compiler's own statement, in one line
+    version: str  # as the compiler prints it, in one line
     flags: tuple[str, ...]
     source_suffix: str  # ".cu" or ".cpp"
     suffix: str  # of the binary: ".cubin" or ".so"
-    extra_digest: str  # of whatever else decides the binary, such as included headers and the CPU's features
+    extra_digest: str  # digest of other inputs, such as included headers and the CPU's features
     wrap: Callable[[str], str] = _identity  # adds the text that the compiler needs around the CUDA source
-    # Folders of headers that take the place of larger ones: the binary is the same, if they suit the compiler.
+    # Folders with small headers in place of large ones. The binary is the same, if the compiler accepts them.
     includes: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()  # those named to the linker, which looks in them for what the text lacks
-    variables: Variables = ()  # of the environment, which change what the compiler makes
-    differs: str = ""  # how it differs from a plain compiler of its version, such as a script's digest; "": it is one
+    libraries: tuple[str, ...] = ()  # arguments of the linker
+    variables: Variables = ()  # environment variables that change the compiler's output
+    differs: str = ""  # how the compiler differs from a plain one of its version, such as a script's digest
 
     @property
     def stated_flags(self) -> str:
-        """The flags that results are stored with, and what else changes what the compiler makes."""
+        """The flags that are stored with results, with everything else that changes the compiler's output."""
         named = (f"{name}={value}" for name, value in self.variables)
         text = " ".join(filter(None, (*self.flags, *named, self.differs)))
         if in_a_line(text) == text:
@@ -66,7 +66,7 @@ class Toolchain:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of everything that decides the binary besides the text and its definitions."""
+        """SHA-256 of everything that determines the binary except the text and its definitions."""
         facts: list[object] = [
             self.compiler,
             self.version,
@@ -80,7 +80,7 @@ class Toolchain:
 
 
 def script_digest(path: str) -> str:
-    """Return the name and digest of a compiler that is a script, which may call any other; "" for a program."""
+    """Return the name and digest of a compiler that is a script, which may call any program; "" for a binary."""
     with open(path, "rb") as file:
         if file.read(4) == b"\x7fELF":
             return ""
@@ -116,11 +116,11 @@ def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
 def compile_text(
     text: str, *, kernel: str, defines: tuple[str, ...], toolchain: Toolchain, limit_seconds: float
 ) -> Binary | CompileFailure:
-    """Compile, or take the binary from the cache. Safe beside other processes that do the same.
+    """Compile the text, or take the binary from the cache. Other processes may do the same at the same time.
 
-    `kernel` names the entry point; "" for a text with several. What fails is compiled again at once: a refusal
-    stands when it came twice, as the text's fault comes again and the machine's may not. One by headers in place of
-    the compiler's own counts only where the compiler says the same without them.
+    `kernel` names the entry point; "" for a text with several. A failed compilation is repeated: a failure counts if
+    it comes twice, since the text's fault comes again and the machine's may not. A failure with `toolchain.includes`
+    counts only if the compiler fails equally without them.
     """
     key = hashlib.sha256(json.dumps([code(text), defines, toolchain.digest]).encode()).hexdigest()
     found = cache.find(key, toolchain.suffix)
@@ -135,7 +135,7 @@ def compile_text(
         answer = _compiled(key, text, kernel, defines, toolchain, includes, limit_seconds)
         if isinstance(answer, Binary) or answer.outcome is Outcome.TIMED_OUT or kills() != kills_before:
             return answer
-        if of_headers not in (None, answer.detail):  # these were at fault
+        if of_headers not in (None, answer.detail):  # the headers were at fault
             seen.clear()
         of_headers, includes = answer.detail if includes else None, ()
         seen[answer.outcome] += 1
@@ -152,7 +152,7 @@ def _compiled(
     includes: tuple[str, ...],
     limit_seconds: float,
 ) -> Binary | CompileFailure:
-    """Compiled once. Raise InputError if the cache cannot be used, or its disk is full."""
+    """Compile once. Raise InputError if the cache cannot be used, or its disk is full."""
     folder = cache_folder()
     try:
         with workplace(cache.working_parent()) as work:
@@ -163,7 +163,7 @@ def _compiled(
             command = [toolchain.compiler, *toolchain.flags, *definitions, "-o", str(output), str(source)]
             command += toolchain.libraries
             killed_before = out_of_memory_kills()
-            # No file of the compiler's stays elsewhere.
+            # The compiler's temporary files are removed with the working folder.
             environment = compiler_environment(toolchain.variables) | {"TMPDIR": str(work.folder)}
             ended = work.run(command, limit_seconds=limit_seconds, environment=environment)
             why = None if ended.is_well else _failure(ended, toolchain, limit_seconds, killed_before)
@@ -187,7 +187,7 @@ def _compiled(
 
 
 def _failure(ended: Ended, toolchain: Toolchain, limit_seconds: float, killed_before: int) -> CompileFailure:
-    """Return the failure of a compiler that did not end well."""
+    """Return the failure of a compiler that did not succeed."""
     why = interruption(ended, killed_before=killed_before)
     if why is None and not Path(toolchain.compiler).exists():
         why = "it is no longer there"
@@ -205,7 +205,7 @@ def _failure(ended: Ended, toolchain: Toolchain, limit_seconds: float, killed_be
 
 
 def _shortened(messages: str, work: str) -> str:
-    """A compiler's messages as they are kept: without the working folder, and not endless."""
+    """Return a compiler's messages as they are stored: without the working folder, up to DETAIL_CHARACTERS."""
     return messages.replace(work, "").strip()[:DETAIL_CHARACTERS]
 
 

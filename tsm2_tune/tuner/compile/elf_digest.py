@@ -1,4 +1,4 @@
-"""The machine code in a compiled kernel, without parts that are not executed: paths, notes and symbols."""
+"""Digest of the machine code in a compiled kernel, without paths, notes and symbols, which are not executed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import struct
 HEADER = struct.Struct("<16s2HI3QI6H")  # Elf64_Ehdr
 SECTION = struct.Struct("<2I4Q2I2Q")  # Elf64_Shdr
 LITTLE_64 = b"\x7fELF\x02\x01"
-PROGBITS, NOBITS, CUDA_INFO = 1, 8, 0x70000000  # types of sections: content, zeros, and what a launch reserves
+PROGBITS, NOBITS, CUDA_INFO = 1, 8, 0x70000000  # types of sections: content, zeros, and resources of a launch
 ALLOC = 2  # flag of a section that is loaded
 
 
 def machine_code_digest(elf: bytes) -> str:
     """Return the SHA-256 of everything loaded for execution: instructions, constants, register counts, shared memory.
 
-    Raise ValueError for bytes that are no 64-bit ELF file.
+    Raise ValueError if the bytes are not a 64-bit ELF file.
     """
     digest = hashlib.sha256()
     try:

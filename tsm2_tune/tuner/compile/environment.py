@@ -1,8 +1,8 @@
 """The environment of compilers: a fixed list of variables, and no other variable of the caller.
 
-A variable of PASSED_ON says where a compiler finds its own parts. A variable of DECIDING changes a compiler's output:
-it is passed on too, and its value is stored with the flags of each trial, and so is part of the basis and of the
-cache's keys.
+PASSED_ON are variables by which a compiler finds its own parts. DECIDING are variables that change a compiler's
+output. These are passed on too, and their values are stored with the flags of each trial, so they are part of the
+basis and of the cache's keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def program_path(name: str) -> str | None:
 
 
 def deciding(names: Iterable[str]) -> Variables:
-    """Return the variables of this list that are set."""
+    """Return those of the variables that are set."""
     return tuple((name, os.environ[name]) for name in names if os.environ.get(name))
 
 

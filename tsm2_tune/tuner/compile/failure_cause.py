@@ -17,7 +17,7 @@ LEAST_FREE_BYTES = 16 * 2**20  # enough for a compiler's files
 LEAST_FREE_FILES = 32
 SEARCHED_CHARACTERS = 2**16  # at either end of a compiler's messages
 
-# Signals that a process causes by what it does; all others come from outside.
+# Signals that a process raises by its own fault; all others come from outside.
 OF_ITS_OWN = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP)
 FROM_OUTSIDE = {number: signal.strsignal(number) for number in signal.Signals if number not in OF_ITS_OWN}
 
@@ -28,7 +28,7 @@ STATUSES = {
     **{128 + number: f"what it starts was killed by {number.name}" for number in FROM_OUTSIDE},
 }
 
-# A compiler's driver waits for its parts itself and tells only in words how they ended: in these.
+# A compiler's driver waits for its subprocesses itself, and reports how they ended only in these messages.
 _SIGNAL_NAMES = "|".join(re.escape(name) for name in sorted(set(filter(None, FROM_OUTSIDE.values()))))
 _SIGNAL_NUMBERS = "|".join(str(int(number)) for number in FROM_OUTSIDE)
 WORDS = (
@@ -61,7 +61,7 @@ WORDS = (
 )
 _WORDS = re.compile("|".join(WORDS), re.IGNORECASE)
 
-# Errors of the system's that may be over the next time.
+# Errors of the system that may not occur the next time.
 PASSING = (
     *(errno.ENOENT, errno.ESTALE, errno.EIO, errno.EBUSY, errno.ETXTBSY, errno.EINTR, errno.ECONNABORTED),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
@@ -98,7 +98,7 @@ def signal_name(number: int) -> str:
 
 
 def out_of_memory_kills() -> int:
-    """Processes that Linux has killed for want of memory since it started; 0 if it does not tell."""
+    """Return how many processes Linux has killed for lack of memory since it started; 0 if it does not say."""
     try:
         counters = Path("/proc/vmstat").read_text()
     except OSError:
@@ -108,7 +108,7 @@ def out_of_memory_kills() -> int:
 
 
 def refuse_full_disk(folder: Path) -> None:
-    """Raise InputError if a compiler that failed may have done so for want of space: nothing can go on without it."""
+    """Raise InputError if lack of disk space may have made a compiler fail, since the run cannot go on then."""
     for place in (folder, Path(tempfile.gettempdir())):
         try:
             found, free_bytes = os.statvfs(place), free_bytes_of(place)

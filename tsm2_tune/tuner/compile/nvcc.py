@@ -1,4 +1,4 @@
-"""nvcc as a toolchain: where it is, and how it makes a cubin."""
+"""Find nvcc and describe it as a toolchain that makes cubins."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tsm2_tune.tuner.compile.processes import run
 from tsm2_tune.tuner.results.trial import in_a_line
 
 SAMPLE = "sample.cu"  # need not exist
-# Lines of nvcc's dry run: one that sets a variable of places, and one of flags that its nvcc.profile adds.
+# Lines of nvcc's dry run that set a variable of paths, and lines with flags that its nvcc.profile adds.
 _PLACE = re.compile(r"#\$ (?!\w+_FLAGS=)\w+=")
 _ADDED = re.compile(r"^#\$ \w+_FLAGS=.*\S", re.MULTILINE)
 _PATH = re.compile(r"/[^\s\"]*/|tmpxft_[0-9a-f]+")
-VARIABLES = ("CUDA_HOME", "CUDA_PATH")  # each may name a toolkit; the first counts
+VARIABLES = ("CUDA_HOME", "CUDA_PATH")  # each may name a toolkit; the first with an nvcc is used
 
 
 @dataclass(frozen=True, slots=True)
 class Nvcc:
-    """Where the compiler is, and how it was found."""
+    """The path of nvcc, and how it was found."""
 
     path: str
-    named_by: str  # the variable that names its toolkit; "" for none
-    passed_over: tuple[str, ...]  # variables that name a folder without an nvcc that can be run
+    named_by: str  # the variable that names its toolkit; "" if PATH does
+    passed_over: tuple[str, ...]  # variables that name a folder without an executable nvcc
 
 
 def find() -> Nvcc:
@@ -56,22 +56,22 @@ def find() -> Nvcc:
 
 
 def nvcc_path() -> str:
-    """As `find`."""
+    """Return the path of nvcc. Raise ToolMissing as `find` does."""
     return find().path
 
 
 def architecture_flag(compute_capability: tuple[int, int]) -> str:
-    """nvcc's name of an architecture, with Hopper's instructions for groups of warps, which no other has."""
+    """Return nvcc's name of an architecture, with Hopper's warpgroup instructions on Hopper."""
     major, minor = compute_capability
     return f"sm_{major}{minor}" + ("a" if compute_capability == WITH_WARPGROUP_PRODUCTS else "")
 
 
 def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
-    """nvcc to cubin for one architecture."""
+    """Return nvcc as a toolchain that makes cubins for one architecture."""
     compiler = nvcc_path()
-    told = answer(compiler, "--version")
-    release = next((line for line in told.messages.splitlines() if "release" in line), "").strip()
-    if not (told.is_well and release):
+    printed = answer(compiler, "--version")
+    release = next((line for line in printed.messages.splitlines() if "release" in line), "").strip()
+    if not (printed.is_well and release):
         said = answer(compiler, "--version", errors=True).messages.strip() or "no output"
         raise ToolMissing(f"{compiler} --version fails ({said}): mend the toolkit")
     flags = ("-cubin", f"-arch={architecture_flag(compute_capability)}", "-std=c++17", "-Xptxas", "-v")
@@ -89,10 +89,9 @@ def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
 
 
 def _differences(compiler: str, flags: tuple[str, ...]) -> str:
-    """Return how the compiler differs from the nvcc of its toolkit; "" for that itself, and for a script that only
-    starts it.
+    """Return how the compiler differs from the nvcc of its toolkit; "" if it is that or a script that only starts it.
 
-    nvcc tells what it would run, with all options (--dryrun): that is compared with what its toolkit's own nvcc says.
+    The commands that the compiler would run (--dryrun) are compared with those of the toolkit's own nvcc.
     """
     said = _dry_run(compiler, flags)
     folder = re.search(r"^#\$ _HERE_=(.+)$", said, re.MULTILINE)
@@ -106,9 +105,9 @@ def _differences(compiler: str, flags: tuple[str, ...]) -> str:
 
 
 def _variables_digest(compiler: str, flags: tuple[str, ...]) -> str:
-    """Return the SHA-256 of the options and headers that the user's variables bring; "" if none is set.
+    """Return the SHA-256 of the options and headers that the user's variables add; "" if none is set.
 
-    The values alone do not tell: an option may name a file of options, and a folder's headers may change.
+    The values are not enough: an option may name a file of options, and headers in a folder may change.
     """
     variables = deciding((*OF_NVCC, *OF_TEXTS))
     if not variables:
@@ -121,12 +120,12 @@ def _variables_digest(compiler: str, flags: tuple[str, ...]) -> str:
 
 
 def _dry_run(compiler: str, flags: tuple[str, ...], variables: Variables = ()) -> str:
-    """Return the commands that nvcc would run, by default without the user's variables, whose values are stated."""
+    """Return the commands that nvcc would run with these variables, by default with none of the user's."""
     command = [compiler, *flags, "--dryrun", "-o", "/dev/null", SAMPLE]
     return run(command, limit_seconds=ANSWER_SECONDS, environment=compiler_environment(variables)).messages
 
 
 def _commands(said: str) -> str:
-    """Return its commands with their options, and its lines of flags, without paths of this machine."""
+    """Return the commands of a dry run with their options, and its lines of flags, without paths of this machine."""
     lines = (line for line in said.splitlines() if not _PLACE.match(line))
     return _PATH.sub("", "\n".join(lines))

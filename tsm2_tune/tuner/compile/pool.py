@@ -1,4 +1,4 @@
-"""The compilers of a run: several at a time, and the binary of equal texts made once."""
+"""The compilers of a run: several in parallel, each text compiled once."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text, kill_runni
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.runs.signals import held
 
-CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
-KILL_AGAIN_SECONDS = 0.05  # at the end, until no compiler runs: one may have started just before
-REMEDIES = {  # where the tuner's own kernels are not compiled
+CORES_A_SPARE = 8  # one in so many cores stays free of compilers, for the process that measures
+KILL_AGAIN_SECONDS = 0.05  # at the end, kill compilers again until none runs: one may have started just before
+REMEDIES = {  # if the support kernels do not compile
     Outcome.TIMED_OUT: "raise --compile-limit",
     Outcome.INTERRUPTED: "see what ends it, then run this again",
 }
 Compiled = Future[Binary | CompileFailure]
-Text = tuple[KernelSource, Toolchain | None]  # and what compiles it: None stands for the run's toolchain
+Text = tuple[KernelSource, Toolchain | None]  # a source and its toolchain; None: the run's
 
 
 class Compilers:
-    """Compiles a run's kernels, and the tuner's own, with one toolchain unless another is given."""
+    """Compiles a run's kernels and the support kernels, by default with one toolchain."""
 
     def __init__(self, toolchain: Toolchain, limit_seconds: float, sharing: int = 1) -> None:
-        """`sharing`: runs that share this machine's processors."""
+        """Start a pool of threads. `sharing` is the number of runs that share this machine's cores."""
         self._toolchain, self._limit_seconds = toolchain, limit_seconds
         self._by_text: dict[tuple[str, tuple[str, ...], Toolchain | None], Compiled] = {}
         self._submitted: list[Compiled] = []
         own = cores(sharing)
         compilers = own - own // CORES_A_SPARE
         self._pool = ThreadPoolExecutor(max_workers=compilers, thread_name_prefix="compile")
-        self._support_paths: dict[str, str] = {}  # by the types that they verify
+        self._support_paths: dict[str, str] = {}  # by the type that they verify
         self._begun_support: dict[str, Compiled] = {}
         remove_leftovers()
 
     def close(self) -> None:
-        """End every compiler, and wait until its folder is gone."""
+        """End every compiler, and wait until its working folder is removed."""
         with held():
             self._pool.shutdown(wait=False, cancel_futures=True)
             while running := [future for future in self._submitted if not future.done()]:
@@ -49,16 +49,15 @@ class Compilers:
                 wait(running, timeout=KILL_AGAIN_SECONDS)
 
     def begin_support(self, dtype_name: str) -> None:
-        """Start to compile what `support` gives."""
+        """Start to compile the kernels of `support`."""
         name = _verified_with(dtype_name)
         if name not in self._support_paths and name not in self._begun_support:
             self._begun_support[name] = self.begin_text(_support_text(name), "", ())
 
     def support(self, dtype_name: str = "") -> str:
-        """Return the path of the tuner's own kernels, compiled again where the cache has lost them: those that open a
-        device and measure its ceilings, and those that verify results of a type, where one is named.
+        """Return the path of the support kernels for a type, or of those that measure a device's ceilings.
 
-        Raise ToolMissing if the compiler does not compile them.
+        They are compiled again if the cache has lost them. Raise ToolMissing if they do not compile.
         """
         name = _verified_with(dtype_name)
         if not os.path.exists(self._support_paths.get(name, "")):
@@ -66,7 +65,7 @@ class Compilers:
         return self._support_paths[name]
 
     def begin(self, source: KernelSource, toolchain: Toolchain | None = None) -> Compiled:
-        """The binary to come: of equal texts that are asked for twice, one waits for no second compiler."""
+        """Start to compile the source and return the future; equal sources share one."""
         key = (source.digest, source.defines, toolchain)
         future = self._by_text.get(key)
         if future is None or future.cancelled():
@@ -76,7 +75,7 @@ class Compilers:
     def begin_text(
         self, text: str, kernel: str, defines: tuple[str, ...], toolchain: Toolchain | None = None
     ) -> Compiled:
-        """The binary to come, from the cache where that has it: a thread is not stopped in the middle by a signal."""
+        """Start to compile the text, or find it in the cache; return the future."""
         with held():
             future = self._pool.submit(
                 compile_text,
@@ -92,7 +91,7 @@ class Compilers:
     def finish(
         self, source: KernelSource, toolchain: Toolchain | None = None, begun: Compiled | None = None
     ) -> Binary | CompileFailure:
-        """Return the binary, compiled anew where the cache has lost it, or where the machine interrupted it once."""
+        """Wait for the binary and return it. A compilation that the machine interrupted is repeated once."""
         binary = (begun or self.begin_text(source.text, source.kernel, source.defines, toolchain)).result()
         if isinstance(binary, CompileFailure) and binary.outcome is Outcome.INTERRUPTED:
             binary = self.begin_text(source.text, source.kernel, source.defines, toolchain).result()
@@ -104,10 +103,9 @@ class Compilers:
         return tuple(map(_file, (*support, *paths)))
 
     def are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
-        """Return whether the cache holds what was compiled, in the files that were there before: else it does again
-        now.
+        """Return whether the cache still holds these binaries in the files of `before`; compile missing ones again.
 
-        If not, nothing that was computed with them says anything of the kernels.
+        If not, results that were computed with these files say nothing about the kernels.
         """
         dtype_name = texts[0][0].dtype_name
         for name in ("", _verified_with(dtype_name)):
@@ -130,7 +128,7 @@ class Compilers:
 
 
 def _verified_with(dtype_name: str) -> str:
-    """Return the type whose results the same kernels verify; "" for none."""
+    """Return the type under which the support kernels for this type are compiled; "" for none."""
     return dtype_named(dtype_name).reference_name if dtype_name else ""
 
 
@@ -140,7 +138,7 @@ def _support_text(name: str) -> str:
 
 
 def _file(path: str) -> tuple[int, int, int] | None:
-    """Return the identity of the file at the path: device, inode and time of change. None if there is none."""
+    """Return the device, inode and modification time of the file; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -149,6 +147,6 @@ def _file(path: str) -> tuple[int, int, int] | None:
 
 
 def cores(sharing: int = 1) -> int:
-    """Processors that this process may use, or the share of one of so many processes."""
+    """Return the cores that this process may use, divided by the number of processes that share them."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, usable // sharing)

@@ -1,4 +1,4 @@
-"""Commands that end: bounded in time and output, with all that they start, and with this process however it ends."""
+"""Run commands with limits on time and output. All processes that they start end with them, and with this process."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from tsm2_tune.tuner.compile.environment import compiler_environment
 from tsm2_tune.tuner.worker.child_process import python_executable
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
-ANSWER_SECONDS = 60.0  # for a supervisor to answer, past the limit of what it runs: a busy machine takes a while
-END_SECONDS = 10.0  # for a supervisor to kill what it runs and to end
+ANSWER_SECONDS = 60.0  # for a supervisor to answer, beyond the command's limit: a busy machine takes a while
+END_SECONDS = 10.0  # for a supervisor to kill its command and to end
 Answer = dict[str, Any]
-MOST_FOLDERS = 20  # tried, where others remove them before they are locked
-STILL_SECONDS = 600.0  # how long a command may be stopped
-TICK_SECONDS = 1.0  # more than two at once pass only where this process stands still: they do not count
+MOST_FOLDERS = 20  # attempts to make a working folder, if others remove it before it is locked
+STILL_SECONDS = 600.0  # a command may be stopped by a signal for so long
+TICK_SECONDS = 1.0  # a gap of more than two ticks means that this process was stopped, which does not count
 
 
 class Ending(StrEnum):
     """How a command ended."""
 
-    EXITED = "exited"  # status: what it returned
+    EXITED = "exited"  # status: the exit status
     SIGNALLED = "signalled"  # status: the signal's number
     NOT_STARTED = "not-started"  # status: the error's number
     TIMED_OUT = "timed-out"
     PRINTED_TOO_MUCH = "printed-too-much"
-    STOOD_STILL = "stood-still"  # somebody stopped it, and nobody continued it
+    STOOD_STILL = "stood-still"  # it was stopped by a signal, and not continued
     CALLED_OFF = "called-off"  # by `kill_running`
     LOST = "lost"  # its supervisor was killed, and the command with it
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended, and what it printed."""
+    """The ending of a command, and its output."""
 
     how: Ending
     status: int = 0
     messages: str = ""
-    seconds: float = 0.0  # its run time, without the time in which it was stopped or the machine slept
+    seconds: float = 0.0  # run time, without suspended time
 
     @property
     def is_well(self) -> bool:
@@ -82,7 +82,7 @@ class _Supervisor:
         os.set_blocking(self._to.fileno(), False)
         self._closing = threading.Lock()
         self._generation = _state.generation
-        self.is_broken = False  # or may be: what it answers next may be the answer to something else
+        self.is_broken = False  # its next answer may belong to an earlier request
 
     @property
     def lives(self) -> bool:
@@ -93,10 +93,7 @@ class _Supervisor:
         return self._generation != _state.generation
 
     def ask(self, request: dict[str, Any], *, patience_seconds: float = ANSWER_SECONDS) -> tuple[Answer, bytes]:
-        """Return the answer, with the bytes that belong to it.
-
-        Raise OSError if it says so, _Lost where none comes.
-        """
+        """Return the answer and its bytes. Raise OSError if the supervisor refuses, _Lost if no answer comes."""
         try:
             answer, content = self._exchanged(json.dumps(request).encode() + b"\n", patience_seconds)
         except (OSError, ValueError) as error:
@@ -118,7 +115,7 @@ class _Supervisor:
                     unsent = unsent[self._to.write(unsent) or 0 :]
                     if not unsent:
                         ready.unregister(self._to)
-                        if self.is_called_off:  # just before: then the supervisor was told too early
+                        if self.is_called_off:  # `call_off` came before the request was sent
                             self.call_off()
                 if self._from in events:
                     read = self._from.read(2**20)
@@ -135,13 +132,13 @@ class _Supervisor:
         raise ConnectionError("the supervisor does not answer")
 
     def call_off(self) -> None:
-        """Have it kill what it runs, at once."""
+        """Have the supervisor kill its command now."""
         with self._closing, suppress(OSError, ValueError):  # it ended, or was ended, just now
-            os.killpg(self._process.pid, signal.SIGCONT)  # a stopped one would not hear
+            os.killpg(self._process.pid, signal.SIGCONT)  # a stopped supervisor would not read it
             self._to.write(b"\n")
 
     def end(self) -> None:
-        """Have it kill what it runs and remove its working folder, and wait for its end."""
+        """Have the supervisor kill its command and remove its working folder, and wait for its end."""
         with self._closing:
             self._to.close()
             self._from.close()
@@ -153,14 +150,14 @@ class _Supervisor:
         while not self._has_ended() and time.monotonic() < deadline:
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
-        with suppress(OSError):  # before it is waited for: until then its group's number is no other's
+        with suppress(OSError):  # before `wait`: until then no other process group has its number
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def _has_ended(self) -> bool:
         try:
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # somebody waited for it
+        except ChildProcessError:  # something else waited for it
             return True
 
 
@@ -169,10 +166,10 @@ class _State:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.generation = 0  # how often all was killed
+        self.generation = 0  # number of calls of `kill_running`
         self.idle: list[_Supervisor] = []
         self.busy: set[_Supervisor] = set()
-        self.of_parent: list[object] = []  # kept, as they are not this process's to end
+        self.of_parent: list[object] = []  # keeps the parent's alive: this process must not end them
 
 
 _state = _State()
@@ -189,7 +186,7 @@ os.register_at_fork(after_in_child=_forget_those_of_the_parent)
 
 @contextmanager
 def _taken() -> Iterator[_Supervisor]:
-    """A supervisor for as long as it is needed."""
+    """Provide a supervisor: an idle one, or a new one."""
     with _state.lock:
         found = _state.idle.pop() if _state.idle else None
     if found is not None and not found.lives:
@@ -214,7 +211,7 @@ def _taken() -> Iterator[_Supervisor]:
 
 
 def kill_running() -> None:
-    """Kill every command of this process, with all that it started: the compilations under way fail at once."""
+    """Kill every command of this process with its child processes. Compilations in progress fail at once."""
     with _state.lock:
         _state.generation += 1
         idle, _state.idle = _state.idle, []
@@ -234,7 +231,7 @@ def kills() -> int:
 
 
 class Workplace:
-    """A working folder that lives as long as somebody works in it, and whoever works there."""
+    """A temporary working folder, and the supervisor that runs commands in it."""
 
     def __init__(self, supervisor: _Supervisor, folder: Path) -> None:
         self._supervisor, self.folder = supervisor, folder
@@ -247,9 +244,9 @@ class Workplace:
         environment: Mapping[str, str] | None = None,
         errors: bool = True,
     ) -> Ended:
-        """Return how the command ended. `errors`: whether standard error is among its messages.
+        """Run the command and return how it ended. `errors`: whether its messages include standard error.
 
-        Its environment is that of compilers, if no other is given.
+        The default environment is that of compilers.
         """
         try:
             folder = os.getcwd()
@@ -275,7 +272,7 @@ class Workplace:
 
 
 def _made(supervisor: _Supervisor, parent: Path) -> Path:
-    """Return a new folder, locked; another one where somebody took it for a leftover before it was."""
+    """Make and lock a folder; try another one if it is removed before it is locked."""
     for is_last in (*[False] * (MOST_FOLDERS - 1), True):
         folder = parent / secrets.token_hex(8)
         try:
@@ -289,7 +286,7 @@ def _made(supervisor: _Supervisor, parent: Path) -> Path:
 
 @contextmanager
 def workplace(parent: Path) -> Iterator[Workplace]:
-    """A new working folder, which nothing of remains. Raise OSError if it cannot be made."""
+    """Provide a new working folder, and remove it afterwards. Raise OSError if it cannot be made."""
     folder = parent
     try:
         with _taken() as supervisor:
@@ -307,7 +304,7 @@ def workplace(parent: Path) -> Iterator[Workplace]:
 def run(
     command: list[str], *, limit_seconds: float, environment: Mapping[str, str] | None = None, errors: bool = True
 ) -> Ended:
-    """Return how a command ended that needs no working folder. Raise OSError if it cannot be started."""
+    """Run a command without a working folder and return how it ended. Raise OSError if it cannot be started."""
     with _taken() as supervisor:
         place = Workplace(supervisor, Path())
         return place.run(command, limit_seconds=limit_seconds, environment=environment, errors=errors)

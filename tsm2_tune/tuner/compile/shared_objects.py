@@ -1,4 +1,4 @@
-"""Shared objects, built from C texts by the compiler that the host road uses too."""
+"""Build shared objects from C sources, with the compiler that also compiles kernels for the host."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LIMIT_SECONDS = 600.0  # for the C compiler
 
 
 def c_texts(folder: Traversable) -> dict[str, bytes]:
-    """File name -> text, of the C sources and headers there."""
+    """Return the C sources and headers in the folder: file name -> text."""
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.endswith((".c", ".h"))}
 
 
 def as_c(sources: Iterable[Path]) -> list[str]:
-    """Return the arguments that make a compiler read these sources as C. g++ needs -x before each of them."""
+    """Return the arguments that make a compiler read these sources as C. g++ needs -x before each one."""
     return [*(word for source in sources for word in ("-x", "c", str(source))), "-x", "none"]
 
 
@@ -34,8 +34,8 @@ def shared_object(
 ) -> bytes:
     """Return the shared object that the command builds from these files.
 
-    `command` gets the folder with the files and the path of the output. Raise ToolMissing if the compiler fails, and
-    Raise InputError if there is no folder to work in.
+    `command` gets the folder with the files and the path of the output. Raise ToolMissing if the compiler fails,
+    InputError if no working folder can be made.
     """
     parent = cache.working_parent()
     try:
@@ -58,7 +58,7 @@ def shared_object(
 
 
 def _silent(ended: Ended) -> str:
-    """Return how a compiler failed that said nothing."""
+    """Return how a compiler without a message failed."""
     if ended.how is Ending.SIGNALLED:
         return f"it was killed by {signal_name(ended.status)}"
     return f"it {ended.how.value} {ended.status}, and said nothing"

@@ -1,9 +1,9 @@
-"""A small program that runs commands for the tuner one after another, and leaves nothing behind, however either ends.
+"""A small program that runs the tuner's commands one after another, and leaves no processes or files behind.
 
-`processes.py` starts it and talks to it in lines of JSON: {"make": folder}, {"run": command, ...}, {"remove": true}.
-Whatever a command starts becomes a child of this program when its parent ends, so that none escapes. Where standard
-input ends, the tuner is gone: then all of them are killed and the working folder is removed. It imports nothing of
-the tuner's, so that it starts fast and stays small.
+`processes.py` starts it and sends requests as lines of JSON: {"make": folder}, {"run": command, ...}, {"remove":
+true}. If the parent of a process ends, the process becomes a child of this program, so none escapes. When standard
+input ends, the tuner is gone: then this program kills all processes and removes the working folder. It imports
+nothing from the tuner, so it starts fast.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import sys
 import time
 from typing import Any
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
 LOCK = "lock"  # the file in a working folder that is locked as long as its owner lives
-MOST_BYTES = 16 * 2**20  # the most output of a command
-LOOKS = 20  # at whether a command stands still, within its limit
-MOST_SECONDS_BETWEEN = 2.0  # of two looks, also at whether the tuner lives
+MOST_BYTES = 16 * 2**20  # output of a command
+LOOKS = 20  # checks within a command's time limit whether it is stopped
+MOST_SECONDS_BETWEEN = 2.0  # between two checks, also whether the tuner lives
 
 
 class Supervisor:
@@ -54,12 +54,12 @@ class Supervisor:
                 stream.write(line + b"\n" + messages)
 
     def close(self) -> None:
-        """Kill what is left of the commands and remove the working folder."""
+        """Kill the remaining processes and remove the working folder."""
         kill_descendants()
         self._remove()
 
     def _request(self) -> dict[str, Any] | None:
-        """Return the next one; None if the tuner is gone. An empty line calls off what runs, if anything does."""
+        """Return the next request; None if the tuner is gone. An empty line calls off the running command, if any."""
         self._unread = self._unread.lstrip(b"\n")
         while b"\n" not in self._unread:
             if os.getppid() != self._parent:
@@ -83,13 +83,15 @@ class Supervisor:
         return {"done": True}, b""
 
     def _make(self, folder: str) -> None:
-        """A new working folder, locked. Raise FileNotFoundError if somebody took it for a leftover just now."""
+        """Make and lock a working folder. Raise FileNotFoundError if another process removed it first."""
         os.mkdir(folder, 0o700)
         self._folder = folder
         path = os.path.join(folder, LOCK)
         try:
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            with contextlib.suppress(OSError):  # a file system without locks: then nobody removes folders of others
+            with contextlib.suppress(
+                OSError
+            ):  # a file system without locks: then no process removes another's folder
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
             if not os.path.samestat(os.fstat(self._lock), os.stat(path)):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
@@ -107,7 +109,7 @@ class Supervisor:
         self._folder, self._lock = None, -1
 
     def _run(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return how the command ended, with what it printed."""
+        """Run the command; return how it ended, and its output."""
         output, ours = os.pipe()
         try:
             try:
@@ -125,7 +127,7 @@ class Supervisor:
     def _watched(
         self, child: int, output: int, limit_seconds: float, still_seconds: float
     ) -> tuple[dict[str, Any], bytes]:
-        """Return the same. Time in which this program or a process of the command's stands still does not count."""
+        """Wait for the command; return how it ended, and its output. Suspended time does not count."""
         between = min(max(limit_seconds / LOOKS, 0.001), MOST_SECONDS_BETWEEN)
         messages, counted, still = bytearray(), 0.0, 0.0
         looked, sources = time.monotonic(), [0, self._ended, output]
@@ -150,7 +152,7 @@ class Supervisor:
                 if stands_still():
                     still += min(passed, 2 * between)
                 else:
-                    counted += min(passed, 2 * between)  # more passes where this program stood still itself
+                    counted += min(passed, 2 * between)  # more has passed only if this program was stopped itself
                 passed = 0.0
                 if counted >= limit_seconds:
                     how = "timed-out"
@@ -164,14 +166,14 @@ class Supervisor:
 
 
 def take(output: int, messages: bytearray) -> bool:
-    """Append what can be read; False if the output has ended."""
+    """Append the output that can be read; return False if it has ended."""
     read = os.read(output, 2**16)
     messages += read
     return bool(read)
 
 
 def start(request: dict[str, Any], output: int) -> tuple[int, int]:
-    """Return the process of a command, and 0; or the number of the error with which it cannot be started."""
+    """Start the command; return its process id, and the number of the error if it cannot be started, else 0."""
     told, tell = os.pipe()
     try:
         child = os.fork()
@@ -185,7 +187,7 @@ def start(request: dict[str, Any], output: int) -> tuple[int, int]:
                 os._exit(127)
     finally:
         os.close(tell)
-        refused = os.read(told, 16)  # nothing if the command began: then both its ends are closed
+        refused = os.read(told, 16)  # empty if the command began, since exec closes the pipe
         os.close(told)
     return child, int(refused or 0)
 
@@ -205,7 +207,7 @@ def become(request: dict[str, Any], output: int) -> None:
 
 
 def descendants() -> dict[int, str]:
-    """State of each process that this one or a child of it started, by its number; none where Linux does not tell."""
+    """Return the states of all descendants of this process, by process id; {} without /proc."""
     processes: dict[int, tuple[int, str]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit():
@@ -222,12 +224,12 @@ def descendants() -> dict[int, str]:
 
 
 def stands_still() -> bool:
-    """Return whether somebody stopped a process of the command's."""
+    """Return whether a process of the command is stopped by a signal or a debugger."""
     return any(state in "Tt" for state in descendants().values())
 
 
 def kill_descendants() -> None:
-    """Kill all that the command started, and wait for each."""
+    """Kill all descendants, and wait for each."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0]:
@@ -252,7 +254,7 @@ if __name__ == "__main__":
     try:
         supervisor.serve()
     except (OSError, KeyboardInterrupt):
-        pass  # the tuner is gone, or somebody ends all that is here
+        pass  # the tuner is gone, or the user ends everything
     finally:
         supervisor.close()
         os._exit(0)

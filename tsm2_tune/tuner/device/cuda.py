@@ -26,15 +26,15 @@ from tsm2_tune.tuner.measure.l2_state import L2Flush, stream
 from tsm2_tune.tuner.measure.timing import median_interval
 from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, in_a_line
 
-CEILING_STREAM_BYTES = 4 * 2**30  # far past any L2, a millisecond on today's fastest memory
+CEILING_STREAM_BYTES = 4 * 2**30  # far larger than any L2; streamed in a millisecond or more
 CEILING_SAMPLES = 11
-UNKNOWN_CLOCK_KHZ, UNKNOWN_BUS_BITS = 1_500_000, 4096  # where a driver says 0, as some of virtual GPUs do
-# Of the kernels mma_rate_*: the oldest compute capability that has the instruction, and the k of its m16n8k...
+UNKNOWN_CLOCK_KHZ, UNKNOWN_BUS_BITS = 1_500_000, 4096  # if the driver reports 0, as some drivers of virtual GPUs do
+# Kernels mma_rate_*: type -> the oldest compute capability with the instruction m16n8kK, and K.
 MMA_TYPES = {"f64": ((9, 0), 8), "bf16": ((8, 0), 16), "f16": ((8, 0), 16), "tf32": ((8, 0), 8)}
-MMA_CHAINS = 8  # independent ones in a warp
-ASIDE_STREAMS = 6  # with the default one fewer than the 8 queues that a GPU has unless asked for more
-NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: a stream that the default stream does not wait for
-MOST_FLUSHES = 32  # before a sample: milliseconds, which Python's start of a library's product takes at the most
+MMA_CHAINS = 8  # independent chains in a warp
+CONCURRENT_STREAMS = 6  # with the default stream fewer than a GPU's 8 hardware queues (CUDA_DEVICE_MAX_CONNECTIONS)
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: the default stream does not wait for it
+MOST_FLUSHES = 32  # before a sample: milliseconds, longer than Python takes to start a library's product
 
 
 def driver() -> Any:
@@ -55,7 +55,7 @@ def driver() -> Any:
 
 
 def cuda_device_count() -> int:
-    """Devices that the CUDA driver offers, 0 without a driver. Needs no PyCUDA."""
+    """Return the number of devices of the CUDA driver, 0 without a driver. PyCUDA is not needed."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -99,7 +99,7 @@ def query_limits(drv: Any, device: Any) -> DeviceLimits:
         sms=asked(attribute.MULTIPROCESSOR_COUNT),
         l2_bytes=asked(attribute.L2_CACHE_SIZE),
         sm_clock_mhz=(asked(attribute.CLOCK_RATE) or UNKNOWN_CLOCK_KHZ) / 1e3,
-        # Two transfers a clock: HBM and GDDR both report half of their data rate.
+        # HBM and GDDR both report half of their data rate.
         dram_gbytes_per_s=2 * memory_clock_khz * 1e3 * bus_bits / 8 / 1e9,
         memory_bytes=device.total_memory(),
     )
@@ -118,7 +118,7 @@ def identity_of(drv: Any, device: Any, toolchain: Toolchain) -> DeviceIdentity:
 
 
 def _uuid(device: Any) -> str:
-    """Return the UUID as nvidia-smi prints it, through the driver itself: PyCUDA has no binding for it."""
+    """Return the UUID as nvidia-smi prints it, from the driver, since PyCUDA has no binding for it."""
     raw = (ctypes.c_ubyte * 16)()
     library = ctypes.CDLL("libcuda.so.1")
     handle = ctypes.c_int()
@@ -132,7 +132,7 @@ def _uuid(device: Any) -> str:
 
 
 class CudaDevice:
-    """One GPU, its context owned by this process."""
+    """A GPU, with its primary context in this process."""
 
     support_threads = SUPPORT_THREADS
     faults_past_buffers = False
@@ -141,7 +141,7 @@ class CudaDevice:
     def __init__(self, ordinal: int, support_path: str) -> None:
         self.drv = driver()
         self._queue, self._memory = Queue(), CudaMemory(self.drv)
-        self._aside_streams: list[Any] = []
+        self._streams: list[Any] = []  # for concurrent launches
         try:
             device = self.drv.Device(ordinal)
             self._context = device.retain_primary_context()
@@ -185,10 +185,10 @@ class CudaDevice:
             raise fault_of(error) from None
 
     def start_concurrently(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
-        while len(self._aside_streams) < ASIDE_STREAMS:  # before anything runs: the driver waits for that
-            self._aside_streams.append(self.drv.Stream(NON_BLOCKING))
+        while len(self._streams) < CONCURRENT_STREAMS:  # now, since the driver waits for running kernels
+            self._streams.append(self.drv.Stream(NON_BLOCKING))
         self.synchronise()
-        return [self._started_on(stream, launch) for stream, launch in zip(cycle(self._aside_streams), launches)]
+        return [self._started_on(stream, launch) for stream, launch in zip(cycle(self._streams), launches)]
 
     def _started_on(self, stream: Any, launch: Callable[[], None]) -> Callable[[], None]:
         self._queue.stream = stream
@@ -206,10 +206,10 @@ class CudaDevice:
         return wait
 
     def time_us(self, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> float:
-        """CUDA events around the launch; what runs before for the cache's state keeps the GPU busy until then.
+        """Time the launch by CUDA events. The kernels that set the L2's state keep the GPU busy until it is queued.
 
-        Where the GPU was done with that before the host was with the launch, the host's time is in the sample: it is
-        taken again after more of the same.
+        If the GPU finished these kernels before the launch was queued, the sample would contain host time. Then it is
+        repeated with more of these kernels.
         """
         flushes = 1
         while True:
@@ -228,10 +228,9 @@ class CudaDevice:
             flushes *= 2
 
     def ceilings(self) -> Ceilings:
-        """Streaming read and copy of a few GB, and arithmetic in registers; medians, in this context now.
+        """Measure the medians of a streaming read and copy of a few GB, and of arithmetic in registers.
 
-        Arithmetic is that of FMAs, or of what a semiring has for them, or that of the tensor cores where these are
-        faster.
+        Arithmetic is that of FMAs, or of the semiring's operations, or of tensor cores if they are faster.
         """
         size = min(CEILING_STREAM_BYTES, self.limits.memory_bytes // 8) // 4096 * 4096
         source, target = self.allocate(size), self.allocate(size)
@@ -270,7 +269,7 @@ class CudaDevice:
         return 2 * turns * chains * threads * blocks / us * 1e-3
 
     def _mma_gflops(self, dtype_name: str) -> float:
-        """Return the rate of the tensor cores, 0 if the device has none that the kernels use."""
+        """Return the rate of the tensor cores, 0 if the device lacks the instruction."""
         oldest, k = MMA_TYPES[dtype_name]
         if self.limits.compute_capability < oldest:
             return 0.0

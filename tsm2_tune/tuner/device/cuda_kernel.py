@@ -1,4 +1,4 @@
-"""An entry point of a cubin on a GPU: its parameters and resources, and whose an error is that the driver answers."""
+"""An entry point of a cubin on a GPU: parameters, resources, launches, and the cause of a driver's error."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from tsm2_tune.tuner.results.trial import LoadedResources
 
 DYNAMIC_SMEM_WITHOUT_OPTIN = 47 * 1024  # with a kernel's static shared memory, 48 KiB
 OUT_OF_MEMORY = 2  # CUresult
-# CUresult of faults that a kernel can cause: addresses, instructions, the stack, asserts, a time limit of the driver.
+# CUresult of faults that a kernel can cause: bad address or instruction, stack error, assert, driver's time limit.
 FAULTS = frozenset({700, 701, 702, 710, *range(714, 720)})
-STRUCTURE_ALIGNMENT = 8  # bytes, of those that the tuner's own kernels take
-CODES = {("i", 4): "i", ("i", 8): "q", ("u", 8): "Q", ("f", 4): "f", ("f", 8): "d"}  # of `struct`, by kind and bytes
+STRUCTURE_ALIGNMENT = 8  # bytes, of structures that the support kernels take
+CODES = {("i", 4): "i", ("i", 8): "q", ("u", 8): "Q", ("f", 4): "f", ("f", 8): "d"}  # kind, bytes -> `struct` code
 
 
 @dataclass
 class Queue:
-    """Where a device's kernels start."""
+    """The stream in which a device's kernels start."""
 
     stream: Any = None  # PyCUDA's; None is the default stream
 
 
 class ParameterLayout:
-    """Where a kernel's parameters lie: each at a multiple of its size, a structure at one of 8. PyCUDA aligns complex
-    numbers as C does.
+    """The offsets of a kernel's parameters: multiples of their sizes, for a structure a multiple of 8.
+
+    PyCUDA would align complex numbers as C does.
     """
 
     def __init__(self, arguments: Sequence[np.generic]) -> None:
@@ -50,7 +51,7 @@ class ParameterLayout:
         return self._struct.size
 
     def packed(self, arguments: Sequence[np.generic]) -> bytes:
-        """Return the bytes of such parameters."""
+        """Return the bytes of the parameters."""
         if self._are_numbers:
             return self._struct.pack(*arguments)
         values = (one.tobytes() if raw else one for one, raw in zip(arguments, self._as_bytes, strict=True))
@@ -107,7 +108,7 @@ class CudaKernel:
 
 
 def driver_occupancy(cubin: bytes, kernel: str, *, threads: int, smem_bytes: int) -> int:
-    """cuOccupancyMaxActiveBlocksPerMultiprocessor, which PyCUDA does not bind: the cubin is loaded once more."""
+    """Return cuOccupancyMaxActiveBlocksPerMultiprocessor, which PyCUDA does not bind, by loading the cubin again."""
     library = ctypes.CDLL("libcuda.so.1")
     module, function, blocks = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
     max_dynamic_smem = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -128,16 +129,19 @@ def driver_occupancy(cubin: bytes, kernel: str, *, threads: int, smem_bytes: int
 
 
 def refusal_of(error: Exception, what: str) -> LaunchFailed | DeviceLost | KernelFault:
-    """Return the error of a driver that does not load or start a kernel: that one's where the context works on."""
+    """Return the error of a driver that does not load or start a kernel.
+
+    It is LaunchFailed if the context still works, else the fault of an earlier kernel.
+    """
     if ctypes.CDLL("libcuda.so.1").cuCtxSynchronize() == 0:
         return LaunchFailed(f"{what}: {error}")
     return fault_of(error)
 
 
 def fault_of(error: Exception) -> KernelFault | DeviceLost:
-    """Return whether the kernel or the device caused the error that made the context unusable.
+    """Return the error that made the context unusable, as the kernel's or the device's.
 
-    The driver reports that error again, with its number.
+    The driver reports the error again, with its number.
     """
     status = ctypes.CDLL("libcuda.so.1").cuCtxSynchronize()
     return KernelFault(str(error)) if status in FAULTS else DeviceLost(f"{error} (CUDA error {status})")

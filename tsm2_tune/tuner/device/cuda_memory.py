@@ -1,4 +1,4 @@
-"""Memory of a GPU, which may be kept for what is allocated next: the driver takes milliseconds for a large buffer."""
+"""GPU memory that can be kept for reuse, since the driver takes milliseconds to allocate a large buffer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CudaBuffer:
 
 
 class CudaMemory:
-    """GPU memory from the driver or, within `keeping`, from buffers that were freed before."""
+    """Allocates GPU memory from the driver or, within `keeping`, from freed buffers."""
 
     def __init__(self, drv: Any) -> None:
         self._drv = drv
@@ -33,7 +33,7 @@ class CudaMemory:
         self._kept: list[CudaBuffer] = []
 
     def allocate(self, size_bytes: int) -> CudaBuffer:
-        """Raise MemoryError if there is not enough, also without what is kept."""
+        """Return a buffer. Raise MemoryError if memory is not enough even after kept buffers are released."""
         if not self._is_keeping:
             return self._allocated(size_bytes, max(size_bytes, 1))
         whole_bytes = -(-max(size_bytes, 1) // MAPPED_BYTES) * MAPPED_BYTES
@@ -49,7 +49,7 @@ class CudaMemory:
             return self._allocated(size_bytes, max(size_bytes, 1))
 
     def take_back(self, buffer: CudaBuffer) -> None:
-        """The buffer, which nobody uses any more."""
+        """Keep or release a freed buffer."""
         if self._is_keeping:
             self._kept.append(buffer)
         else:
@@ -57,7 +57,7 @@ class CudaMemory:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Within it, what is freed is kept; at its end, given back. After a fault the driver takes nothing back."""
+        """Keep freed buffers in the body, and release them at its end. After a fault the driver cannot release."""
         self._is_keeping, answers = True, True
         try:
             yield

@@ -1,4 +1,4 @@
-"""A device that runs kernels: the small interface that the GPU and the host both provide."""
+"""The interface of a device that runs kernels, which the GPU and the emulator implement."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tsm2_tune.tuner.results.trial import Cache, LoadedResources
 
 
 class LaunchFailed(Exception):
-    """The driver refused to load or to start a kernel; the device goes on working."""
+    """The driver refused to load or to start a kernel; the device still works."""
 
 
 class BinaryLost(Exception):
-    """A compiled binary was removed before it was loaded. That is no fault of the kernel."""
+    """A compiled binary was removed before it was loaded. The kernel is not at fault."""
 
 
 class KernelFault(Exception):
@@ -57,10 +57,10 @@ class Kernel(Protocol):
         threads: int,
         smem_bytes: int = 0,
     ) -> None:
-        """Start the kernel on a grid of `blocks` in x and `splits` in y, not waiting for its end. The arguments are
-        NumPy scalars of the kernel's exact types; a pointer is a uint64 that holds an address.
+        """Launch the kernel on a grid of `blocks` in x and `splits` in y, and return at once.
 
-        Raise LaunchFailed if the driver refuses it.
+        The arguments are NumPy scalars of the kernel's exact types; a pointer is a uint64 with an address. Raise
+        LaunchFailed if the driver refuses the launch.
         """
 
 
@@ -68,9 +68,9 @@ class Device(Protocol):
     """The device as the worker sees it. One process opens one device."""
 
     limits: DeviceLimits
-    support_threads: int  # of a block of the tuner's own kernels: fewer where a thread costs more than an element
-    faults_past_buffers: bool  # whether an access right behind a buffer faults by itself
-    calls_ahead: int  # calls that are started before the first is judged; 1 where starting one waits for its end
+    support_threads: int  # threads of a block of the support kernels; few if a thread costs more than an element
+    faults_past_buffers: bool  # whether an access right behind a buffer faults
+    calls_ahead: int  # calls in flight before the first is judged; 1 if a launch waits for its end
 
     def allocate(self, size_bytes: int) -> Buffer:
         """Return memory, 256-byte aligned on a GPU; on the host it ends, to within 8 bytes, at a page that faults.
@@ -79,13 +79,13 @@ class Device(Protocol):
         """
 
     def keeping_memory(self) -> AbstractContextManager[None]:
-        """Within it, buffers that are freed may be kept for what is allocated next."""
+        """Return a context in which freed buffers may be kept for reuse."""
 
     def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None:
         """Copy the array to the buffer's first bytes."""
 
     def download(self, buffer: Buffer, values: npt.NDArray[Any]) -> None:
-        """Copy the buffer's first bytes into the array, after the kernels started before."""
+        """Copy the buffer's first bytes into the array, after the kernels in flight."""
 
     def load(self, path: str, kernel: str) -> Kernel:
         """Return the entry point `kernel` of a binary.
@@ -94,28 +94,29 @@ class Device(Protocol):
         """
 
     def synchronise(self) -> None:
-        """Wait for all that was not started aside. Raise KernelFault if a kernel faulted, DeviceLost where the device
-        did.
+        """Wait for all kernels except those of `start_concurrently`.
+
+        Raise KernelFault if a kernel faulted, DeviceLost if the device failed.
         """
 
     def start_concurrently(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
-        """Start what each of the launches starts beside the others and what is started later, as far as the device
-        can. Everything started before has ended.
+        """Start each launch so that it can run beside the others and beside later kernels.
 
-        Returns for each what waits for it, and raises as `synchronise` does.
+        Wait for earlier kernels first. Return for each launch a function that waits for it, and raises as
+        `synchronise` does.
         """
 
     def time_us(self, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> float:
-        """Microseconds that `launch()` takes on the device, its last-level cache in this state before.
+        """Return the microseconds that `launch()` takes on the device with the L2 in this state.
 
-        The host knows `clean` alone.
+        The host has only `clean`.
         """
 
     def ceilings(self) -> Ceilings:
         """Measure the streaming and arithmetic rates."""
 
     def sm_clock_mhz(self) -> float | None:
-        """Return the clock right now; None if the device does not tell."""
+        """Return the current SM clock; None if the device does not report it."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release the device."""

@@ -1,8 +1,8 @@
-"""One run at a time on a device: two would disturb each other's times, and take each other's memory.
+"""The device lock: one run at a time on a device, since two would disturb each other's times.
 
 The lock is a listening Unix socket with an abstract name. It has no file and no owner, so all users, environments and
-folders of a machine share it, and the kernel removes it when its process ends. A run that finds it taken asks the
-kernel whose it is. Containers share it where they share the host's network.
+folders of a machine share it, and the operating system removes it when its process ends. A run that finds it taken
+asks the operating system for the owner. Containers share the lock if they share the host's network.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tsm2_tune.tuner.device.target import Target
 
 MACHINE_VARIABLE = "TSM2_TUNE_MACHINE"
 log = logging.getLogger(__name__)
-PAUSE_SECONDS = 0.05  # before a name is tried again
+PAUSE_SECONDS = 0.05  # between attempts
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
-_threads: dict[str, int] = {}  # of this process, that have a lock, by its name
+_threads: dict[str, int] = {}  # name of a lock -> the thread of this process that holds it
 
 
 @contextmanager
 def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> Iterator[None]:
-    """Keep the device for this run alone, of all runs on this machine, while this is open and the process lives.
+    """Hold the device's lock in the body, which no other run on this machine can then get.
 
-    If another run has it: DeviceError, or with `wait`, which is told so once, not before that one has ended.
-    Nobody waits for the run which called this one.
+    If another run holds it, raise DeviceError, or with `wait` call that once with a sentence and wait for the lock. A
+    nested call in the thread that holds it raises DeviceError.
     """
     name = _name(target)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lock:
@@ -55,29 +55,29 @@ def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> 
 
 
 def _name(target: Target) -> str:
-    """Return the socket's name: of the device, and of the machine where the environment names one."""
+    """Return the socket's name, made of the device and of the machine's name in MACHINE_VARIABLE, if any."""
     of = f"{os.environ.get(MACHINE_VARIABLE, '')}\n{target.identity.uuid or target.spec}"
     return f"\0tsm2-tune-{hashlib.sha256(os.fsencode(of)).hexdigest()}"
 
 
 def _bind(lock: socket.socket, name: str, target: Target, wait: Callable[[str], object] | None) -> None:
-    """Bind the lock once no other run has it. DeviceError, which names that run's process, without `wait`."""
-    is_told = False
+    """Bind the lock once no other run holds it. Without `wait` raise a DeviceError that names that run's process."""
+    has_waited = False
     while not _is_bound(lock, name):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder:
             sentence = f"device {target.identity.name} is in use by a run of {_process(holder, name)}"
             if wait is None:
                 raise DeviceError(f"{sentence}: wait for its end with --wait, or choose another device")
-            if not is_told:
+            if not has_waited:
                 wait(f"{sentence}: waiting for its end")
-                is_told = True
+                has_waited = True
             with suppress(OSError):
                 holder.recv(1)  # nothing comes: the connection ends when the holder does
         time.sleep(PAUSE_SECONDS)
 
 
 def _is_bound(lock: socket.socket, name: str) -> bool:
-    """Bind the lock, and return whether that was done: no other socket may have the name."""
+    """Try to bind the lock; return False if another socket has the name."""
     try:
         lock.bind(name)
     except OSError as error:
@@ -88,9 +88,9 @@ def _is_bound(lock: socket.socket, name: str) -> bool:
 
 
 def _process(holder: socket.socket, name: str) -> str:
-    """Connect to the process that has the lock, and return what it is called."""
+    """Connect to the process that holds the lock, and return a text that names it."""
     try:
-        holder.setblocking(False)  # where many wait, no more are taken
+        holder.setblocking(False)  # if many wait, no more connections are accepted
         holder.connect(name)
         holder.setblocking(True)
         number, _, _ = _CREDENTIALS.unpack(

@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 
 def driver_version(drv: Any) -> str:
-    """Return the driver's release where NVML tells it, else the CUDA version it supports."""
+    """Return the driver's release from NVML, or else the CUDA version that the driver supports."""
     try:
         import pynvml
 
@@ -22,7 +22,7 @@ def driver_version(drv: Any) -> str:
 
 
 class ClockReader:
-    """The SM clock through NVML, where it answers."""
+    """Reads the SM clock through NVML, if that works."""
 
     def __init__(self, bus_id: str) -> None:
         self._handle: Any = None
@@ -32,7 +32,7 @@ class ClockReader:
             pynvml.nvmlInit()
             self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)
             self._nvml: Any = pynvml
-        except Exception as error:  # NVML is a convenience: a measurement without it has no clock recorded
+        except Exception as error:  # NVML is a convenience: without it a measurement has no clock
             log.debug("no NVML (%s): measurements record no clock", error)
             self._handle = None
 

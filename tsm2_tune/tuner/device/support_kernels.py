@@ -1,7 +1,6 @@
-"""The tuner's own kernels on a device: they fill operands, compute the reference, and compare C with it.
+"""The support kernels, the tuner's own: they fill operands, compute the reference, and compare C with it.
 
-What they find of a call, they leave on the device in a place of their own, until somebody reads it: so that calls can
-be started one after another, and a GPU is waited for once.
+The report on each call stays in device memory until it is read, so several calls can be in flight at once.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from tsm2_tune.generator.source import MOST_PLACED, REFERENCE_BLOCKS_PER_SM, SUP
 from tsm2_tune.tuner.device.interface import Buffer, Device, Kernel
 
 SUPPORT_BLOCKS_PER_SM = 8
-REFERENCE_ROUNDS = 4  # most tiles or chunks of tiles of C that such a thread takes, where it need not take more
-LEAST_CHUNK = 64  # products of an inner product that are worth a thread of their own
+REFERENCE_ROUNDS = 4  # tiles of C, or chunks of them, for each thread of the reference
+LEAST_CHUNK = 64  # products of an inner product, to be worth a thread
 FEW_CHUNKS = 64  # chunks that one thread adds up
-REFERENCE_BYTES = 3 * 8  # of a part of a real inner product, as the support kernels keep it
+REFERENCE_BYTES = 3 * 8  # of a partial sum of a real inner product
 WORST_NUMBERS = 5  # numbers that `compare` reports for each thread
-WORST_RECORDS = SUPPORT_THREADS  # of a call that are kept
+WORST_RECORDS = SUPPORT_THREADS  # records of a call that are downloaded
 FEW_RECORDS = 16 * WORST_RECORDS  # records that one block reduces
 
 Factor = tuple[np.uint64, np.int64, np.int64, np.int32]
@@ -42,7 +41,7 @@ _FIELDS = Struct("=Q5qQ4i")  # of _PLACED
 
 
 class Placed(NamedTuple):
-    """Where a matrix of real numbers lies in a buffer, and what it holds: what the support kernels take of it."""
+    """The place of a matrix of real numbers in a buffer, and its values: an argument of the support kernels."""
 
     component: str  # the real Dtype's name
     buffer: int  # its address
@@ -56,12 +55,12 @@ class Placed(NamedTuple):
     exponent: int
 
 
-Look = tuple[Placed, bool]  # a matrix around which changes are looked for, and whether in it too
+Look = tuple[Placed, bool]  # a matrix whose surroundings must not change, and whether it must not change itself
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Those that a kernel leaves at 0, in a buffer."""
+    """The counters that a kernel must leave at 0, in a buffer."""
 
     buffer: Buffer
     count: int
@@ -71,16 +70,16 @@ class Counters:
 class Report:
     """The device's report on a call."""
 
-    changes: list[list[int]]  # of each watched buffer: how many numbers changed, and which first
-    counters: int  # how many are not 0
-    first_counter: tuple[int, int]  # its number and what it is at, where one is not 0
-    worst: npt.NDArray[np.float64]  # rows of worst ratio, its place, found, expected, and how many are wrong
+    changes: list[list[int]]  # for each watched buffer: the number of changed numbers, and the first one's index
+    counters: int  # the number of counters that are not 0
+    first_counter: tuple[int, int]  # index and value of the first such counter
+    worst: npt.NDArray[np.float64]  # rows: worst ratio, its index, found, expected, number of wrong elements
 
 
 class Support:
-    """The support kernels of one dtype and of its sums, loaded on a device, and the scratch memory of their reports.
+    """The support kernels of one dtype, loaded on a device, and the memory of their reports.
 
-    They take a matrix of complex numbers as one of real numbers with twice the rows.
+    A matrix of complex numbers is passed as one of real numbers with twice the rows.
     """
 
     def __init__(self, device: Device, binary_path: str, dtype_name: str) -> None:
@@ -121,15 +120,15 @@ class Support:
         self._changes, self._kept, self._scratch, self._parts = self._buffers
 
     def fill(self, placed: Sequence[Placed]) -> None:
-        """Start filling the buffers of as many as the kernels take together."""
+        """Queue the filling of these buffers, at most MOST_PLACED."""
         self._start_on(self._fill, [(one, False) for one in placed])
 
     def begin_reports(self) -> None:
-        """Before the first of as many calls as the device starts ahead: forget what was found of others."""
+        """Clear the reports. Call it before the first of `calls_ahead` calls."""
         self._device.upload(self._nothing, self._changes)
 
     def look_for_changes(self, looks: Sequence[Look], counters: Counters | None, *, place: int) -> None:
-        """Start `find_changes`, and `find_counters`, which makes the counters 0 again."""
+        """Queue `find_changes`, and `find_counters`, which also resets the counters to 0."""
         self._watched[place] = len(looks)
         first = self._changes.address + place * self._found[0].nbytes
         self._start_on(self._find_changes, looks, np.uint64(first))
@@ -151,10 +150,10 @@ class Support:
         return Report(changes, left, divmod(first, 2**32), worst)
 
     def split(self, tiles: int, k: int, *, along_k: bool) -> tuple[int, int]:
-        """Chunks in which each inner product of a C of `tiles` is computed, and how many share a stretch of k.
+        """Return the number of chunks of each inner product, and how many of them share a stretch of k.
 
-        There are enough chunks that every thread has work. Where both factors lie along k, neighbouring threads take
-        neighbouring products if there are enough chunks for a warp.
+        There are enough chunks for all threads. If k is contiguous in both factors and there are enough chunks for a
+        warp, neighbouring threads take neighbouring products.
         """
         chunks = max(1, min(REFERENCE_ROUNDS * self._reference_threads // tiles, k // LEAST_CHUNK))
         lanes = self._warp if along_k and chunks >= self._warp else 1
@@ -171,10 +170,10 @@ class Support:
         result: tuple[np.generic, ...],
         place: int,
     ) -> None:
-        """Start the comparison of C with what it must be; the report has its rows.
+        """Queue the comparison of C with the reference; the report gets its rows.
 
-        `factors` are A and B with their strides and signs, `result` what the kernel `compare` takes between them and
-        the inner products, where these are computed already.
+        `factors` are A and B with their strides and signs. `result` are the arguments of the kernel `compare` between
+        the factors and the partial sums.
         """
         (a, b), extents = factors, (np.int64(m), np.int64(n), np.int64(k))
         tiles = -(-m // self._rows) * -(-n // self._columns)
@@ -194,7 +193,7 @@ class Support:
         self._records[place] = self._put_together(records, worst, kept)
 
     def _put_together(self, records: int, worst: np.uint64, kept: np.uint64) -> int:
-        """Leave at most WORST_RECORDS of so many records in `kept`; returns how many."""
+        """Reduce the records to at most WORST_RECORDS in `kept`; return their number."""
         while worst != kept:
             fewer = FEW_RECORDS if records > FEW_RECORDS else WORST_RECORDS
             to = worst if records > FEW_RECORDS else kept
@@ -203,7 +202,7 @@ class Support:
         return records
 
     def _add_up(self, sums: int, chunks: int) -> None:
-        """Add the chunks of each of `sums` up: where they are many, in several rounds."""
+        """Add up the chunks of each of `sums` inner products, in several rounds if there are many."""
         while chunks > 1:
             kept = 1 if chunks <= FEW_CHUNKS else isqrt(chunks)
             arguments = (np.int64(sums), np.int64(chunks), np.int64(kept), np.uint64(self._parts.address))
@@ -215,11 +214,11 @@ class Support:
             buffer.free()
 
     def _blocks(self, elements: int, most: int) -> int:
-        """Return those that have a thread for each element, or the most."""
+        """Return the number of blocks with a thread for each element, at most `most`."""
         return min(most, -(-elements // SUPPORT_THREADS))
 
     def _start_on(self, kernel: Kernel, looks: Sequence[Look], *more: np.generic) -> None:
-        """Start a kernel that takes several matrices."""
+        """Launch a kernel that takes several matrices."""
         packed = [_FIELDS.pack(*one[1:], one.component != self._component, matrix_too) for one, matrix_too in looks]
         several = np.frombuffer(b"".join(packed).ljust(_SEVERAL.itemsize, b"\0"), _SEVERAL)
         blocks = self._blocks(max(one.total for one, _ in looks), self._most_blocks)
@@ -228,7 +227,7 @@ class Support:
     def _start(
         self, kernel: Kernel, elements: int, arguments: tuple[np.generic, ...], *, most_blocks: int | None = None
     ) -> int:
-        """Start the kernel with a thread for each element, or with most_blocks; returns its blocks."""
+        """Launch the kernel with a thread for each element, in at most `most_blocks` blocks; return the blocks."""
         blocks = self._blocks(elements, most_blocks or self._most_blocks)
         kernel(arguments, blocks=blocks, threads=self._threads)
         return blocks

@@ -1,4 +1,4 @@
-"""The device to tune on, and the facts known about it without a CUDA context."""
+"""Find the device to tune on, and describe it without a CUDA context."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Target:
 
     @property
     def is_host(self) -> bool:
-        """Whether it emulates the kernels; then its times are no GPU's."""
+        """Whether the device is the host, which emulates kernels; its times are not those of a GPU."""
         return self.spec == HOST
 
     def cache(self, asked: Cache) -> Cache:
-        """Return the state of the L2 for trials: the one asked for; a host has only clean."""
+        """Return the state of the L2 for trials: the one asked for, or clean on the host."""
         return Cache.CLEAN if self.is_host else asked
 
     def basis(self, cache: Cache) -> str:
@@ -53,7 +53,7 @@ class Target:
         return tools(found.toolkit, found.flags, found.driver, self.toolchain.extra_digest)
 
     def caches(self, asked: Cache, others: Sequence[Cache]) -> tuple[Cache, ...]:
-        """Return the states of the L2 for finals: the one for trials comes last."""
+        """Return the states of the L2 for finals, with that of trials last."""
         own = self.cache(asked)
         return (*(one for one in others if self.cache(one) is one is not own), own)
 
@@ -71,8 +71,8 @@ def default_spec() -> str:
 def find_target(spec: str) -> Target:
     """Return the device that `spec` names: a CUDA ordinal or "cpu".
 
-    Raise InputError for another word, and for a host whose cache no kernel can be loaded from. Raise DeviceError if
-    the device does not respond. Raise ToolMissing without its compiler.
+    Raise InputError for another word, or if no kernel can be loaded from the host's cache. Raise DeviceError if the
+    device does not respond, ToolMissing without its compiler.
     """
     if spec == HOST:
         from tsm2_tune.tuner.device.emulator.device import host_identity, host_limits
@@ -107,7 +107,7 @@ def check_spec(spec: str) -> int:
 
 
 def is_ordinal(spec: str) -> bool:
-    """Return whether it is a CUDA ordinal in ASCII digits; int() also takes those of other scripts."""
+    """Return whether the text is a CUDA ordinal in ASCII digits; int() also accepts digits of other scripts."""
     return spec.isascii() and spec.isdecimal()
 
 

@@ -1,4 +1,4 @@
-"""HostDevice: the host as a Device, with the faults of a kernel caught and told."""
+"""HostDevice: the host as a Device, which catches a kernel's faults."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, LoadedResources
 
 __all__ = ["HostBuffer", "HostDevice", "HostKernel", "host_identity", "host_limits"]
 
-# Read before each timed launch, to evict its operands. A last-level cache larger than this is a server's, shared
-# by more than this process; reading through it would take longer than most launches.
+# Read before each timed launch to evict its operands. A larger last-level cache is that of a server, shared with
+# other processes; reading all of it would take longer than most launches.
 MOST_FLUSH_BYTES = 64 << 20
-CEILING_BYTES = 64 << 20  # streamed to measure bandwidth
+CEILING_BYTES = 64 << 20  # streamed to measure the bandwidth
 CEILING_SAMPLES = 5
-RATE_TURNS = 256  # of 64 products in each of 256 threads: 2 ms at 5 Gflop/s
+RATE_TURNS = 256  # iterations of 64 products in each of 256 threads: 2 ms at 5 Gflop/s
 
 
 def host_identity(toolchain: Toolchain) -> DeviceIdentity:
-    """Return the CPU with this compiler."""
+    """Return the identity of the CPU with this compiler."""
     return DeviceIdentity(
         name=f"cpu {cpu_name()}",
         uuid="",
@@ -52,7 +52,7 @@ class HostKernel:
         self._entry = EntryPoint(path, kernel, device.limits)
 
     def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
-        """Shared memory as asked for; a CPU has none of the rest to tell."""
+        """Return the shared memory of the launch; a CPU has no other resources to report."""
         return LoadedResources(registers=0, local_bytes=0, smem_bytes=smem_bytes, blocks_per_sm=1)
 
     def __call__(
@@ -64,18 +64,17 @@ class HostKernel:
         threads: int,
         smem_bytes: int = 0,
     ) -> None:
-        """Run the kernel to its end. A fault is kept for `synchronise`; after one, kernels do not run."""
+        """Run the kernel to its end. `synchronise` raises a fault; after a fault kernels do not run."""
         launch = {"blocks": blocks, "splits": splits, "threads": threads, "smem_bytes": smem_bytes}
         self._entry.check(arguments, **launch)
         self._device.run(self._entry, arguments, **launch)
 
 
 class HostDevice:
-    """The CPU as a device: kernels run one at a time, block after block, on the thread that starts them.
+    """The CPU as a device: kernels run one at a time, block after block, in the thread that starts them.
 
-    The threads of a block run in an order shuffled by `seed`, another one for each block, since a missing
-    barrier shows only where the order is not the one that happens to be right. While `time_us` measures they
-    run in ascending order, which is also the order of addresses.
+    The threads of a block run in an order shuffled by `seed`, differently in each block, so that a missing barrier
+    shows. While `time_us` measures, they run in ascending order, which is also the order of addresses.
     """
 
     support_threads = WARP_THREADS
@@ -92,10 +91,7 @@ class HostDevice:
         self._flushed: npt.NDArray[np.float32] | None = None
 
     def allocate(self, size_bytes: int) -> HostBuffer:
-        """Return memory that ends where a page begins that faults.
-
-        Raise MemoryError if the machine has not enough.
-        """
+        """Return memory that ends at an inaccessible page. Raise MemoryError if the machine has not enough."""
         self._buffers = [buffer for buffer in self._buffers if not buffer.freed]
         used = sum(whole_pages(buffer.size_bytes) for buffer in self._buffers)
         if used + size_bytes > self.limits.memory_bytes:
@@ -105,7 +101,7 @@ class HostDevice:
         return buffer
 
     def keeping_memory(self) -> AbstractContextManager[None]:
-        """Nothing is kept: memory of a size of its own faults at its ends."""
+        """Return a context that keeps nothing, since a buffer must end exactly at an inaccessible page."""
         return nullcontext()
 
     def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None:
@@ -118,7 +114,7 @@ class HostDevice:
         as_bytes(values)[:] = self._view(buffer, size_bytes=values.nbytes)
 
     def load(self, path: str, kernel: str) -> HostKernel:
-        """Return the entry point `kernel` of a shared library. Raise LaunchFailed if it is none of ours."""
+        """Return the entry point `kernel` of a shared library. Raise LaunchFailed if the library lacks it."""
         return HostKernel(self, path, kernel)
 
     def synchronise(self) -> None:
@@ -129,14 +125,15 @@ class HostDevice:
             raise KernelFault(self._fault)
 
     def start_concurrently(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
-        """Run what each of the launches starts to its end."""
+        """Run each launch to its end."""
         for launch in launches:
             launch()
         return [self.synchronise for _ in launches]
 
     def time_us(self, launch: Callable[[], object], cache: Cache = Cache.CLEAN) -> float:
-        """Microseconds that `launch()` takes in this thread's wall-clock time, after a flush, whatever is asked for:
-        an emulated kernel's time says nothing of a GPU's L2.
+        """Return the wall-clock microseconds of `launch()` after a flush of the caches.
+
+        `cache` is ignored, since an emulated kernel's time says nothing about a GPU's L2.
         """
         self._flush()
         return self._unflushed_us(launch)
@@ -151,9 +148,9 @@ class HostDevice:
             self._seed = seed
 
     def ceilings(self) -> Ceilings:
-        """Rates of one core: NumPy's sum and copy of a large array, and the support kernels of arithmetic.
+        """Measure the rates of one core: NumPy's maximum and copy of a large array, and the arithmetic kernels.
 
-        The stream kernels would measure how fast threads are made, as each moves only 64 bytes.
+        The stream kernels would measure the cost of emulated threads, as each moves only 64 bytes.
         """
         source = np.ones(CEILING_BYTES // 4, np.float32)
         target = np.zeros_like(source)
@@ -168,17 +165,17 @@ class HostDevice:
         )
 
     def sm_clock_mhz(self) -> float | None:
-        """None: a CPU's clock while it ran is not told."""
+        """Return None: a CPU does not report its clock during a kernel."""
         return None
 
     def close(self) -> None:
-        """Give all memory back; neither buffers nor kernels can be used after it."""
+        """Free all memory. Neither buffers nor kernels can be used afterwards."""
         for buffer in self._buffers:
             buffer.free()
         self._buffers = []
 
     def run(self, entry: EntryPoint, arguments: Sequence[np.generic], **launch: int) -> None:
-        """Run a launch that is checked, unless a kernel has faulted before."""
+        """Run a checked launch, unless a kernel has faulted."""
         if self._fault is None:
             self._fault = entry.fault(arguments, **launch, seed=self._seed, known=self._stretches)
 

@@ -1,4 +1,4 @@
-"""An entry point of a shared library made from `host_text`, and one launch of it: the launch's fault is its own."""
+"""Load an entry point of a kernel compiled for the host, and launch it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tsm2_tune.tuner.device.emulator.faults import STACKS, Entry, Launch, Stretc
 from tsm2_tune.tuner.device.emulator.memory import PAGE_BYTES, Stacks
 from tsm2_tune.tuner.device.interface import LaunchFailed
 
-MOST_BLOCKS, MOST_SPLITS = 2**31 - 1, 2**16 - 1  # of a grid in x and in y, as on a GPU
+MOST_BLOCKS, MOST_SPLITS = 2**31 - 1, 2**16 - 1  # limits of the grid in x and in y, as on a GPU
 IN_ORDER = 0  # the seed with which the threads of a block run in ascending order
 
-# Signal handlers, stacks and the order of threads are one a process.
+# A process has one set of signal handlers, stacks and thread order.
 _launching = threading.Lock()
 
 
 def _unlock_in_child() -> None:
-    global _launching  # the thread that may have held it is not in the child
+    global _launching  # a thread that may hold it does not exist in the child
     _launching = threading.Lock()
 
 
@@ -32,18 +32,15 @@ os.register_at_fork(after_in_child=_unlock_in_child)
 
 @cache
 def _stacks() -> Stacks:
-    """Return the stacks of all launches; never freed, since any thread may be about to use them.
-
-    `_launching` is held.
-    """
+    """Return the stacks of all launches, made once; the caller holds `_launching`."""
     return Stacks(STACKS)
 
 
 class EntryPoint:
-    """A kernel that any thread may run: launches follow one another, and none leaves anything to the next."""
+    """A kernel that any thread may run. Launches are serialised, and a fault affects only its own launch."""
 
     def __init__(self, path: str, kernel: str, limits: DeviceLimits) -> None:
-        """Raise LaunchFailed if the library is none of ours."""
+        """Load the kernel. Raise LaunchFailed if the library lacks it."""
         self._name = kernel
         try:
             self._library = ctypes.CDLL(path)
@@ -58,11 +55,11 @@ class EntryPoint:
         )
 
     def check(self, arguments: Sequence[np.generic], **launch: int) -> None:
-        """Raise LaunchFailed if the kernel cannot be started so."""
+        """Raise LaunchFailed if the arguments or the launch are invalid for the kernel."""
         for name, least, most in self._bounds:
             if not least <= launch[name] <= most:
                 raise LaunchFailed(f"kernel {self._name!r}: {name} = {launch[name]} is outside {least} ... {most}")
-        # A launch reads as many bytes as a parameter has, whatever it is given: so their sizes must agree.
+        # A launch reads the bytes of a parameter, whatever the argument's size, so the sizes must agree.
         expected = self._entry.parameter_bytes[: self._entry.parameters]
         given = [argument.nbytes for argument in arguments]
         if given != expected:
@@ -79,7 +76,7 @@ class EntryPoint:
         seed: int = IN_ORDER,
         known: Callable[[], Sequence[Stretch]] = tuple,
     ) -> str | None:
-        """Run the checked launch to its end: how it faulted, told by the known memory; None if it did not."""
+        """Run the checked launch to its end. Return its fault, described by the known memory; None without one."""
         cells = [np.array(argument) for argument in arguments]  # each has an address
         pointers = (ctypes.c_void_p * max(len(cells), 1))(*(cell.ctypes.data for cell in cells))
         with _launching:

@@ -1,4 +1,4 @@
-"""The result of a launch on the host: the records of block.h and launch.h, and a fault as one sentence."""
+"""Describe the fault of a launch on the host in one sentence, from the records of block.h and launch.h."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-STACKS = 1024 + 1  # one for each thread that a block may have, and the signal handler's
-SHARED_BYTES = 256 << 10  # TSM2_HOST_SHARED_BYTES of block.h: a place past these is one of a shared variable
-FAR_BYTES = 1 << 30  # an address farther from all known memory is not told from there
+STACKS = 1024 + 1  # one for each thread of the largest block, and one for the signal handler
+SHARED_BYTES = 256 << 10  # TSM2_HOST_SHARED_BYTES of block.h: larger offsets are those of static shared variables
+FAR_BYTES = 1 << 30  # an address farther from all known memory is not described by its distance
 
 
 class FaultKind(IntEnum):
@@ -26,7 +26,7 @@ class FaultKind(IntEnum):
 
 
 class State(IntEnum):
-    """`State` of block.h: what a thread of a block does."""
+    """`State` of block.h: the state of a thread."""
 
     FRESH = 0
     READY = 1
@@ -87,19 +87,19 @@ class Entry(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Known memory, and what a message calls it."""
+    """A range of known memory, and its name in messages."""
 
     name: str
     address: int
     size_bytes: int
 
     def gap_bytes(self, address: int) -> int:
-        """Return how far the address lies outside."""
+        """Return the distance of the address from the range; 0 inside."""
         return max(self.address - address, address - (self.address + self.size_bytes - 1), 0)
 
 
 def fault_message(launch: Launch, buffers: Sequence[Stretch]) -> str:
-    """Return the launch's fault as one sentence that says which thread, what and where."""
+    """Return the launch's fault as one sentence: the thread, the error and the place."""
     fault = launch.fault
     block = f"block ({fault.block}, {fault.split})" if launch.splits > 1 else f"block ({fault.block})"
     if fault.kind == FaultKind.SIGNALLED:
@@ -140,7 +140,7 @@ def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
     if 0 <= in_stacks < STACKS * launch.stack_bytes and in_stacks % launch.stack_bytes < launch.stack_guard_bytes:
         return f"filled its stack of {(launch.stack_bytes - launch.stack_guard_bytes) >> 10} KiB"
     if fault.address == 0:
-        # Where the CPU names no address, an aligned load or store of a vector got an odd one.
+        # The CPU reports no address if a vector's load or store was misaligned.
         return "used a null pointer, or a vector that is not aligned as its type asks"
     shared = [Stretch("shared memory", launch.shared_memory, launch.smem_bytes)] if launch.smem_bytes else []
     nearest = min((*buffers, *shared), key=lambda stretch: stretch.gap_bytes(fault.address), default=None)
@@ -150,7 +150,7 @@ def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
 
 
 def _place_text(stretch: Stretch, address: int) -> str:
-    """Return an address, told from the start of the stretch and from its nearer end."""
+    """Return a text that describes an address relative to the range."""
     size = f"{stretch.name} of {stretch.size_bytes} bytes"
     if address < stretch.address:
         return f"memory {stretch.address - address} bytes before the start of {size}"

@@ -1,4 +1,4 @@
-"""Run one kernel on the host, on arrays where they are."""
+"""Compile and run one kernel on the host, on NumPy arrays in place."""
 
 from __future__ import annotations
 
@@ -32,14 +32,12 @@ def run_on_host(
     threads: int,
     smem_bytes: int = 0,
 ) -> None:
-    """Compile the CUDA text, unless that was done before, and run its kernel to the end.
+    """Compile the CUDA text, once, and run its kernel to the end on a grid of `blocks` in x and `splits` in y.
 
-    The grid has `blocks` in x and `splits` in y.
-
-    An array among the arguments is passed as its address, as is a uint64; every other argument is a NumPy scalar of
-    the parameter's type. Any thread may call it: what goes wrong in one call is raised there, and there alone. Raise
-    DeviceError if the text does not compile, LaunchFailed where the arguments or the launch do not fit the kernel,
-    KernelFault where it faults; ToolMissing without a compiler.
+    An array is passed as its address, like a uint64. Every other argument is a NumPy scalar of the parameter's type.
+    Any thread may call this function, and an error is raised only in its own call. Raise DeviceError if the text does
+    not compile, LaunchFailed if the arguments or the launch do not fit the kernel, KernelFault if the kernel faults,
+    ToolMissing without a compiler.
     """
     values = [np.uint64(a.ctypes.data) if isinstance(a, np.ndarray) else a for a in arguments]
     entry = _entry_point(text, kernel, defines)
@@ -54,7 +52,7 @@ _compiling = threading.Lock()
 
 
 def _unlock_in_child() -> None:
-    global _compiling  # the thread that may have held it is not in the child
+    global _compiling  # a thread that may hold it does not exist in the child
     _compiling = threading.Lock()
 
 
@@ -62,11 +60,11 @@ os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 def _entry_point(text: str, kernel: str, defines: tuple[str, ...]) -> EntryPoint:
-    """Return the loaded kernel. What is loaded does not wait for what is being compiled."""
+    """Return the loaded kernel; compile it first if necessary. A loaded kernel does not wait for the compiler."""
     key = (text, kernel, defines)
     if key not in _entry_points:
         with _compiling:
-            if key not in _entry_points:  # else another thread compiled it meanwhile
+            if key not in _entry_points:  # else another thread has compiled it
                 _entry_points[key] = _compiled(text, kernel, defines)
     return _entry_points[key]
 

@@ -1,4 +1,4 @@
-"""The host's DeviceLimits: what the machine says, and a GPU's numbers where a CPU has none."""
+"""The host's DeviceLimits: the machine's own numbers, and an H200's where a CPU has none."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ UNIT_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def host_limits() -> DeviceLimits:
-    """Return the limits for the host. Those of a block and of a multiprocessor are the H200's.
+    """Return the limits of the host. The limits of a block and of a multiprocessor are those of the H200.
 
-    A CPU has no registers to share out and no multiprocessors, but with a GPU's limits the rules drop the same
-    configurations here as there, so that what the host tries is what a GPU would. The clock and the bandwidth are
-    round numbers for the performance model; nothing measured is compared with them.
+    With a GPU's limits the rules drop the same configurations on the host as on a GPU. The clock and the bandwidth
+    are round numbers for the performance model; no measurement is compared with them.
     """
     return DeviceLimits(
         name=f"cpu {cpu_name()}",
@@ -44,14 +43,14 @@ def host_limits() -> DeviceLimits:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def last_level_cache_bytes() -> int:
-    """Size of the largest cache of the first core, by Linux; UNKNOWN_CACHE_BYTES elsewhere."""
+    """Return the size of the largest cache of the first core, from Linux; UNKNOWN_CACHE_BYTES elsewhere."""
     sizes = [0]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         match = re.fullmatch(r"(\d+)([KMG]?)", _text(path))
@@ -61,7 +60,7 @@ def last_level_cache_bytes() -> int:
 
 
 def memory_bytes() -> int:
-    """Physical memory, or less where the control group of the process grants less."""
+    """Return the physical memory, or the limit of the process's control group if that is less."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     version_2, version_1 = "memory.max", "memory/memory.limit_in_bytes"
     granted = [_text(Path("/sys/fs/cgroup") / name) for name in (version_2, version_1)]
@@ -70,7 +69,7 @@ def memory_bytes() -> int:
 
 
 def _text(path: Path) -> str:
-    """Return the file's text; "" where it cannot be read."""
+    """Return the file's text; "" if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

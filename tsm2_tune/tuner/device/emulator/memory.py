@@ -1,4 +1,4 @@
-"""Memory that faults at its ends: buffers between inaccessible pages, and the stacks of a block's threads."""
+"""Memory that faults past its ends: buffers between inaccessible pages, and the stacks of a block's threads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 PAGE_BYTES = mmap.PAGESIZE
-GUARD_BYTES = 64 << 20  # inaccessible on either side of a buffer: a stray index lands here, not in other memory
+GUARD_BYTES = 64 << 20  # inaccessible memory on either side of a buffer, to catch stray indices
 POISON = 0xFF  # every float and double made of this byte is a NaN
-_NO_ACCESS = 0  # PROT_NONE, which the mmap module does not name
+_NO_ACCESS = 0  # PROT_NONE, which the mmap module lacks
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -32,12 +32,12 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 def whole_pages(size_bytes: int) -> int:
-    """`size_bytes`, rounded up to whole pages."""
+    """Return `size_bytes` rounded up to whole pages."""
     return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 class Mapping:
-    """Zeroed memory of its own, in whole pages, with page-wise protection."""
+    """A zeroed anonymous mapping of whole pages, which can be protected."""
 
     def __init__(self, size_bytes: int) -> None:
         access = mmap.PROT_READ | mmap.PROT_WRITE
@@ -49,12 +49,12 @@ class Mapping:
         self.size_bytes = size_bytes
 
     def deny(self, *, at_byte: int, size_bytes: int) -> None:
-        """Make whole pages of it inaccessible."""
+        """Make whole pages of the mapping inaccessible."""
         if _libc.mprotect(self.address + at_byte, size_bytes, _NO_ACCESS) != 0:
             raise MemoryError(f"the protection of {size_bytes} bytes: {os.strerror(ctypes.get_errno())}")
 
     def bytes_at(self, *, at_byte: int, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return a view of some of it; not to be used after `free`."""
+        """Return a view of these bytes, invalid after `free`."""
         return np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(self.address + at_byte))
 
     def free(self) -> None:
@@ -64,11 +64,11 @@ class Mapping:
 
 
 class HostBuffer:
-    """A buffer that ends exactly where inaccessible memory begins, and has more of that before its first page.
+    """A buffer that ends exactly at inaccessible memory, with inaccessible memory before its first page too.
 
-    What lies between that and its start is poison: reading it gives NaN, writing it is found by
-    `bytes_written_before`. Its address is a multiple of the largest power of two that divides its size, up to
-    a page.
+    The bytes between its first page's start and its own start are poison: reading them gives NaN, and
+    `bytes_written_before` finds writes. Its address is a multiple of the largest power of two that divides its size,
+    up to a page.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -84,12 +84,12 @@ class HostBuffer:
         self.freed = False
 
     def view(self, *, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return its first bytes, not copied."""
+        """Return a view of its first bytes."""
         assert not self.freed, "the buffer is freed"
         return self._mapping.bytes_at(at_byte=self.address - self._mapping.address, size_bytes=size_bytes)
 
     def bytes_written_before(self) -> int:
-        """Return how far before its start something was written, in bytes; 0 if nothing was."""
+        """Return the distance in bytes from the first write before its start; 0 if there was none."""
         if self._slack.tobytes() == self._poisoned:
             return 0
         return len(self._slack) - int(np.flatnonzero(self._slack != POISON)[0])
@@ -102,9 +102,9 @@ class HostBuffer:
 
 
 class Stacks:
-    """Stacks side by side, each with an inaccessible page at its low end. Every kernel uses the same."""
+    """Contiguous stacks, each with an inaccessible page at its low end. All kernels use the same."""
 
-    STACK_BYTES = 64 << 10  # local arrays of a kernel are a few KiB: what a thread keeps in registers on a GPU
+    STACK_BYTES = 64 << 10  # a kernel's local arrays, which are in registers on a GPU, take a few KiB
 
     def __init__(self, count: int) -> None:
         self.stack_bytes = max(self.STACK_BYTES, 4 * PAGE_BYTES)
@@ -118,10 +118,7 @@ class Stacks:
 
 
 def as_bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return the array's memory, not copied, in the order in which it lies there.
-
-    Raise ValueError for a strided array.
-    """
+    """Return a view of the array's memory in memory order. Raise ValueError for a strided array."""
     if values.flags.c_contiguous:
         return values.reshape(-1).view(np.uint8)
     if values.flags.f_contiguous:

@@ -1,10 +1,13 @@
-"""The CUDA text of a kernel as the host's C++ compiler gets it."""
+"""Rewrite the CUDA text of a kernel for the host's C++ compiler.
+
+The cache's keys contain this file's digest, so it has no other code.
+"""
 
 from __future__ import annotations
 
 import re
 
-# What a text must not be searched in: comments and strings.
+# Comments and strings, which are not searched.
 _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _BOUNDS = r"(?:__launch_bounds__\s*\((?P<{0}>(?:[^()]|\([^()]*\))*)\)\s*)?"
 _KERNEL = re.compile(
@@ -16,10 +19,10 @@ _STATIC_SHARED = re.compile(
 
 
 def host_text(text: str) -> str:
-    """Return the CUDA text as the host's compiler gets it: line for line the same, and each kernel made known.
+    """Return the CUDA text for the host's compiler. Lines keep their numbers, and each kernel is registered.
 
-    A kernel is a `__global__ void` function at global scope that no preprocessor condition leaves out. Static shared
-    variables become `static`, as the threads of a block share them, and are made known to what tells races.
+    A kernel is a `__global__ void` function at global scope outside preprocessor conditions. Static shared variables
+    become `static`, as the threads of a block share them, and are registered for race detection.
     """
     code = _NO_CODE.sub(" ", text)
     kernels = [

@@ -1,4 +1,4 @@
-"""The system's C++ compiler as a toolchain for CUDA text."""
+"""The system's C++ compiler as a toolchain for CUDA text, with and without race detection."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ FLAGS = (
     "-fvisibility=hidden",  # two variants in one process must not share a symbol
     "-Wno-unknown-pragmas",
 )
-FLAGS_WHERE_TAKEN = (
+FLAGS_IF_ACCEPTED = (
     ("-march=native",),
     ("-fno-gnu-unique",),  # g++ only: unique symbols would be shared in spite of hidden visibility
-    # An index past the end of an array that a thread has in registers, or a block in shared memory, is a fault.
+    # An index past the end of an array in registers or in shared memory traps.
     ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"),
 )
 
-_TEMPORARY = re.compile(r"[^\s\"]*/(?:cc|null-)\w+\.\w+")  # files of GCC and Clang whose names are random
+_TEMPORARY = re.compile(r"[^\s\"]*/(?:cc|null-)\w+\.\w+")  # temporary files of GCC and Clang with random names
 
-# Its machine code depends on the compiler and its flags, whatever a wrapper says. It needs C++'s library.
+# A text whose machine code identifies the compiler and its flags, even behind a wrapper. It needs C++'s library.
 SAMPLE = """
 #include <cmath>
 #include <stdexcept>
@@ -61,8 +61,8 @@ extern "C" __attribute__((visibility("default"))) double sample(const double *a,
 }
 """
 
-# Of a text that is watched for races (races.h): a call before each access, of functions that are in the text. The
-# compiler's own library for races is not linked, so what is linked otherwise has to be named.
+# Flags for race detection (races.h): the compiler calls a function of the text before each memory access. Its own
+# race library is not linked, so the other default libraries must be named.
 WATCHED = (
     "-O1",
     "-fsanitize=thread",
@@ -72,7 +72,7 @@ WATCHED = (
     "-Wl,-z,defs",
 )
 WATCHED_LIBRARIES = ("-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
-# A compiler that does not make this one lacks something of these.
+# A compiler that cannot compile this text lacks some of these features.
 WATCHED_SAMPLE = """
 struct block { double of[32]; };
 struct __attribute__((packed)) unaligned { char first; int second; double third; };
@@ -90,14 +90,14 @@ extern "C" __global__ void sample(block *blocks, unaligned *others, short *short
 
 
 def compilable(cuda_text: str) -> str:
-    """`host_text` behind our header: where that lies is so no part of the flags that results are stored with."""
+    """Return the host's text with our header before it. So the header's path is not in the flags of results."""
     return f'#include "{HEADERS}/cuda_on_host.h"\n#line 1\n{host_text(cuda_text)}'
 
 
 def host_toolchain() -> Toolchain:
-    """Return the command named by $CXX, or else the first of c++, g++ and clang++ on PATH.
+    """Return the toolchain of the command in $CXX, or else of the first of c++, g++ and clang++ on PATH.
 
-    Raise ToolMissing if there is none, or where it does not build a C++ library.
+    Raise ToolMissing if there is none, or if it does not build a C++ library.
     """
     compiler, *own_words = compiler_command()
     variables = deciding((*OF_TEXTS, *OF_LINKERS))
@@ -116,13 +116,13 @@ def host_toolchain() -> Toolchain:
 
 
 def watching(toolchain: Toolchain) -> Toolchain:
-    """The host's compiler for a text in which races are to be told. It may lack that: see WATCHED_SAMPLE."""
+    """Return the toolchain with race detection, which the compiler may lack: see WATCHED_SAMPLE."""
     plain = (flag for flag in toolchain.flags if flag not in ("-O1", "-O2", "-O3"))
     return replace(toolchain, flags=(*plain, *WATCHED), libraries=WATCHED_LIBRARIES)
 
 
 def compiler_command() -> list[str]:
-    """Return the compiler's path, then what $CXX says besides; ToolMissing without one."""
+    """Return the compiler's path and the other words of $CXX. Raise ToolMissing without a compiler."""
     try:
         named = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
@@ -142,7 +142,7 @@ def compiler_command() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file that a compiler's command names: where it really is, and what changes when it is edited."""
+    """The identity of a file in a compiler's command, which changes if the file is edited."""
 
     path: str
     size_bytes: int
@@ -151,7 +151,7 @@ class _File:
 
 
 def _files(command: tuple[str, ...]) -> tuple[_File, ...]:
-    """Return the programs that the command names: a wrapper such as ccache, and what it wraps."""
+    """Return the programs of the command: a wrapper such as ccache, and the compiler that it wraps."""
     found = []
     for path in filter(None, map(program_path, takewhile(lambda word: not word.startswith("-"), command))):
         facts = os.stat(path)
@@ -163,11 +163,12 @@ def _files(command: tuple[str, ...]) -> tuple[_File, ...]:
 def _answers(
     command: tuple[str, ...], variables: Variables, files: tuple[_File, ...]
 ) -> tuple[str, tuple[str, ...], str, str]:
-    """Return the version of the compiler, which of FLAGS_WHERE_TAKEN it takes, digests of what decides its machine
-    code, and which scripts it is. It is asked again when one of the files or variables changes.
+    """Return the compiler's version, its accepted flags, digests of what determines its machine code, and scripts.
+
+    `variables` and `files` are keys of the cache only.
     """
     version = in_a_line(answer(*command, "--version").messages.partition("\n")[0].strip())
-    taken = tuple(flag for flags in FLAGS_WHERE_TAKEN if _takes(command, flags) for flag in flags)
+    taken = tuple(flag for flags in FLAGS_IF_ACCEPTED if _takes(command, flags) for flag in flags)
 
     def build(folder: Path, output: Path) -> list[str]:
         return [*command, *FLAGS, *taken, "-Wl,-z,defs", "-o", str(output), str(folder / "sample.cpp")]
@@ -190,9 +191,9 @@ def _answers(
 
 
 def _commands_digest(command: tuple[str, ...], taken: tuple[str, ...]) -> str:
-    """Return the SHA-256 of the commands that the compiler would run (-###), and of the programs in these.
+    """Return the SHA-256 of the commands that the compiler would run (-###), and of their programs.
 
-    The commands have all options, also those that a wrapper adds or a response file holds.
+    The commands contain all options, including those of a wrapper or a response file.
     """
     asked = (*FLAGS, *taken, "-###", "-x", "c++", "-c", "-o", os.devnull, os.devnull)
     lines = _TEMPORARY.sub("", answer(*command, *asked, errors=True).messages).splitlines()
@@ -217,7 +218,7 @@ def _words(line: str) -> list[str]:
 
 
 def _headers_digest(command: tuple[str, ...], taken: tuple[str, ...]) -> str:
-    """Return the SHA-256 of the headers of a kernel's text as the compiler finds them, without their places."""
+    """Return the SHA-256 of the preprocessed headers of a kernel's text, without their paths."""
     asked = (*FLAGS, *taken, "-E", "-P", "-x", "c++", str(HEADERS / "cuda_on_host.h"))
     return hashlib.sha256(answer(*command, *asked).messages.encode()).hexdigest()
 
@@ -243,7 +244,7 @@ def cpu_name() -> str:
 
 @cache
 def _extra_digest() -> str:
-    """SHA-256 of the headers, of `host_text`, and of the CPU's features, which -march=native compiles for."""
+    """Return the SHA-256 of the headers, of `preprocess.py`, and of the CPU's features, used by -march=native."""
     facts = cpu_facts()
     features = facts.get("flags") or facts.get("Features") or platform.processor()
     digest = hashlib.sha256(f"{platform.machine()} {cpu_name()} {features}".encode())
