@@ -98,7 +98,7 @@ def test_the_source_distribution_has_types_documentation_and_examples(distributi
     assert {"tsm2_tune/py.typed", "docs/reference.py", "examples/api.py", "README.md", "tests/installed.py"} <= names
     assert {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile"} <= names
     pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    assert {"docs/tuning.md", "docs/cli.md", "docs/decisions/README.md"} <= pages <= names
+    assert {"docs/tuning.md", "docs/cli.md", "docs/design/README.md"} <= pages <= names
     assert {"tsm2_tune/pretuned/h100.jsonl", "tsm2_tune/pretuned/h200.jsonl"} <= names
 
 

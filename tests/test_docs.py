@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pydoc
 import re
 import shlex
 import tomllib
@@ -14,12 +15,15 @@ import pytest
 
 import tsm2_tune
 from tsm2_tune.cli import main
+from tsm2_tune.generator.families import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
-GUIDE = (*PAGES[:2], *sorted(DOCS.glob("*.md")))  # all but decisions, which stay as they were written
+NOTEBOOK = DOCS / "notebook"  # dated notes, with the names of their day
+SHOWN = tuple(path for path in PAGES if path.parent != NOTEBOOK)
+GUIDE = (*PAGES[:2], *sorted(DOCS.glob("*.md")))
 MOST_WORDS = 1300  # of the README, code and tables included, but for what is drawn
 MOST_CHARACTERS = 120  # of a line outside of tables and of what is drawn
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
@@ -42,10 +46,14 @@ def anchors(page: str) -> set[str]:
     return found
 
 
+def links(path: Path) -> list[str]:
+    """Return the targets of the page's links."""
+    return LINK.findall(re.sub(r"`[^`\n]*`", "code", FENCE.sub("", path.read_text(encoding="utf-8"))))
+
+
 def broken_links(path: Path) -> Iterator[str]:
     """Relative links of the page that lead nowhere."""
-    prose = re.sub(r"`[^`\n]*`", "code", FENCE.sub("", path.read_text(encoding="utf-8")))
-    for link in LINK.findall(prose):
+    for link in links(path):
         if link.startswith(("http:", "https:", "mailto:")):
             continue
         file, _, anchor = link.partition("#")
@@ -76,7 +84,7 @@ def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ]
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+@pytest.mark.parametrize("path", SHOWN, ids=name_of)
 def test_result_files_and_modules_that_are_named_are_there(path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     for name in re.findall(r"benchmarks/results/[\w-]+(?:\.\w+)+", page):
@@ -259,23 +267,43 @@ def test_the_two_commands_are_in_the_readme() -> None:
     assert {"test", "tune"} <= named <= targets
 
 
-def test_a_decision_has_a_number_of_its_own_and_is_in_the_index() -> None:
-    index = (DOCS / "decisions/README.md").read_text(encoding="utf-8")
-    files = sorted((DOCS / "decisions").glob("[0-9]*.md"))
-    assert [int(path.name[:4]) for path in files] == list(range(1, len(files) + 1))
-    for path in files:
-        number = path.name[:4]
-        head, dated, *_ = path.read_text(encoding="utf-8").split("\n\n")
-        assert head.startswith(f"# {number} · ")
-        (line,) = (
-            one for one in index.splitlines() if one.startswith(f"| [{number}]({path.name}) | {dated[:10]} | ")
-        )
-        title, superseded = line.split(" | ")[-2:]
-        assert title == head.partition(" · ")[2]
-        later = re.findall(r"\[(\d{4}), ", dated)
-        assert re.findall(r"\[(\d{4})\]", superseded) == later
-        assert all(one > number for one in later)
-        assert ("in part" in superseded) == ("Superseded in part by" in " ".join(dated.split()))
+def test_the_notebook_lists_its_notes_and_has_one_link() -> None:
+    notes = {path.name for path in NOTEBOOK.glob("[0-9]*.md")}
+    assert set(LINK.findall((NOTEBOOK / "README.md").read_text(encoding="utf-8"))) - {"../design/README.md"} == notes
+    linking = [(name_of(path), link) for path in SHOWN for link in links(path) if "notebook" in link]
+    assert linking == [("docs/design/README.md", "../notebook/README.md")]
+
+
+# Names
+
+
+FOLDERS = tuple(path.name for path in (ROOT / "tsm2_tune").iterdir() if path.is_dir())
+SHORT_PATH = re.compile(rf"`(?:\.\.\./)?((?:{'|'.join(FOLDERS)})/[\w./*-]*)`")  # below tsm2_tune
+
+
+def missing_names(page: str) -> list[str]:
+    """Return the families, files and modules that the page names and that do not exist."""
+    families = set(re.findall(r"`([a-z]\w*):\w+=", page)) - {*FAMILIES, "family"}
+    paths = re.findall(r"(?<![\w./-])tsm2_tune/[\w./*-]*[\w*/]", page)
+    paths += [f"tsm2_tune/{short}" for short in SHORT_PATH.findall(page)]
+    modules = set(re.findall(r"\btsm2_tune(?:\.[a-zA-Z_]\w*)+", page))
+    return sorted(
+        {*families, *(path for path in paths if not any(ROOT.glob(path.rstrip("/"))))}
+        | {name for name in modules if pydoc.locate(name) is None}
+    )
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=name_of)
+def test_names_in_pages_exist(path: Path) -> None:
+    assert missing_names(path.read_text(encoding="utf-8")) == []
+
+
+def test_a_missing_name_is_found() -> None:
+    page = (
+        "`nosuch:threads=1` `stream_a_fma:threads=64` `family:word=1` tsm2_tune/no.py, tsm2_tune/cli.py."
+        " `tuner/no/` `.../tuner/verify/` `tuner/verify/*.py` tsm2_tune.none tsm2_tune.tune"
+    )
+    assert missing_names(page) == ["nosuch", "tsm2_tune.none", "tsm2_tune/no.py", "tsm2_tune/tuner/no/"]
 
 
 def test_the_tests_that_trust_names_are_there() -> None:

@@ -11,7 +11,7 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.search.resume import NOTHING_PAST, Claimed, Past
 from tsm2_tune.tuner.search.strategies.strategy import Strategy, Told
 
-# Chosen by replay on eight spaces, where `model` then missed no more than the gain: docs/decisions/0112.
+# Chosen by replay on eight spaces, where `model` then missed no more than the gain: docs/design/search.md.
 PER_GAIN, MOST_TRIALS = 5.0, 500  # trials that are looked back at: 100 for 5 %, 250 for 2 %, 500 for 1 % and less
 
 Claim = Callable[[Candidate], Claimed]

@@ -23,7 +23,7 @@ FAR_BEHIND = 4.0  # times as long as the fastest of all: the fastest of a family
 FIRST = 8  # candidates are right and timed before anything is made of them, and tried before any is expected
 LEADING = 3  # the fastest of them, of which others are made
 MOST = 20_000  # candidates whose times are expected by trials; those after them keep their order
-# Chosen by replay on eight spaces: `python -m benchmarks.regret`; docs/decisions/0112 says what others did.
+# Chosen by replay on eight spaces: `python -m benchmarks.regret`; docs/design/search.md says what others did.
 NEAR = 0.4  # distance, where a tunable's values are from 0 to 1, at which a trial counts exp(-1/2)
 PRIOR = 0.3  # trials that the mean of a family counts as much as
 HOPE = 1.0  # logarithm of how many times as fast a candidate may be of which nothing is known
