@@ -24,7 +24,7 @@ from tsm2_tune.tuner.verify.verdict import inspect, prepare, verify
 SPLIT = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
 PROBLEM = Problem(70, 3, 40, "f32")
 RESET, ADDED = "atomic_inc_acq_rel(counter, count - 1);", "atomic_add_acq_rel(counter, 1);"
-LAST = "    if (last_of("
+LAST = "    if (arrives_last("
 SCALED = ".element[v], beta);"
 
 

@@ -50,7 +50,7 @@ BUGS = (
     bug("shares that are not rounded", "/ (splits * step) * step", "/ (splits * step) * step - 1", op="tn"),
     bug("a turn left out", "l += ring * step)", "l += 2 * ring * step)"),
     bug("half of the lanes not added up", "distance < lanes_of_warp;", "distance < lanes_of_warp / 2;"),
-    bug("the sums of one adder alone", "total += left[adder * elements + e]", "total = left[e]"),
+    bug("the sums of one adder alone", "total += block_sums[adder * elements + e]", "total = block_sums[e]"),
     bug("a counter not reset", "atomic_inc_acq_rel(counter, count - 1)", "atomic_add_acq_rel(counter, 1)"),
 )  # fmt: skip
 

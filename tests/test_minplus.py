@@ -69,7 +69,7 @@ BUGS = (
     Bug(
         "NaN spreads",
         lengths(),
-        "= lesser(least[r][c], length);",
+        "= min_ignoring_nan(least[r][c], length);",
         "= least[r][c] <= length ? least[r][c] : length;",
     ),
     Bug("signs of B not looked at", lengths(), "bits |= __float_as_int(b", "__float_as_int(b"),
@@ -79,7 +79,12 @@ BUGS = (
         "min(min(__float_as_int(least[r][c]), first)",
         "min(min(unsigned(__float_as_int(least[r][c])), unsigned(first))",
     ),
-    Bug("alpha of less than all where there is no path", lengths(), "lesser(infinity, alpha + sum)", "alpha + sum"),
+    Bug(
+        "alpha of less than all where there is no path",
+        lengths(),
+        "min_ignoring_nan(infinity, alpha + sum)",
+        "alpha + sum",
+    ),
     Bug("lengths of lower precision", lengths(), "length = a_of", "length = (float)a_of", "minplus_f64"),
     Bug("zeros past the ends of copies", COPIES, "*to = infinity;", "*to = scalar(0);"),
     Bug(

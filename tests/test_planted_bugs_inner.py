@@ -42,8 +42,9 @@ SPLITTING_BUGS = (
 )  # fmt: skip
 
 SWEEPING_BUGS = (
-    inner_fma("the rest of k left out where nothing is a vector", FLAT, "sweep_chunks(Flag<false>(), split, chunks)",
-        "sweep_chunks(Flag<false>(), split, whole_chunks)"),
+    inner_fma("the rest of k left out where nothing is a vector", FLAT,
+        "sweep_chunks(bool_constant<false>(), split, chunks)",
+        "sweep_chunks(bool_constant<false>(), split, whole_chunks)"),
     inner_fma("the vectors past the last not clamped", FLAT, "first + lines <= last ? first : last - lines", "first",
         op="ntt"),
     inner_fma("a vector too early past the last", FLAT, ": last - lines;", ": last - lines / 2;", op="ntt"),
@@ -59,9 +60,9 @@ ALIGNED_BUGS = (
 )  # fmt: skip
 
 ADDING_BUGS = (
-    inner_fma("alpha for each split too", FLAT, "put_tile_of_splits<sum_vector",
+    inner_fma("alpha for each split too", FLAT, "reduce_tile_of_splits<sum_vector",
         "for (int e = threadIdx.x; e < sums_of_tile * tile_elements; e += threads)\n"
-        "left[e] *= alpha;\n__syncthreads();\nput_tile_of_splits<sum_vector"),
+        "left[e] *= alpha;\n__syncthreads();\nreduce_tile_of_splits<sum_vector"),
 )  # fmt: skip
 
 FRAGMENT_BUGS = (

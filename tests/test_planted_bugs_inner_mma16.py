@@ -46,8 +46,8 @@ def few(
 # Not among them: that addresses are looked at beside leading dimensions. On the host every operand ends where a page
 # does, so that an aligned leading dimension of one comes with another's that is not, where an address is not aligned.
 COPYING_BUGS = (
-    half("16 bytes that are not whole", COPIES, "gathered<bits_t>(from, inside)",
-        "gathered<bits_t>(from, width)"),
+    half("16 bytes that are not whole", COPIES, "load_zfill<bits_t>(from, inside)",
+        "load_zfill<bits_t>(from, width)"),
 )  # fmt: skip
 
 # Not among them: that the rings are no longer read where the sums take their place. On the host a block's warps take

@@ -44,7 +44,7 @@ def large(
 # vectors end where a page does, so that they begin at aligned addresses, and operands are padded alike.
 LANE_BUGS = (
     tall("a lane's packs of C side by side", "j + spread(c)", "j + c", config=SPREAD),
-    tall("a sum's lanes all store it", "(lane & doubled_of(columns, lanes)) == 0", "true", config=FEW),
+    tall("a sum's lanes all store it", "(lane & duplicates_mask(columns, lanes)) == 0", "true", config=FEW),
 )  # fmt: skip
 
 TALL_BUGS = (

@@ -38,9 +38,9 @@ RUN_BUGS = (
     panelled("a tile of which others have some taken for the block's", "alone = item_end - item_begin == work.chunks",
         "alone = item_end - item_begin == work.span_chunks"),
     mma("the sums of the tile before kept", MMA_LARGE, "sums_t sum = {};", "sums_t sum;"),
-    staged("the first to come adds up", GROUPS, "all_came(atomic_add_acq_rel(counter, came) + came) ||",
-        "atomic_add_acq_rel(counter, came) == 0 ||"),
-    staged("the counter put back too early", GROUPS, "slices_asked - slices : 0)", "slices_asked - slices + 1 : 0)"),
+    staged("the first to come adds up", GROUPS, "all_arrived(atomic_add_acq_rel(counter, arrival) + arrival) ||",
+        "atomic_add_acq_rel(counter, arrival) == 0 ||"),
+    staged("the counter put back too early", GROUPS, "requested - slices : 0)", "requested - slices + 1 : 0)"),
 )  # fmt: skip
 
 

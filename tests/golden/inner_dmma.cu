@@ -36,20 +36,18 @@ constexpr int sum_width = 2;  // sums in a vector, of which a tile has a whole n
 
 // What kernels share, header by header.
 
-// word.cuh
-// CUDA's type of so many bytes.
+// vector.cuh
+// Vectors: neighbours in memory that one load or store moves, as CUDA's type of so many bytes (`Word`).
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
-// vector.cuh
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
-    using bits_t = Bits;
+    using bits_t = Bits;  // what loads and stores move
     static constexpr int width = count;
     T element[count];
 };
@@ -66,6 +64,35 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
 {
     union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
+}
+
+// Load as many elements as `Bits` holds, one by one: the first `valid` of them, and zeros for the rest.
+template <class Bits, class T, class Index>
+__device__ __forceinline__ Bits load_zfill(const T *__restrict__ from, Index valid)
+{
+    using element_t = typename Word<sizeof(T)>::type;
+    union { element_t element[sizeof(Bits) / sizeof(T)]; Bits bits; } both;
+    #pragma unroll
+    for (int e = 0; e < int(sizeof(Bits) / sizeof(T)); ++e)
+        both.element[e] = e < valid ? *reinterpret_cast<const element_t *>(from + e) : 0;
+    return both.bits;
+}
+
+// Return 32-bit word `w` of a vector.
+template <class Bits>
+__device__ __forceinline__ unsigned word(const Bits &bits, int w)
+{
+    return reinterpret_cast<const unsigned *>(&bits)[w];
+}
+
+// Pack the lower, or the upper, 16 bits of two words into one: PTX's prmt.
+__device__ __forceinline__ unsigned lower_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x5410);
+}
+__device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x7632);
 }
 
 // atomics.cuh
@@ -106,47 +133,50 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
 #endif
 
 // split_k.cuh
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+// Blocks that split k store their partial sums in a workspace. The last block of a tile to arrive adds them up.
 
-// Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
-__device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
+// Arrive at the counter. Return whether this block is the last of `count`; the counter is then 0 for the next launch.
+__device__ __forceinline__ bool arrives_last(unsigned *counter, unsigned count)
 {
-    __shared__ unsigned before;
+    __shared__ unsigned previous;
     __syncthreads();
     if (threadIdx.x == 0)
-        before = atomic_inc_acq_rel(counter, count - 1);
+        previous = atomic_inc_acq_rel(counter, count - 1);
     __syncthreads();
-    return before == count - 1;
+    return previous == count - 1;
 }
 
-// At how many places of C a thread adds up sums at once, where it has so many.
-constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
+// Return how many of its vectors of C a thread adds up at once.
+constexpr __device__ __forceinline__ int vectors_at_once(int vectors)
+{
+    return vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;
+}
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
-// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
-// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
-// offsets of one.
-template <int at_once, bool fixed, class V, int places, class T, class At>
-__device__ __forceinline__ void add_up_splits(
-    V (&sum)[places], const T *from, At at, long long stride, int count, int most)
+// Add up `count` partial sums, `stride` elements apart, of each vector p, which begins offset_of(p) elements behind
+// `from`. The order is fixed. A round loads `at_once` partial sums, or fewer if no thread of the block has more than
+// `max_count`. `is_fixed_stride`: the stride is a compile-time constant, so that a round's addresses are immediate
+// offsets from one register.
+template <int at_once, bool is_fixed_stride, class V, int vectors, class T, class Offset>
+__device__ __forceinline__ void sum_splits(
+    V (&sum)[vectors], const T *from, Offset offset_of, long long stride, int count, int max_count)
 {
     using bits_t = typename V::bits_t;
-    if constexpr (at_once >= (fixed ? 16 : 8)) {
-        if (most <= at_once / 2)
-            return add_up_splits<at_once / 2, fixed>(sum, from, at, stride, count, most);
+    if constexpr (at_once >= (is_fixed_stride ? 16 : 8)) {
+        if (max_count <= at_once / 2)
+            return sum_splits<at_once / 2, is_fixed_stride>(sum, from, offset_of, stride, count, max_count);
     }
     #pragma unroll
-    for (int p = 0; p < places; ++p)
+    for (int p = 0; p < vectors; ++p)
         sum[p] = {};
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
-        if constexpr (fixed) {
-            V loaded[at_once][places] = {};  // 0 where there are no more, which changes no sum
+        if constexpr (is_fixed_stride) {
+            V loaded[at_once][vectors] = {};  // adding the zeros behind the last partial sum changes nothing
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int p = 0; p < places; ++p) {
-                    const T *one = from + at(p) + (first + s) * stride;  // whatever the count is: no load waits for it
+                for (int p = 0; p < vectors; ++p) {
+                    const T *one = from + offset_of(p) + (first + s) * stride;  // no load waits for the count
                     if (first + s < count)
                         loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }
@@ -154,26 +184,26 @@ __device__ __forceinline__ void add_up_splits(
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int p = 0; p < places; ++p) {
+                for (int p = 0; p < vectors; ++p) {
                     #pragma unroll
                     for (int e = 0; e < V::width; ++e)
                         sum[p].element[e] += loaded[s][p].element[e];
                 }
             }
         } else {
-            V loaded[at_once][places];
+            V loaded[at_once][vectors];
             #pragma unroll
-            for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+            for (int s = 0; s < at_once; ++s) {  // a predicated load would need more registers
                 #pragma unroll
-                for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
-                    const T *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
+                for (int p = 0; p < vectors; ++p) {  // behind the last partial sum all threads load `from`
+                    const T *one = from + (first + s < count ? offset_of(p) + (first + s) * stride : 0);
                     loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }
             }
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int p = 0; p < places; ++p) {
+                for (int p = 0; p < vectors; ++p) {
                     #pragma unroll
                     for (int e = 0; e < V::width; ++e) {
                         if (first + s < count)
@@ -185,88 +215,89 @@ __device__ __forceinline__ void add_up_splits(
     }
 }
 
-// tile_sums.cuh
-// The sums of a tile that a block's warps have left in shared memory, before they met at a barrier.
+// block_reduce.cuh
+// Reduction over a block: its warps have stored partial sums of a tile in shared memory, and passed a barrier.
 
-// act(e) for those of `count` elements of a tile that are this thread's.
+// Call act(e) for the elements of a tile, `count` in all, that are this thread's.
 template <int threads, class Act>
-__device__ __forceinline__ void for_each_of_thread(int count, Act act)
+__device__ __forceinline__ void for_each_element(int count, Act act)
 {
     #pragma unroll 4
-    for (int turn = 0; turn < (count + threads - 1) / threads; ++turn) {
-        const int e = turn * threads + threadIdx.x;
+    for (int round = 0; round < (count + threads - 1) / threads; ++round) {
+        const int e = round * threads + threadIdx.x;
         if (e < count)
             act(e);
     }
 }
 
-// The sum of element e of a tile, of which a block's warps have left `sums` sums, one tile after another.
+// Return the sum of element e over a block's `sums` partial tiles, which lie one after another.
 template <int sums, int elements, class T>
-__device__ __forceinline__ T sum_of_block(const T *left, int e)
+__device__ __forceinline__ T block_sum(const T *block_sums, int e)
 {
     T total = 0;
     #pragma unroll
     for (int s = 0; s < sums; ++s)
-        total += left[s * elements + e];
+        total += block_sums[s * elements + e];
     return total;
 }
 
-// put(e, sum) for each element of the tile.
-template <int threads, int sums, int elements, class T, class Put>
-__device__ __forceinline__ void put_tile(const T *left, Put put)
+// Call store(e, sum) for each element of the tile.
+template <int threads, int sums, int elements, class T, class Store>
+__device__ __forceinline__ void reduce_tile(const T *block_sums, Store store)
 {
-    for_each_of_thread<threads>(elements, [&](int e) { put(e, sum_of_block<sums, elements>(left, e)); });
+    for_each_element<threads>(elements, [&](int e) { store(e, block_sum<sums, elements>(block_sums, e)); });
 }
 
-// tile_of_splits.cuh
-// The end of a kernel whose blocks split k: the sums that a block's warps have left in shared memory into the
-// workspace, and from there, by the last block to come, into C.
+// grid_reduce.cuh
+// Reduction over the grid, at the end of a kernel that splits k. Each block stores its sums of a tile in the workspace.
+// The last block to arrive adds them up and stores the tile to C.
 
-// keep(e, sum) for each of so many `elements` of a tile, of `count` sums of it, one behind the other from `from` on.
-// At `left` is room for `adders` sums: adders, which are some threads each, take every adders-th sum; then theirs are
-// added up. There are as many as the block has threads for, a vector each, or fewer.
-template <class V, int threads, int elements, int adders, int most_loads, class T, class Keep>
-__device__ __forceinline__ void add_up_tile(T *left, const T *from, int count, Keep keep)
+// Call store(e, sum) for each of a tile's `elements`, where sum is that of `count` partial tiles, one after another from
+// `from` on. Every `adders` threads share a vector: each adds up every adders-th tile, and then their sums are added up
+// in `block_sums`, which has room for `adders` tiles.
+template <class V, int threads, int elements, int adders, int max_loads, class T, class Store>
+__device__ __forceinline__ void sum_tile(T *block_sums, const T *from, int count, Store store)
 {
-    constexpr int vectors = elements / V::width, of_adders = adders * vectors;
-    constexpr int places = places_at_once((of_adders + threads - 1) / threads);
-    static_assert(adders == 1 || places == 1, "a thread's places are one adder's");
-    for (int v = threadIdx.x; v < of_adders; v += places * threads) {
+    constexpr int vectors = elements / V::width, all_vectors = adders * vectors;
+    constexpr int at_once = vectors_at_once((all_vectors + threads - 1) / threads);
+    static_assert(adders == 1 || at_once == 1, "all vectors of a thread belong to one adder");
+    for (int v = threadIdx.x; v < all_vectors; v += at_once * threads) {
         const int adder = v / vectors;
-        const auto place_at = [&](int p) { return (v + p * threads < of_adders ? v + p * threads : v) * V::width; };
-        V sum[places];
-        add_up_splits<most_loads / places, true>(
-            sum, from, place_at, adders * elements, (count - adder + adders - 1) / adders,
+        const auto offset_of = [&](int p) { return (v + p * threads < all_vectors ? v + p * threads : v) * V::width; };
+        V sum[at_once];
+        sum_splits<max_loads / at_once, true>(
+            sum, from, offset_of, adders * elements, (count - adder + adders - 1) / adders,
             (count + adders - 1) / adders);
         #pragma unroll
-        for (int p = 0; p < places; ++p)
-            *reinterpret_cast<V *>(left + place_at(p)) = sum[p];
+        for (int p = 0; p < at_once; ++p)
+            *reinterpret_cast<V *>(block_sums + offset_of(p)) = sum[p];
     }
     __syncthreads();
-    for_each_of_thread<threads>(elements, [&](int e) {
+    for_each_element<threads>(elements, [&](int e) {
         T total = 0;
         #pragma unroll
         for (int adder = 0; adder < adders; ++adder)
-            total += left[adder * elements + e];
-        keep(e, total);
+            total += block_sums[adder * elements + e];
+        store(e, total);
     });
 }
 
-// put(e, sum) for each element of a tile that `splits` blocks share, by the last of them to come: as put_tile, of all
-// their sums. Of more than `flat_splits` the sums of groups are added up by the last of each, and theirs by the last
-// of all.
+// Call store(e, sum) for each element of a tile whose k `splits` blocks share, in the last of them to arrive. With more
+// than `flat_splits`, the last block of each group of `group_splits` adds up its group's sums, and the last of all those
+// of the groups.
 template <class V, int threads, int sums_of_tile, int elements, int adders, int flat_splits, int group_splits,
-          int most_loads, class T, class Index, class Put>
-__device__ __forceinline__ void put_tile_of_splits(
-    T *left, T *partials, unsigned *counters, const Index &tile, const int &splits, const int &split, const Put &put)
+          int max_loads, class T, class Index, class Store>
+__device__ __forceinline__ void reduce_tile_of_splits(
+    T *block_sums, T *partials, unsigned *counters, const Index &tile, const int &splits, const int &split,
+    const Store &store)
 {
     const int groups = splits > flat_splits ? (splits + group_splits - 1) / group_splits : 0;
-    T *sums = partials + tile * (long long)(splits + groups) * elements;  // the splits', then the groups'
-    for_each_of_thread<threads>(elements, [&](int e) {
-        __stcg(sums + split * elements + e, sum_of_block<sums_of_tile, elements>(left, e));
+    T *sums = partials + tile * (long long)(splits + groups) * elements;  // of the splits, then of the groups
+    for_each_element<threads>(elements, [&](int e) {
+        __stcg(sums + split * elements + e, block_sum<sums_of_tile, elements>(block_sums, e));
     });
-    const auto add_up = [&](const T *from, int count, auto keep) {
-        add_up_tile<V, threads, elements, adders, most_loads>(left, from, count, keep);
+    const auto sum_up = [&](const T *from, int count, auto store_sum) {
+        sum_tile<V, threads, elements, adders, max_loads>(block_sums, from, count, store_sum);
     };
     unsigned *counter = counters + tile * (1 + groups);
     const T *last_sums = sums;
@@ -274,16 +305,16 @@ __device__ __forceinline__ void put_tile_of_splits(
     if (groups > 0) {
         const int group = split / group_splits, first = group * group_splits;
         const int members = splits - first < group_splits ? splits - first : group_splits;
-        if (!last_of(counter + 1 + group, members))
+        if (!arrives_last(counter + 1 + group, members))
             return;
-        add_up(sums + first * elements, members, [&](int e, T value) {
+        sum_up(sums + first * elements, members, [&](int e, T value) {
             __stcg(sums + (splits + group) * elements + e, value);
         });
         last_sums += splits * elements;
         last_count = groups;
     }
-    if (last_of(counter, last_count))
-        add_up(last_sums, last_count, put);
+    if (arrives_last(counter, last_count))
+        sum_up(last_sums, last_count, store);
 }
 
 // mma_f64.cuh
@@ -323,19 +354,20 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
 }
 #endif
 
-// sweep.cuh
-// A block's chunks of k, whose elements each thread loads into registers some chunks ahead of their use.
+// register_pipeline.cuh
+// Main loop over a block's k tiles, whose elements each thread loads into registers `stages` tiles ahead of their use.
 
-template <bool holds> struct Flag { static constexpr bool value = holds; };
+template <bool holds> struct bool_constant { static constexpr bool value = holds; };
 
-// Chunks from, from + splits, ... before `end`; returns the next one. load(a, b, block_k) loads one and multiply(a, b)
-// multiplies it, and `stages` of them are in registers.
+// Process the k tiles from, from + splits, ... below `end`, and return the next one. load(a, b, tile) loads a tile's
+// elements, and multiply(a, b) adds their products to the sums.
 template <int stages, class A, class B, class Index, class Load, class Multiply>
-__device__ __forceinline__ Index sweep(Index from, Index end, int splits, const Load &load, const Multiply &multiply)
+__device__ __forceinline__ Index run_register_pipeline(
+    Index from, Index end, int splits, const Load &load, const Multiply &multiply)
 {
     A a[stages];
     B b[stages];
-    Index next = from;  // chunk to load
+    Index next = from;  // k tile to load
     const auto load_next = [&](A &to_a, B &to_b) {
         if (next >= end)
             return;
@@ -351,7 +383,7 @@ __device__ __forceinline__ Index sweep(Index from, Index end, int splits, const 
             if (current < end)
                 multiply(a[s], b[s]);
             load_next(a[s], b[s]);
-            __syncwarp();  // keeps the compiler from putting these loads off
+            __syncwarp();  // keeps the compiler from moving these loads down
             current += splits;
         }
     }
@@ -527,14 +559,14 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) inner_dmma(
             load_a<whole>(a, A, lda, first_row + lane_row, m, l, k);
             load_b<whole>(b, B, ldb, first_column + column, g, n, l, k);
         };
-        return sweep<whole ? stages : 1, a_t, b_t>(from, end, splits, load_chunk, multiply);
+        return run_register_pipeline<whole ? stages : 1, a_t, b_t>(from, end, splits, load_chunk, multiply);
     };
     if (aligned(A, lda) && aligned(B, ldb)
         && (a_along_k || one_of_a || m % 2 == 0) && (b_along_k || one_of_b || n % 2 == 0)) {
-        const index_t rest = sweep_chunks(Flag<true>(), split, whole_chunks);
-        sweep_chunks(Flag<false>(), rest, chunks);
+        const index_t rest = sweep_chunks(bool_constant<true>(), split, whole_chunks);
+        sweep_chunks(bool_constant<false>(), rest, chunks);
     } else {
-        sweep_chunks(Flag<false>(), split, chunks);
+        sweep_chunks(bool_constant<false>(), split, chunks);
     }
 
     // Add up over the block, always in the same order.
@@ -557,7 +589,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) inner_dmma(
             store_C(C, ldc, i, j, alpha, value, beta);
     };
     constexpr int flat_splits = 128, group_splits = 16, adders = 1;
-    put_tile_of_splits<sum_vector, threads, sums_of_tile, tile_elements, adders, flat_splits, group_splits, most_loads>(
+    reduce_tile_of_splits<sum_vector, threads, sums_of_tile, tile_elements, adders, flat_splits, group_splits, most_loads>(
         left, partials, counters, tile_of_C, splits, split, put);
 
 }

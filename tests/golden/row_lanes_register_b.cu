@@ -36,20 +36,18 @@ constexpr bool together = block_columns >= 4 * depth && block_columns * sizeof(s
 
 // What kernels share, header by header.
 
-// word.cuh
-// CUDA's type of so many bytes.
+// vector.cuh
+// Vectors: neighbours in memory that one load or store moves, as CUDA's type of so many bytes (`Word`).
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
-// vector.cuh
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
-    using bits_t = Bits;
+    using bits_t = Bits;  // what loads and stores move
     static constexpr int width = count;
     T element[count];
 };
@@ -68,21 +66,51 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
     return both.bits;
 }
 
-// lane_sums.cuh
-// How the lanes of a row add up the sums that each of them has: a lane gives its neighbour half of them and keeps the
-// other half, then with the next neighbour half of those, and so on; where their count is odd, both keep them all.
-__host__ __device__ constexpr int halved(int count) { return count % 2 == 0 ? count / 2 : count; }
-
-// The sums that a lane has in the end.
-__host__ __device__ constexpr int kept_of(int count, int lanes_left)
+// Load as many elements as `Bits` holds, one by one: the first `valid` of them, and zeros for the rest.
+template <class Bits, class T, class Index>
+__device__ __forceinline__ Bits load_zfill(const T *__restrict__ from, Index valid)
 {
-    return lanes_left == 1 ? count : kept_of(halved(count), lanes_left / 2);
+    using element_t = typename Word<sizeof(T)>::type;
+    union { element_t element[sizeof(Bits) / sizeof(T)]; Bits bits; } both;
+    #pragma unroll
+    for (int e = 0; e < int(sizeof(Bits) / sizeof(T)); ++e)
+        both.element[e] = e < valid ? *reinterpret_cast<const element_t *>(from + e) : 0;
+    return both.bits;
 }
 
-// The bits of a lane's number in which it differs from the others that have the same sums in the end.
-__host__ __device__ constexpr int doubled_of(int count, int lanes_left)
+// Return 32-bit word `w` of a vector.
+template <class Bits>
+__device__ __forceinline__ unsigned word(const Bits &bits, int w)
 {
-    return lanes_left == 1 ? 0 : doubled_of(halved(count), lanes_left / 2) | (count % 2 == 0 ? 0 : lanes_left / 2);
+    return reinterpret_cast<const unsigned *>(&bits)[w];
+}
+
+// Pack the lower, or the upper, 16 bits of two words into one: PTX's prmt.
+__device__ __forceinline__ unsigned lower_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x5410);
+}
+__device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x7632);
+}
+
+// warp_reduce.cuh
+// Reduction over the lanes of a row, each of which has a partial sum of every element. In each step a lane exchanges
+// half of its elements with a partner, keeps the other half, and adds. If their count is odd, both keep all of them.
+__host__ __device__ constexpr int halved(int count) { return count % 2 == 0 ? count / 2 : count; }
+
+// Return how many sums a lane has after the last step.
+__host__ __device__ constexpr int sums_kept(int count, int remaining_lanes)
+{
+    return remaining_lanes == 1 ? count : sums_kept(halved(count), remaining_lanes / 2);
+}
+
+// Return the bits of a lane's number in which lanes with the same sums differ after the last step.
+__host__ __device__ constexpr int duplicates_mask(int count, int remaining_lanes)
+{
+    return remaining_lanes == 1
+        ? 0 : duplicates_mask(halved(count), remaining_lanes / 2) | (count % 2 == 0 ? 0 : remaining_lanes / 2);
 }
 
 // epilogue.cuh
@@ -140,7 +168,7 @@ __host__ __device__ constexpr int pack_of_elements(int count)
     return pack;
 }
 
-constexpr int kept = kept_of(columns, lanes);  // sums of a row that a lane has in the end: columns side by side
+constexpr int kept = sums_kept(columns, lanes);  // sums of a row that a lane has in the end: columns side by side
 constexpr int pack_of_B = b_along_n ? pack_of_elements(kept) : piece;
 
 // Neighbouring packs of a row of C are neighbouring lanes', so that a warp's store is one piece of memory or a few.
@@ -166,15 +194,15 @@ __device__ __forceinline__ int column_of(int team, int lane, int j)
     return spread(column + j);
 }
 
-template <int count, int lanes_left>
+template <int count, int remaining_lanes>
 __device__ __forceinline__ void add_up(sum_t (&sum)[columns])
 {
-    if constexpr (lanes_left > 1) {
+    if constexpr (remaining_lanes > 1) {
         constexpr int left = halved(count);
         #pragma unroll
         for (int j = 0; j < left; ++j)
-            sum[j] += __shfl_xor_sync(0xFFFFFFFFu, sum[count - left + j], lanes_left / 2);
-        add_up<left, lanes_left / 2>(sum);
+            sum[j] += __shfl_xor_sync(0xFFFFFFFFu, sum[count - left + j], remaining_lanes / 2);
+        add_up<left, remaining_lanes / 2>(sum);
     }
 }
 
@@ -287,7 +315,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) row_lanes_regi
     const index_t next_tile = together ? block_rows : down * block_rows;
     const index_t l = lane * piece;                            // this lane's first column of A
     const index_t column = first_column + column_of(team, lane, 0);  // and of the sums that it keeps
-    const bool stores = (lane & doubled_of(columns, lanes)) == 0;
+    const bool stores = (lane & duplicates_mask(columns, lanes)) == 0;
     const int left = k - l;
     // A lane's rows of a tile: those that it stores at once are side by side, between them are those of other lanes.
     const auto row_of = [&](index_t tile, int r) {

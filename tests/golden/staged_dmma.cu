@@ -30,20 +30,18 @@ constexpr int octets = 2;  // octets of columns of C that one warp accumulates i
 
 // What kernels share, header by header.
 
-// word.cuh
-// CUDA's type of so many bytes.
+// vector.cuh
+// Vectors: neighbours in memory that one load or store moves, as CUDA's type of so many bytes (`Word`).
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
-// vector.cuh
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
-    using bits_t = Bits;
+    using bits_t = Bits;  // what loads and stores move
     static constexpr int width = count;
     T element[count];
 };
@@ -60,6 +58,35 @@ __device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
 {
     union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
+}
+
+// Load as many elements as `Bits` holds, one by one: the first `valid` of them, and zeros for the rest.
+template <class Bits, class T, class Index>
+__device__ __forceinline__ Bits load_zfill(const T *__restrict__ from, Index valid)
+{
+    using element_t = typename Word<sizeof(T)>::type;
+    union { element_t element[sizeof(Bits) / sizeof(T)]; Bits bits; } both;
+    #pragma unroll
+    for (int e = 0; e < int(sizeof(Bits) / sizeof(T)); ++e)
+        both.element[e] = e < valid ? *reinterpret_cast<const element_t *>(from + e) : 0;
+    return both.bits;
+}
+
+// Return 32-bit word `w` of a vector.
+template <class Bits>
+__device__ __forceinline__ unsigned word(const Bits &bits, int w)
+{
+    return reinterpret_cast<const unsigned *>(&bits)[w];
+}
+
+// Pack the lower, or the upper, 16 bits of two words into one: PTX's prmt.
+__device__ __forceinline__ unsigned lower_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x5410);
+}
+__device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x7632);
 }
 
 // atomics.cuh
@@ -100,47 +127,50 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
 #endif
 
 // split_k.cuh
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+// Blocks that split k store their partial sums in a workspace. The last block of a tile to arrive adds them up.
 
-// Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
-__device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
+// Arrive at the counter. Return whether this block is the last of `count`; the counter is then 0 for the next launch.
+__device__ __forceinline__ bool arrives_last(unsigned *counter, unsigned count)
 {
-    __shared__ unsigned before;
+    __shared__ unsigned previous;
     __syncthreads();
     if (threadIdx.x == 0)
-        before = atomic_inc_acq_rel(counter, count - 1);
+        previous = atomic_inc_acq_rel(counter, count - 1);
     __syncthreads();
-    return before == count - 1;
+    return previous == count - 1;
 }
 
-// At how many places of C a thread adds up sums at once, where it has so many.
-constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
+// Return how many of its vectors of C a thread adds up at once.
+constexpr __device__ __forceinline__ int vectors_at_once(int vectors)
+{
+    return vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;
+}
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
-// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
-// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
-// offsets of one.
-template <int at_once, bool fixed, class V, int places, class T, class At>
-__device__ __forceinline__ void add_up_splits(
-    V (&sum)[places], const T *from, At at, long long stride, int count, int most)
+// Add up `count` partial sums, `stride` elements apart, of each vector p, which begins offset_of(p) elements behind
+// `from`. The order is fixed. A round loads `at_once` partial sums, or fewer if no thread of the block has more than
+// `max_count`. `is_fixed_stride`: the stride is a compile-time constant, so that a round's addresses are immediate
+// offsets from one register.
+template <int at_once, bool is_fixed_stride, class V, int vectors, class T, class Offset>
+__device__ __forceinline__ void sum_splits(
+    V (&sum)[vectors], const T *from, Offset offset_of, long long stride, int count, int max_count)
 {
     using bits_t = typename V::bits_t;
-    if constexpr (at_once >= (fixed ? 16 : 8)) {
-        if (most <= at_once / 2)
-            return add_up_splits<at_once / 2, fixed>(sum, from, at, stride, count, most);
+    if constexpr (at_once >= (is_fixed_stride ? 16 : 8)) {
+        if (max_count <= at_once / 2)
+            return sum_splits<at_once / 2, is_fixed_stride>(sum, from, offset_of, stride, count, max_count);
     }
     #pragma unroll
-    for (int p = 0; p < places; ++p)
+    for (int p = 0; p < vectors; ++p)
         sum[p] = {};
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
-        if constexpr (fixed) {
-            V loaded[at_once][places] = {};  // 0 where there are no more, which changes no sum
+        if constexpr (is_fixed_stride) {
+            V loaded[at_once][vectors] = {};  // adding the zeros behind the last partial sum changes nothing
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int p = 0; p < places; ++p) {
-                    const T *one = from + at(p) + (first + s) * stride;  // whatever the count is: no load waits for it
+                for (int p = 0; p < vectors; ++p) {
+                    const T *one = from + offset_of(p) + (first + s) * stride;  // no load waits for the count
                     if (first + s < count)
                         loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }
@@ -148,26 +178,26 @@ __device__ __forceinline__ void add_up_splits(
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int p = 0; p < places; ++p) {
+                for (int p = 0; p < vectors; ++p) {
                     #pragma unroll
                     for (int e = 0; e < V::width; ++e)
                         sum[p].element[e] += loaded[s][p].element[e];
                 }
             }
         } else {
-            V loaded[at_once][places];
+            V loaded[at_once][vectors];
             #pragma unroll
-            for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+            for (int s = 0; s < at_once; ++s) {  // a predicated load would need more registers
                 #pragma unroll
-                for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
-                    const T *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
+                for (int p = 0; p < vectors; ++p) {  // behind the last partial sum all threads load `from`
+                    const T *one = from + (first + s < count ? offset_of(p) + (first + s) * stride : 0);
                     loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }
             }
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int p = 0; p < places; ++p) {
+                for (int p = 0; p < vectors; ++p) {
                     #pragma unroll
                     for (int e = 0; e < V::width; ++e) {
                         if (first + s < count)
@@ -179,73 +209,74 @@ __device__ __forceinline__ void add_up_splits(
     }
 }
 
-// meeting.cuh
-// How all blocks that have a part of a tile share the work of adding up.
+// arrival_barrier.cuh
+// The blocks that have sums of one tile of C reduce them together, slice by slice.
 
-// The blocks that have a part of a tile, at its counter: how many have come, how many did not wait for the last of
-// them, and how many slices of the tile have been asked for. Who comes last makes the slices free. A block is gone
-// when it did not wait, or when there was no slice left for it; the last to go makes the counter 0, as the next
-// launch expects it.
-struct Meeting {
+// A tile's counter has three fields: blocks that arrived, blocks that departed without waiting, and slices requested.
+// The last block to arrive releases the slices. Every block departs once: when it does not wait, or when it requests a
+// slice and none remains. The last to depart resets the counter to 0 for the next launch.
+struct ArrivalBarrier {
     unsigned *const counter;
     const unsigned parts, slices;
-    static constexpr unsigned came = 1, left_early = 1 << 10, asked = 1 << 20;
-    static constexpr int most_blocks = left_early - 1;  // that can be counted
-    static constexpr long long patience = 20000;  // cycles, 10 us
+    static constexpr unsigned arrival = 1, departure = 1 << 10, request = 1 << 20;  // one of each in the counter
+    static constexpr int max_blocks = departure - 1;  // that the first field can count
+    static constexpr long long timeout_cycles = 20000;  // 10 us
 
-    __device__ __forceinline__ Meeting(unsigned *counter, unsigned parts, unsigned slices)
+    __device__ __forceinline__ ArrivalBarrier(unsigned *counter, unsigned parts, unsigned slices)
         : counter(counter), parts(parts), slices(slices) {}
 
-    __device__ __forceinline__ bool all_came(unsigned now) const { return now % left_early == parts; }
+    __device__ __forceinline__ bool all_arrived(unsigned now) const { return now % departure == parts; }
 
-    __device__ __forceinline__ void close_after(unsigned now) const
+    // Reset the counter if, at this value of it, all blocks have departed.
+    __device__ __forceinline__ void reset_after(unsigned now) const
     {
-        const unsigned gone = now % asked / left_early, slices_asked = now / asked;
-        if (gone + (slices_asked > slices ? slices_asked - slices : 0) == parts)
+        const unsigned departed = now % request / departure, requested = now / request;
+        if (departed + (requested > slices ? requested - slices : 0) == parts)
             *counter = 0;
     }
 
-    // The counter after the block has asked for a slice: of its first thread.
-    __device__ __forceinline__ unsigned ask() const
+    // Request a slice. The block's first thread gets the counter after the request, the others 0.
+    __device__ __forceinline__ unsigned request_slice() const
     {
-        return threadIdx.x == 0 ? atomic_add_relaxed(counter, asked) + asked : 0;
+        return threadIdx.x == 0 ? atomic_add_relaxed(counter, request) + request : 0;
     }
 
-    // Whether all have come, which is waited for some time: nothing is owed to who does not wait.
+    // Return whether all blocks arrived within the time-out. A block that stops waiting reduces nothing.
     __device__ __forceinline__ bool wait() const
     {
-        for (const long long since = clock64(); clock64() - since < patience;) {
-            if (all_came(load_acquire(counter)))
+        for (const long long since = clock64(); clock64() - since < timeout_cycles;) {
+            if (all_arrived(load_acquire(counter)))
                 return true;
         }
         return false;
     }
 
-    // The slice that the block was given when it asked, or none.
-    __device__ __forceinline__ int given(unsigned now) const
+    // Return the slice that a request was granted, or a number from `slices` on if none remained.
+    __device__ __forceinline__ int granted(unsigned now) const
     {
         __shared__ unsigned slice;
         if (threadIdx.x == 0) {
-            slice = now / asked - 1;
-            close_after(now);
+            slice = now / request - 1;
+            reset_after(now);
         }
         __syncthreads();
         return slice;
     }
 
-    // After the block has left its part of the tile: the first slice that it is to add up, or none.
-    __device__ __forceinline__ int come(bool waits) const
+    // Arrive after this block has stored its sums of the tile. Return the first slice that it is to reduce, or a number
+    // from `slices` on if it departed.
+    __device__ __forceinline__ int arrive(bool waits) const
     {
         __shared__ bool stays;
         __syncthreads();
         if (threadIdx.x == 0) {
-            // Coming orders memory, and nothing else: what the others wrote before they came can be read.
-            stays = all_came(atomic_add_acq_rel(counter, came) + came) || (waits && wait());
+            // The arrival is acq_rel, so that what others stored before theirs can be read. Other updates are relaxed.
+            stays = all_arrived(atomic_add_acq_rel(counter, arrival) + arrival) || (waits && wait());
             if (!stays)
-                close_after(atomic_add_relaxed(counter, left_early) + left_early);
+                reset_after(atomic_add_relaxed(counter, departure) + departure);
         }
         __syncthreads();
-        return stays ? given(ask()) : slices;
+        return stays ? granted(request_slice()) : slices;
     }
 };
 
@@ -295,7 +326,7 @@ __device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
-// done at once. The host's own are in copies.h.
+// done at once. The host's own are in async_copy_on_host.h.
 #ifndef TSM2_HOST
 // Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
@@ -762,7 +793,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_dmma(
     const int ring_of_block = ring_threads == threads ? 0 : threadIdx.x / ring_threads;
     scalar *ring = left + ring_of_block * (stages * (a_elements + b_elements));
 
-    const int splits = gridDim.x < Meeting::most_blocks ? gridDim.x : Meeting::most_blocks;  // blocks that share work
+    const int splits = gridDim.x < ArrivalBarrier::max_blocks ? gridDim.x : ArrivalBarrier::max_blocks;  // blocks that share work
     __shared__ Work work;  // seldom needed: registers are for sums
     if (threadIdx.x == 0)
         work = Work::of_block(blockIdx.x, splits, m, n, k);
@@ -1043,18 +1074,18 @@ sum[s][o][e];
             if (parts > few_parts) {
                 // Every block that is there when the last one comes adds up some of the tile, slice after slice.
                 constexpr int slices = vectors_of_tile / slice_vectors, adders = threads / slice_vectors;
-                Meeting meeting(counters + slot, parts, slices);
+                ArrivalBarrier barrier(counters + slot, parts, slices);
                 const int adder = threadIdx.x / slice_vectors;
                 vector *sums = reinterpret_cast<vector *>(left + smem_elements);
-                for (int slice = meeting.come(item_end == own_chunks); slice < slices;) {
+                for (int slice = barrier.arrive(item_end == own_chunks); slice < slices;) {
                     const int at = slice * slice_vectors + threadIdx.x % slice_vectors;
                     vector sum[1];
-                    add_up_splits<most_loads, true>(
+                    sum_splits<most_loads, true>(
                         sum, partials + slot * tile_elements,
                         [&](int) { return (adder * vectors_of_tile + at) * width; }, adders * tile_elements,
                         (parts - adder + adders - 1) / adders, (parts + adders - 1) / adders);
                     sums[threadIdx.x] = sum[0];
-                    const unsigned asked = meeting.ask();  // while this slice is stored
+                    const unsigned asked = barrier.request_slice();  // while this slice is stored
                     __syncthreads();
                     if (at % threads == threadIdx.x) {
                         vector total = {};
@@ -1066,11 +1097,11 @@ sum[s][o][e];
                         }
                         store_one(at / threads, at, total, beta);
                     }
-                    slice = meeting.given(asked);  // after a barrier
+                    slice = barrier.granted(asked);  // after a barrier
                 }
                 continue;
             }
-            if (!last_of(counters + slot, parts))
+            if (!arrives_last(counters + slot, parts))
                 continue;
             add_up(slot, parts);
         }

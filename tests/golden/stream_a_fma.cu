@@ -32,19 +32,70 @@ constexpr int exchanged = width > 1;        // whether the rows of each pair cha
 
 // What kernels share, header by header.
 
-// word.cuh
-// CUDA's type of so many bytes.
+// vector.cuh
+// Vectors: neighbours in memory that one load or store moves, as CUDA's type of so many bytes (`Word`).
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;  // what loads and stores move
+    static constexpr int width = count;
+    T element[count];
+};
+
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
+{
+    union { typename V::bits_t bits; V elements; } both = {bits};
+    return both.elements;
+}
+
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
+{
+    union { V elements; typename V::bits_t bits; } both = {elements};
+    return both.bits;
+}
+
+// Load as many elements as `Bits` holds, one by one: the first `valid` of them, and zeros for the rest.
+template <class Bits, class T, class Index>
+__device__ __forceinline__ Bits load_zfill(const T *__restrict__ from, Index valid)
+{
+    using element_t = typename Word<sizeof(T)>::type;
+    union { element_t element[sizeof(Bits) / sizeof(T)]; Bits bits; } both;
+    #pragma unroll
+    for (int e = 0; e < int(sizeof(Bits) / sizeof(T)); ++e)
+        both.element[e] = e < valid ? *reinterpret_cast<const element_t *>(from + e) : 0;
+    return both.bits;
+}
+
+// Return 32-bit word `w` of a vector.
+template <class Bits>
+__device__ __forceinline__ unsigned word(const Bits &bits, int w)
+{
+    return reinterpret_cast<const unsigned *>(&bits)[w];
+}
+
+// Pack the lower, or the upper, 16 bits of two words into one: PTX's prmt.
+__device__ __forceinline__ unsigned lower_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x5410);
+}
+__device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second)
+{
+    return __byte_perm(first, second, 0x7632);
+}
+
 // async_copy.cuh
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
-// done at once. The host's own are in copies.h.
+// done at once. The host's own are in async_copy_on_host.h.
 #ifndef TSM2_HOST
 // Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
@@ -141,30 +192,6 @@ __device__ __forceinline__ void cp_async_wait_all()
 }
 #endif
 
-// vector.cuh
-// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
-template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
-struct alignas(count * sizeof(T)) Vector {
-    using element_t = T;
-    using bits_t = Bits;
-    static constexpr int width = count;
-    T element[count];
-};
-
-template <class V>
-__device__ __forceinline__ V vector_of(typename V::bits_t bits)
-{
-    union { typename V::bits_t bits; V elements; } both = {bits};
-    return both.elements;
-}
-
-template <class V>
-__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
-{
-    union { V elements; typename V::bits_t bits; } both = {elements};
-    return both.bits;
-}
-
 // atomics.cuh
 // Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a
 // barrier is in memory before one of its threads counts in acquire and release order; what other blocks wrote before
@@ -203,47 +230,50 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
 #endif
 
 // split_k.cuh
-// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+// Blocks that split k store their partial sums in a workspace. The last block of a tile to arrive adds them up.
 
-// Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
-__device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
+// Arrive at the counter. Return whether this block is the last of `count`; the counter is then 0 for the next launch.
+__device__ __forceinline__ bool arrives_last(unsigned *counter, unsigned count)
 {
-    __shared__ unsigned before;
+    __shared__ unsigned previous;
     __syncthreads();
     if (threadIdx.x == 0)
-        before = atomic_inc_acq_rel(counter, count - 1);
+        previous = atomic_inc_acq_rel(counter, count - 1);
     __syncthreads();
-    return before == count - 1;
+    return previous == count - 1;
 }
 
-// At how many places of C a thread adds up sums at once, where it has so many.
-constexpr __device__ __forceinline__ int places_at_once(int places) { return places >= 4 ? 4 : places >= 2 ? 2 : 1; }
+// Return how many of its vectors of C a thread adds up at once.
+constexpr __device__ __forceinline__ int vectors_at_once(int vectors)
+{
+    return vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;
+}
 
-// Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for
-// several places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block
-// has more than `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are
-// offsets of one.
-template <int at_once, bool fixed, class V, int places, class T, class At>
-__device__ __forceinline__ void add_up_splits(
-    V (&sum)[places], const T *from, At at, long long stride, int count, int most)
+// Add up `count` partial sums, `stride` elements apart, of each vector p, which begins offset_of(p) elements behind
+// `from`. The order is fixed. A round loads `at_once` partial sums, or fewer if no thread of the block has more than
+// `max_count`. `is_fixed_stride`: the stride is a compile-time constant, so that a round's addresses are immediate
+// offsets from one register.
+template <int at_once, bool is_fixed_stride, class V, int vectors, class T, class Offset>
+__device__ __forceinline__ void sum_splits(
+    V (&sum)[vectors], const T *from, Offset offset_of, long long stride, int count, int max_count)
 {
     using bits_t = typename V::bits_t;
-    if constexpr (at_once >= (fixed ? 16 : 8)) {
-        if (most <= at_once / 2)
-            return add_up_splits<at_once / 2, fixed>(sum, from, at, stride, count, most);
+    if constexpr (at_once >= (is_fixed_stride ? 16 : 8)) {
+        if (max_count <= at_once / 2)
+            return sum_splits<at_once / 2, is_fixed_stride>(sum, from, offset_of, stride, count, max_count);
     }
     #pragma unroll
-    for (int p = 0; p < places; ++p)
+    for (int p = 0; p < vectors; ++p)
         sum[p] = {};
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
-        if constexpr (fixed) {
-            V loaded[at_once][places] = {};  // 0 where there are no more, which changes no sum
+        if constexpr (is_fixed_stride) {
+            V loaded[at_once][vectors] = {};  // adding the zeros behind the last partial sum changes nothing
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int p = 0; p < places; ++p) {
-                    const T *one = from + at(p) + (first + s) * stride;  // whatever the count is: no load waits for it
+                for (int p = 0; p < vectors; ++p) {
+                    const T *one = from + offset_of(p) + (first + s) * stride;  // no load waits for the count
                     if (first + s < count)
                         loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }
@@ -251,26 +281,26 @@ __device__ __forceinline__ void add_up_splits(
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int p = 0; p < places; ++p) {
+                for (int p = 0; p < vectors; ++p) {
                     #pragma unroll
                     for (int e = 0; e < V::width; ++e)
                         sum[p].element[e] += loaded[s][p].element[e];
                 }
             }
         } else {
-            V loaded[at_once][places];
+            V loaded[at_once][vectors];
             #pragma unroll
-            for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+            for (int s = 0; s < at_once; ++s) {  // a predicated load would need more registers
                 #pragma unroll
-                for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
-                    const T *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
+                for (int p = 0; p < vectors; ++p) {  // behind the last partial sum all threads load `from`
+                    const T *one = from + (first + s < count ? offset_of(p) + (first + s) * stride : 0);
                     loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }
             }
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int p = 0; p < places; ++p) {
+                for (int p = 0; p < vectors; ++p) {
                     #pragma unroll
                     for (int e = 0; e < V::width; ++e) {
                         if (first + s < count)
@@ -539,17 +569,17 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) stream_a_fma(
     } else {
         sweep(Way<Loads::elements>());
     }
-    if (last_of(counters + tile_of_C, splits)) {
+    if (arrives_last(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);
-        constexpr int places = places_at_once(block_rows / width * columns / threads);
+        constexpr int places = vectors_at_once(block_rows / width * columns / threads);
         const int vectors_of_tile = block_rows / width * (n - first < columns ? n - first : columns);
         for (int from = threadIdx.x; from < vectors_of_tile; from += places * threads) {
             const auto place_at = [&](int p) {
                 return (from + p * threads < vectors_of_tile ? from + p * threads : from) * width;
             };
             vector sum[places];
-            add_up_splits<most_loads / places, false>(sum, first_sums, place_at, stride, splits, splits);
+            sum_splits<most_loads / places, false>(sum, first_sums, place_at, stride, splits, splits);
             #pragma unroll
             for (int e = 0; e < places * width; ++e) {
                 const int at = from + e / width * threads, v = e % width;

@@ -134,14 +134,15 @@ ARGUMENTS = (
         r"^if \(threadIdx\.x == 1\)",
         lambda mutant: (
             lines_about(mutant, -1, 0) == ["__syncthreads();"]
-            and lines_about(mutant, 1, 3) == ["before = atomic_inc_acq_rel(counter, count - 1);", "__syncthreads();"]
+            and lines_about(mutant, 1, 3)
+            == ["previous = atomic_inc_acq_rel(counter, count - 1);", "__syncthreads();"]
         ),
     ),
     Argument(
         "how many loads are on their way at once: no turn multiplies or loads past the last chunk",
         ("flag",),
-        r"^return sweep<whole \? stages : 1, ",
-        r"^return sweep<(true|false) \? stages : 1, ",
+        r"^return run_register_pipeline<whole \? stages : 1, ",
+        r"^return run_register_pipeline<(true|false) \? stages : 1, ",
         lambda mutant: all(one in mutant.text for one in ("if (next >= end)", "if (current < end)")),
     ),
     Argument(
@@ -157,7 +158,8 @@ ARGUMENTS = (
         r"^if \(parts > few_parts\) \{",
         r"^if \(false\) \{",
         lambda mutant: (
-            re.search(r"if \(!last_of\(\S+ \+ slot, parts\)\)\s+continue;\s+add_up\(slot,", mutant.text) is not None
+            re.search(r"if \(!arrives_last\(\S+ \+ slot, parts\)\)\s+continue;\s+add_up\(slot,", mutant.text)
+            is not None
         ),
     ),
     Argument(

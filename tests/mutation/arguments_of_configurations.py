@@ -71,8 +71,8 @@ OF_CONFIGURATIONS = (
     Argument(
         "of lanes that have the same sums, another one leaves them",
         ("constant",),
-        r"\(lane & doubled_of\(sums, team_lanes\)\) == 0;",
-        r"\(lane & doubled_of\(sums, team_lanes\)\) == 1;",
+        r"\(lane & duplicates_mask\(sums, team_lanes\)\) == 0;",
+        r"\(lane & duplicates_mask\(sums, team_lanes\)\) == 1;",
     ),
     Argument(
         "where vectors are whole, lines are a multiple of them, and a thread has all those of its tile",
@@ -136,7 +136,7 @@ OF_CONFIGURATIONS = (
         r"^if \(count % 2 == 0\) \{",
         r"^if \(true\)",
         lambda mutant: (
-            is_function(mutant, "first_kept") and "(lane & doubled_of(sums, team_lanes)) == 0" in mutant.text
+            is_function(mutant, "first_kept") and "(lane & duplicates_mask(sums, team_lanes)) == 0" in mutant.text
         ),
     ),
     Argument(
@@ -163,7 +163,7 @@ OF_CONFIGURATIONS = (
         r"^if \(threadIdx\.x == 1\) \{",
         lambda mutant: (
             lines_about(mutant, -1, 0) == ["__syncthreads();"]
-            and lines_about(mutant, 1, 2)[0].startswith("stays = all_came(")
+            and lines_about(mutant, 1, 2)[0].startswith("stays = all_arrived(")
             and lines_about(mutant, 4, 6) == ["}", "__syncthreads();"]
         ),
     ),

@@ -158,7 +158,7 @@ def takes_tiles_apart(mutant: Mutant) -> bool:
 
 
 def kept_sums(mutant: Mutant) -> int:
-    """Sums of a row that a lane keeps, as `kept_of` counts them."""
+    """Sums of a row that a lane keeps, as `sums_kept` counts them."""
     count, lanes = constant(mutant, "columns"), constant(mutant, "lanes")
     while lanes > 1:
         count, lanes = count // 2 if count % 2 == 0 else count, lanes // 2

@@ -2,8 +2,8 @@
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
-// done at once. The host's own are in copies.h.
-#include "word.cuh"
+// done at once. The host's own are in async_copy_on_host.h.
+#include "vector.cuh"
 #ifndef TSM2_HOST
 // Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };

@@ -79,7 +79,7 @@ struct Thread {
 
 }  // namespace tsm2_host
 
-#include "state.h"
+#include "launch_state.h"
 
 namespace tsm2_host {
 

@@ -9,8 +9,8 @@
 
 #include "atomics_on_host.h"
 #include "c_library.h"
-#include "chains_on_host.h"
-#include "copies.h"
+#include "fma_chains_on_host.h"
+#include "async_copy_on_host.h"
 #include "launch.h"
 #ifndef TSM2_HOST_LINKED
 #include "emulation.h"
@@ -174,8 +174,8 @@ template <class T, class Bits> inline void st_shared(T *to, Bits bits)
     *tsm2_host::aligned(reinterpret_cast<Bits *>(to)) = bits;
 }
 
-// A value that the compiler may know, as kernels/opaque.cuh has it.
-inline int opaque(int value) { return value; }
+// Of kernels/optimization_barrier.cuh: a host compiler needs none.
+inline int optimization_barrier(int value) { return value; }
 
 // Atomics: each returns what was there before.
 template <class T> struct tsm2_host_same { using type = T; };  // T is deduced from the pointer alone
@@ -229,8 +229,11 @@ inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }
 inline double max(double a, double b) { return fmax(a, b); }
 
-// As kernels/minimum.cuh has it: fmin would be a call.
-template <class T> inline T lesser(T least, T length) { return length < least ? length : least; }
+// Of kernels/min_plus.cuh: fmin would be a call.
+template <class T> inline T min_ignoring_nan(T least, T candidate)
+{
+    return candidate < least ? candidate : least;
+}
 
 // Arithmetic that must be rounded where it stands: the empty asm keeps the compiler from fusing it.
 #if defined(__x86_64__)

@@ -1,10 +1,10 @@
-// What runs the blocks of a launch: the functions that block.h and copies.h declare. Each text is compiled with them,
+// What runs the blocks of a launch: the functions that block.h and async_copy_on_host.h declare. Each text is compiled with them,
 // unless it is linked with an object of them: -DTSM2_HOST_LINKED -x c++ emulation.h.
 #pragma once
 
 #include "block.h"
-#include "order.h"
-#include "waiting_copies.h"
+#include "thread_order.h"
+#include "in_flight_copies.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 #ifdef TSM2_HOST_LINKED
 #undef TSM2_HOST_OWN
 #define TSM2_HOST_OWN
-#include "state.h"
+#include "launch_state.h"
 unsigned char shared_bytes[TSM2_HOST_SHARED_BYTES + TSM2_HOST_GUARD_BYTES];
 #endif
 

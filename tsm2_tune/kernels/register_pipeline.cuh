@@ -1,16 +1,17 @@
 #pragma once
-// A block's chunks of k, whose elements each thread loads into registers some chunks ahead of their use.
+// Main loop over a block's k tiles, whose elements each thread loads into registers `stages` tiles ahead of their use.
 
-template <bool holds> struct Flag { static constexpr bool value = holds; };
+template <bool holds> struct bool_constant { static constexpr bool value = holds; };
 
-// Chunks from, from + splits, ... before `end`; returns the next one. load(a, b, block_k) loads one and multiply(a, b)
-// multiplies it, and `stages` of them are in registers.
+// Process the k tiles from, from + splits, ... below `end`, and return the next one. load(a, b, tile) loads a tile's
+// elements, and multiply(a, b) adds their products to the sums.
 template <int stages, class A, class B, class Index, class Load, class Multiply>
-__device__ __forceinline__ Index sweep(Index from, Index end, int splits, const Load &load, const Multiply &multiply)
+__device__ __forceinline__ Index run_register_pipeline(
+    Index from, Index end, int splits, const Load &load, const Multiply &multiply)
 {
     A a[stages];
     B b[stages];
-    Index next = from;  // chunk to load
+    Index next = from;  // k tile to load
     const auto load_next = [&](A &to_a, B &to_b) {
         if (next >= end)
             return;
@@ -26,7 +27,7 @@ __device__ __forceinline__ Index sweep(Index from, Index end, int splits, const 
             if (current < end)
                 multiply(a[s], b[s]);
             load_next(a[s], b[s]);
-            __syncwarp();  // keeps the compiler from putting these loads off
+            __syncwarp();  // keeps the compiler from moving these loads down
             current += splits;
         }
     }

@@ -1,8 +1,8 @@
-// The copies that threads began and have yet to await: the bodies of what copies.h declares.
+// The copies that threads began and have yet to await: the bodies of what async_copy_on_host.h declares.
 #pragma once
 
 #include "c_library.h"
-#include "copies.h"
+#include "async_copy_on_host.h"
 #include "races.h"
 
 namespace tsm2_host {
