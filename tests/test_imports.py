@@ -76,6 +76,15 @@ def test_help_and_wrong_input_load_nothing_heavy() -> None:
     assert not loaded_modules(run) & HEAVY
 
 
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_version_and_help_load_no_kernel_family(option: str) -> None:
+    loaded = loaded_modules(f"from tsm2_tune.cli import main\nmain(['{option}'], standalone_mode=False)")
+    own = {name for name in loaded if name.startswith("tsm2_tune.")}
+    layers = {name.split(".")[1] for name in own}
+    assert layers == {"cli", "commands", "console", "errors", "tuner"}
+    assert len(own) <= 16, sorted(own)
+
+
 def test_source_and_model_load_no_database() -> None:
     commands = [
         ["source", "tsm2:version=v0,threads=32,columns=1,prefetch=1"],

@@ -6,8 +6,6 @@ import re
 
 import click
 
-from tsm2_tune.tuner.results.trial import in_a_line
-
 # What a terminal would obey instead of showing it: controls but for newline; and what it does not show: line ends of
 # Unicode, marks and changes of direction, characters without a width, tags.
 _CONTROLS = re.compile(
@@ -35,4 +33,6 @@ def one_line(text: str, characters: int = 160) -> str:
 
 def tell(sentence: str) -> None:
     """Print a sentence on standard error, in one line."""
+    from tsm2_tune.tuner.results.trial import in_a_line  # loads the families, which `--help` does without
+
     click.echo(in_a_line(sentence), err=True)
