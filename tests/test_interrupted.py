@@ -99,8 +99,9 @@ def test_a_compiler_that_is_stopped_twice_at_them_ends_the_run(
     quick: Toolchain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, 2, kernels_only=False)
-    with pytest.raises(ToolMissing, match=r"killed \(SIGKILL\); see what ends it, then run this again$"):
-        Tuner(replace(find_target("cpu"), toolchain=quick), Options())
+    tuner = Tuner(replace(find_target("cpu"), toolchain=quick), Options())
+    with pytest.raises(ToolMissing, match=r"killed \(SIGKILL\); see what ends it, then run this again$"), tuner:
+        pass
 
 
 @pytest.mark.usefixtures("known_ceilings")

@@ -43,7 +43,6 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.addresses import Address, place_of
 from tsm2_tune.tuner.results.trial import Cache
-from tsm2_tune.tuner.runs.dask_cluster import Cluster
 from tsm2_tune.tuner.runs.events import Event, FleetStarted, ProblemEnded
 from tsm2_tune.tuner.runs.fleet import Fleet, Members, Merged
 from tsm2_tune.tuner.runs.run import Run, awaited, winners
@@ -141,6 +140,8 @@ def tune(
     )
     tell = on_event or (lambda _: None)
     if cluster is not None:
+        from tsm2_tune.tuner.runs.dask_cluster import Cluster  # slow to import
+
         with interruptible():
             there = device if device is None or isinstance(device, Target) else device_name(device)
             return _of_several(Cluster(plain_text("cluster", cluster), run.on(there)), run, tell)

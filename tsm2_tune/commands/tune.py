@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from tsm2_tune.commands.options import (
     vendor_option,
     wait_option,
 )
-from tsm2_tune.console.printable import tell
+from tsm2_tune.console.printable import printable, tell
 from tsm2_tune.tuner.results.storage.addresses import command_on, shown_name
 from tsm2_tune.tuner.runs.blas_threads import one_blas_thread
 
@@ -91,6 +92,8 @@ def tune(
         raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480")
     names = family_names(families)
     problems = problems_of(shapes, dtypes, ops, layout, math)
+    if sys.stdout is not None and sys.stdout.isatty() and not as_json:  # what follows takes seconds to begin
+        click.echo(f"tuning {len(problems)} problem{'s'[: len(problems) > 1]} on {_place(spec, cluster)}")
     with one_blas_thread():
         from tsm2_tune.api.devices import targets_of  # slow to import, so arguments are checked first
     from tsm2_tune.commands.quarantine import print_quarantined
@@ -132,6 +135,13 @@ def tune(
         tell(f"{count} problems not finished, as runs ended early: run the same command again to continue")
     if not result.is_complete:
         ctx.exit(1)
+
+
+def _place(spec: str | None, cluster: str | None) -> str:
+    """Return where the run will tune, as far as the command line says it."""
+    if cluster is not None:
+        return f"the cluster {printable(cluster)}"
+    return "GPU 0, or this host" if spec is None else f"device {printable(spec)}"
 
 
 def _shown(

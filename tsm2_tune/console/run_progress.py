@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from tsm2_tune.api.tune import TuningResult
-from tsm2_tune.console.cross_timing import CrossTimingProgress
 from tsm2_tune.console.merge_events import MergedEvents
 from tsm2_tune.console.printable import tell
 from tsm2_tune.console.search_progress import SearchProgress
@@ -25,6 +25,9 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.runs.events import Event, Noted, OfRun, PairsStarted, RunEnded, RunStarted
 from tsm2_tune.tuner.search.loop import Options
+
+if TYPE_CHECKING:  # slow to import, and needed after the search
+    from tsm2_tune.console.cross_timing import CrossTimingProgress
 
 MOST_CHANGED = 5  # problems named whose winner changed
 MOST_SPREAD_PERCENT = 5.0  # half the width of a 95 % interval over the median; a judgement
@@ -90,6 +93,8 @@ class RunProgress:
                 )
                 self._shown = self._stack.enter_context(shown)
         elif isinstance(event, PairsStarted):
+            from tsm2_tune.console.cross_timing import CrossTimingProgress
+
             self._stack.close()
             assert self._started is not None
             self._shown = self._stack.enter_context(CrossTimingProgress(self._console, self._started.phases))

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import Target, default_spec, find_target
-from tsm2_tune.tuner.measure.cross_timing import CrossTiming
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.retry import until_kept
 from tsm2_tune.tuner.results.store import Store
@@ -58,22 +57,23 @@ class Run:
         A member of several runs waits for a server that is away: who started it has reached that.
         """
         target, planned = self.planned()
+        tuner = Tuner(target, self.options)
         ended: dict[Problem, ProblemEnded] = {}
         interrupted = 0
         with (
             device_lock(target, (lambda sentence: tell(Noted(sentence))) if self.wait else None),
-            Tuner(target, self.options) as tuner,
             (awaited if is_member else Store.open)(self.db, create=True) as store,
         ):
-            tell(RunStarted(target, self.problems, self.options, tuner.phases))
-            for event in self._events(planned, tuner, store):
-                interrupted += is_interruption(event)
-                if isinstance(event, ProblemEnded):
-                    before = ended.pop(event.problem, None)  # it comes again where another run left some of it
-                    earlier = before.new_trials if before is not None else 0
-                    ended[event.problem] = replace(event, new_trials=event.new_trials + earlier)
-                tell(event)
-            won = winners(store, target, tuner.cache, self.problems)
+            tell(RunStarted(target, self.problems, self.options, tuner.phases))  # before kernels are compiled
+            with tuner:
+                for event in self._events(planned, tuner, store):
+                    interrupted += is_interruption(event)
+                    if isinstance(event, ProblemEnded):
+                        before = ended.pop(event.problem, None)  # it comes again where another run left some of it
+                        earlier = before.new_trials if before is not None else 0
+                        ended[event.problem] = replace(event, new_trials=event.new_trials + earlier)
+                    tell(event)
+                won = winners(store, target, tuner.cache, self.problems)
         return RunResult(target, solved(ended.values(), won), won, interrupted)
 
     def on(self, device: Target | str | None, *, sharing: int = 1) -> Run:
@@ -83,6 +83,8 @@ class Run:
     def _events(self, planned: Spaces, tuner: Tuner, store: Store) -> Iterator[Event]:
         yield from session.run(planned, tuner, store)
         if self.pairs:
+            from tsm2_tune.tuner.measure.cross_timing import CrossTiming  # slow to import
+
             yield PairsStarted()
             yield from CrossTiming(frozenset(self.problems), tuner, store, self.families).events()
 

@@ -52,7 +52,7 @@ class Tuner:
 
     `phases` says where the time goes.
 
-    ToolMissing, before anything else is done, where the compiler cannot compile the tuner's own kernels.
+    Entering it compiles the tuner's own kernels and starts the worker. Raise ToolMissing if they do not compile.
     """
 
     def __init__(self, target: Target, options: Options) -> None:
@@ -61,14 +61,14 @@ class Tuner:
         self._worker: Worker | None = None
         self._ceilings: Ceilings | None = None
         self._compilers = Compilers(target.toolchain, options.compile_limit_seconds, options.sharing)
+
+    def __enter__(self) -> Tuner:
         try:
             self.worker.start()  # it opens the device while the first space is enumerated
         except BaseException:
             self.close()
             raise
         self.clock.start()
-
-    def __enter__(self) -> Tuner:
         return self
 
     def __exit__(self, *_: object) -> None:
