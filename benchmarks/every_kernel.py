@@ -112,7 +112,7 @@ def measured(cell: Cell, pack: Pack, turns: Turns[Any]) -> Row:
             for expected, launch in some(starts):
                 match = module.Match(winner, launch, 1.0, None, None, expected, None)
                 module.plans.clear()  # one of another launch is kept for the same product
-                given, plan, handle = module.ready(product, match, None)
+                given, plan, handle = module.prepare_launch(product, match, None)
                 addresses = [x.address for x in given.given]
 
                 def start(plan: Any = plan, addresses: Any = addresses, handle: int = handle) -> None:

@@ -140,7 +140,9 @@ def test_transposed_product_has_transposed_leading_dimensions(
     monkeypatch.setattr(choose, "_candidates", lambda *_: ((), ("a winner",)))
     monkeypatch.setattr(choose, "_best", best)
     row_major = (("t",),) * 3
-    choose._chosen.__wrapped__("f32", (3, 4, 5), row_major, ((7,), (8,), (9,)), (False, False), False, "a GPU")
+    choose.choose_by_layout.__wrapped__(
+        "f32", (3, 4, 5), row_major, ((7,), (8,), (9,)), (False, False), False, "a GPU"
+    )
     assert seen == [((4, 3, 5), ({"n": 8}, {"n": 7}, {"n": 9}))]
 
 

@@ -98,7 +98,7 @@ def test_the_choice_is_the_pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         found = chosen(compiled, call, device)
         assert found == (same, pytest.approx(numbers, rel=1e-12)), call
     by_python = counted(compiled, monkeypatch)
-    compiled._chosen.cache_clear()
+    compiled.choose_by_layout.cache_clear()
     for call, is_there in zip(calls, of_kernels, strict=True):
         chosen(compiled, call, device)
         assert not (by_python and is_there), call

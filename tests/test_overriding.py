@@ -171,7 +171,7 @@ def test_what_cannot_be_loaded_is_pytorchs_and_told_once(
         assert torch.table.call("mm", *factors()) == OWN
 
 
-@pytest.mark.parametrize("step", ["ready", "start"])
+@pytest.mark.parametrize("step", ["prepare_launch", "start"])
 def test_without_room_for_a_workspace_it_is_pytorchs_for_now(
     module: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -180,7 +180,7 @@ def test_without_room_for_a_workspace_it_is_pytorchs_for_now(
 
     with module.installed():
         with monkeypatch.context() as patch:
-            patch.setattr(module if step == "ready" else module.Plan, step, full)
+            patch.setattr(module if step == "prepare_launch" else module.Plan, step, full)
             assert torch.table.call("mm", *factors()) == OWN
         assert torch.table.call("mm", *factors()) != OWN
 

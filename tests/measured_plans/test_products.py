@@ -256,7 +256,7 @@ def test_what_cannot_be_timed_is_computed_as_expected(
     if what == "vectors":
         monkeypatch.setattr(module, "vendors_of", lambda *_: None)
     else:
-        monkeypatch.setattr(module, {"load": "ready", "room": "fastest_way"}[what], fails)
+        monkeypatch.setattr(module, {"load": "prepare_launch", "room": "fastest_way"}[what], fails)
     a, b, out = tensors()
     assert module.gemm(a, b, out=out, measure=True) is out
     assert (len(torch.asked), module.driver.launches) == (1, [])

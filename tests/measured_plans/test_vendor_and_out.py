@@ -193,19 +193,19 @@ def test_plans_differ_by_all_that_their_launch_depends_on(module: ModuleType) ->
         replace(found, launch=found.launch.with_splits(found.launch.splits + 1)),
         replace(found, winner=ring, launch=ring.launch, across=(64, 64, 64)),
     ]
-    assert len({id(module.ready(product, match, None)[1]) for match in matches}) == len(matches)
-    plans = {id(module.ready(product, match, None)[1]) for match in matches}
+    assert len({id(module.prepare_launch(product, match, None)[1]) for match in matches}) == len(matches)
+    plans = {id(module.prepare_launch(product, match, None)[1]) for match in matches}
     assert plans == {id(plan) for plan in module.plans.values()}  # and each is kept
     gaps = [device_array((64, 64), (4, 400), at=at << 40) for at in (1, 2, 3)]
     (lds, leading) = (
-        module.ready(module.Product.of(*of, conjugates=(False, False), math=None), found, None)[1].leading
+        module.prepare_launch(module.Product.of(*of, conjugates=(False, False), math=None), found, None)[1].leading
         for of in (given, gaps)
     )
     assert (lds, leading) == ((64, 64, 64), (100, 100, 100))
     square, longer = arrays(64, 64, 64), arrays(64, 64, 32)
     longer[0], longer[1] = device_array((64, 32), (4, 256), at=1 << 40), device_array((32, 64), (4, 256), at=2 << 40)
     made = [
-        module.ready(module.Product.of(*of, conjugates=(False, False), math=None), found, None)[1]
+        module.prepare_launch(module.Product.of(*of, conjugates=(False, False), math=None), found, None)[1]
         for of in (square, longer)
     ]
     assert made[0].shape != made[1].shape
@@ -215,7 +215,7 @@ def test_plans_differ_by_all_that_their_launch_depends_on(module: ModuleType) ->
     ]
     column = [device_array(shape, at=at << 40) for at, shape in enumerate(((64, 64), (64, 1), (64, 1)), start=1)]
     made = [
-        module.ready(module.Product.of(*of, conjugates=(False, False), math=None), found, None)[1]
+        module.prepare_launch(module.Product.of(*of, conjugates=(False, False), math=None), found, None)[1]
         for of in (vector, column)
     ]
     assert [one.out_shape for one in made] == [(64,), (64, 1)]

@@ -18,6 +18,7 @@ from tsm2_tune.runtime.arrays.libraries import (
     vendors_product,
 )
 from tsm2_tune.runtime.arrays.matrices import Product
+from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.autotune.cache import by_timing, has_factors
 from tsm2_tune.runtime.autotune.timing import fastest_way, vendors_of
 from tsm2_tune.runtime.choice.choose import check_place, choose
@@ -40,16 +41,16 @@ from tsm2_tune.runtime.plan_cache import (
     starters,
     torch_key,
 )
-from tsm2_tune.runtime.prepare import await_all, checked_factors, factors_of, ready, stream_of
+from tsm2_tune.runtime.prepare import await_all, checked_factors, effective_factors, prepare_launch, stream_of
 from tsm2_tune.runtime.zero_alpha import NO_OPERANDS, reads_operands, scaled
 
 NUMBERS = (int, float, complex)
 
 
 def gemm(
-    a: Any,
-    b: Any,
-    out: Any = None,
+    a: Array,
+    b: Array,
+    out: Array | None = None,
     *,
     alpha: complex | None = None,
     beta: complex | None = None,
@@ -147,8 +148,8 @@ def gemm(
     if product.on_host:
         if stream is not None:
             raise TypeError("stream: NumPy arrays have none")
-        return multiply_on_host(product, found, *factors_of(product, alpha, beta))
-    product, plan, handle = ready(product, found, stream)
+        return multiply_on_host(product, found, *effective_factors(product, alpha, beta))
+    product, plan, handle = prepare_launch(product, found, stream)
     await_all(product, stream, handle)
     at_a, at_b, at_out = (x.address for x in product.given)
     plan.start(at_a, at_b, at_out, alpha, beta, handle, product.a.array)
@@ -160,9 +161,9 @@ def gemm(
 
 
 def choice(
-    a: Any,
-    b: Any,
-    out: Any = None,
+    a: Array,
+    b: Array,
+    out: Array | None = None,
     *,
     conj_a: bool = False,
     conj_b: bool = False,
@@ -174,9 +175,9 @@ def choice(
 
 
 def plan(
-    a: Any,
-    b: Any,
-    out: Any,
+    a: Array,
+    b: Array,
+    out: Array | None,
     *,
     alpha: complex | None = None,
     beta: complex | None = None,
@@ -207,7 +208,7 @@ def plan(
     found = chosen_or_vendor(product, "error")
     if isinstance(found, Vendor):
         raise ValueError(f"a plan needs a kernel, and here {found.reason}: call gemm")
-    product, made, handle = ready(product, found, stream)
+    product, made, handle = prepare_launch(product, found, stream)
     ordinal = made.ordinal
     where: Callable[[], int]
     if stream is not None or not (is_torchs(out) or is_cupys(out)):
@@ -225,7 +226,7 @@ def plan(
         if isinstance(fastest, Vendor):
             assert multiply is not None
             return BoundVendor(fastest, (a, b, out), where, multiply)
-        _, made, _ = ready(product, found := fastest, stream)
+        _, made, _ = prepare_launch(product, found := fastest, stream)
     at_a, at_b, at_out = (x.address for x in product.given)
     return Bound(made, found, (a, b, out), (at_a, at_b, at_out), alpha, beta, where)
 
@@ -301,7 +302,7 @@ def _measured(
             kernel = chosen_or_vendor(product, "error")
         if isinstance(kernel, Vendor):
             return product, expected
-        product, _, _ = ready(product, kernel, stream)
+        product, _, _ = prepare_launch(product, kernel, stream)
     except (LookupError, RuntimeError, ValueError):
         if not isinstance(expected, Vendor):
             raise
@@ -314,7 +315,7 @@ def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: A
     a, b = product.a.array, product.b.array
     asked = product.conjugates[0] != product.a.is_conjugate, product.conjugates[1] != product.b.is_conjugate
     out = None if product.out is None else product.out.array
-    factors = factors_of(product, alpha, beta)
+    factors = effective_factors(product, alpha, beta)
     if product.math is not None or not (product.on_host or is_torchs(a) or is_cupys(a)):
         raise ValueError(f"no kernel computes this: {found.reason}")
     if product.on_host:

@@ -1,7 +1,7 @@
-"""Plans: all of a launch but the addresses, the factors and the stream.
+"""`Plan`: a launch without its addresses, factors and stream. `Bound`: a plan with its arrays.
 
-A launch is written into memory that the driver reads, a slot. While the driver reads, other Python threads run, so
-that a plan has as many slots as threads have started it at once.
+A launch is written into a slot, memory that the driver reads. Other Python threads run meanwhile, so a plan has a
+slot for each thread that has started it at the same time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import numpy as np
 
 from tsm2_tune.runtime.arrays.libraries import at_stream
 from tsm2_tune.runtime.arrays.matrices import Product
+from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.choice.winners import Match, Vendor
 from tsm2_tune.runtime.cuda.cubins import lock
 from tsm2_tune.runtime.cuda.driver import LEGACY_STREAM, ask_driver, cuda, current_context, error_name
 from tsm2_tune.runtime.cuda.workspace import legacy_key, workspace_for, workspaces
 
-# A slot: CUlaunchConfig, which ends in the stream and no attributes; the addresses of the matrices; the kernel's
-# other arguments, each in 16 bytes; and the pointers to all arguments, in the kernel's order.
+# Layout of a slot: CUlaunchConfig, which ends in the stream and zero attributes; the matrices' addresses; the other
+# arguments, 16 bytes each; pointers to all arguments in the kernel's order.
 STREAM, STREAM_AND_ADDRESSES = struct.Struct("Q"), struct.Struct("Q16x3Q")
 STREAM_AT = 32  # bytes into the slot
 ADDRESSES_AT = (56, 64, 72)  # of a, b and out
@@ -29,7 +30,7 @@ ARGUMENTS_AT, ARGUMENT_BYTES = 80, 16
 NAMES_OF_ARGUMENTS = ("m", "n", "k", "alpha", "lda", "ldb", "beta", "ldc", "partials", "counters")
 AT = {name: ARGUMENTS_AT + at * ARGUMENT_BYTES for at, name in enumerate(NAMES_OF_ARGUMENTS)}
 IN_ORDER = ("m", "n", "k", "alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc", "partials", "counters")
-FIRST = {False: "abc", True: "bac"}  # of a kernel for the transposed product b is the first matrix
+FIRST = {False: "abc", True: "bac"}  # a kernel for the transposed product has b first
 PLACES = {  # of the arguments
     swapped: tuple((AT | dict(zip(names, ADDRESSES_AT, strict=True)))[name] for name in IN_ORDER)
     for swapped, names in FIRST.items()
@@ -45,13 +46,13 @@ SCALARS = {"f": struct.Struct("f"), "d": struct.Struct("d"), "F": struct.Struct(
 
 
 class Slot:
-    """One launch's memory: `config` and `parameters` are what the driver is told of it."""
+    """The memory of one launch; the driver gets pointers to it, `config` and `parameters`."""
 
-    __slots__ = ("alpha", "beta", "buffer", "config", "parameters", "room")
+    __slots__ = ("alpha", "beta", "buffer", "config", "legacy_workspace", "parameters")
 
     def __init__(self, plan: Plan) -> None:
-        # Addresses of the legacy stream's workspace, where these are what the slot has.
-        self.room: tuple[int, int] | None = None
+        # The addresses of the legacy stream's workspace, if the slot holds them.
+        self.legacy_workspace: tuple[int, int] | None = None
         self.buffer = BUFFER()
         first = ctypes.addressof(self.buffer)
         WHOLE.pack_into(self.buffer, 0, *plan.head, *plan.shape, *plan.leading, *[first + at for at in plan.places])
@@ -59,7 +60,7 @@ class Slot:
         self.set_factors(plan, None, None)
 
     def set_factors(self, plan: Plan, alpha: complex | None, beta: complex | None) -> None:
-        """Write the factors: None for those of the product alone."""
+        """Write the factors; None stands for the neutral ones."""
         self.alpha, self.beta = alpha, beta
         for at, factor, unit in ((ALPHA_AT, alpha, plan.units[0]), (BETA_AT, beta, plan.units[1])):
             number = unit if factor is None else factor
@@ -70,7 +71,7 @@ class Slot:
 
 
 class Plan:
-    """A product's kernel, loaded, and its launch."""
+    """A product's loaded kernel and its launch."""
 
     __slots__ = (
         "alignment_mask", "context", "context_number", "function", "head", "index_bits", "is_complex", "kernel",
@@ -80,9 +81,9 @@ class Plan:
 
     def __init__(
         self,
-        product: Product,  # the product asked for, with a new `out` if there was none
+        product: Product,  # as called, with a new `out` if none was given
         match: Match,
-        shape: tuple[int, int, int],  # of the product that the kernel computes
+        shape: tuple[int, int, int],  # m, n and k as the kernel computes them, perhaps transposed
         leading: tuple[int, ...],  # its leading dimensions
         *,
         context: int,
@@ -98,7 +99,7 @@ class Plan:
         self.context_number, self.legacy = context_number, legacy_key(context_number)
         self.shape, self.units, self.index_bits = shape, units, index_bits
         self.places = PLACES[match.swapped]
-        # In another context than the kernel's it refuses, and is called again within that.
+        # It fails in another context than the kernel's; `launch` then makes that current and retries.
         self.kernel_launch = cuda().cuLaunchKernelEx
         m, n, _ = self.shape
         self.head = (*launch.grid(m, n), 1, launch.threads, 1, 1, launch.smem_bytes)
@@ -116,10 +117,10 @@ class Plan:
         self.slots: list[Slot] = []
 
     def start(
-        self, a: int, b: int, out: int, alpha: complex | None, beta: complex | None, stream: int, array: Any
+        self, a: int, b: int, out: int, alpha: complex | None, beta: complex | None, stream: int, array: Array
     ) -> None:
-        """Launch with the matrices at these addresses, the factors, None for those of the product alone, on the
-        stream. `array` is one of the arrays, whose library allocates the workspace."""
+        """Launch on the stream. Factors of None are neutral. The library of `array`, one of the operands, allocates
+        the workspace."""
         try:
             slot = self.slots.pop()
         except IndexError:
@@ -132,10 +133,10 @@ class Plan:
         self.slots.append(slot)
 
     def start_within(self, a: int, b: int, out: int, stream: int, partials: int, counters: int) -> None:
-        """Launch the product alone with the matrices at these addresses on the stream, whose context is the plan's
-        and current. Its workspace, if it needs one, is of this launch alone, and zeroed here where it has to be.
+        """Launch with neutral factors on the stream; the plan's context must be current.
 
-        RuntimeError says what was refused.
+        `partials` and `counters` are a workspace for this launch only; the counters are zeroed here. Raise
+        RuntimeError if the launch fails.
         """
         try:
             slot = self.slots.pop()
@@ -146,28 +147,28 @@ class Plan:
             words = ctypes.c_size_t(self.needed_bytes[1] // 4)
             ask_driver("cuMemsetD32Async", ctypes.c_uint64(counters), 0, words, ctypes.c_void_p(stream))
             WORKSPACE.pack_into(slot.buffer, WORKSPACE_AT, partials, counters)
-            slot.room = None
+            slot.legacy_workspace = None
         status = self.kernel_launch(slot.config, self.function, slot.parameters, None)
         self.slots.append(slot)
         if status:
             raise RuntimeError(f"cuLaunchKernelEx failed: {error_name(status)}")
 
     def _launched_at_once(self, slot: Slot, needed_bytes: tuple[int, int]) -> bool:
-        """Start what the slot holds on the legacy stream, with the workspace that this has; false where it has none
-        that is large enough, or the launch was refused."""
+        """Launch the slot on the legacy stream with its present workspace. Return false if that is too small or the
+        launch fails."""
         with lock:
             found = workspaces.get(self.legacy)
             if found is None:
                 return False
-            if found.addresses is not slot.room:
+            if found.addresses is not slot.legacy_workspace:
                 if not found.holds(needed_bytes):
                     return False
                 WORKSPACE.pack_into(slot.buffer, WORKSPACE_AT, *found.addresses)
-                slot.room = found.addresses
+                slot.legacy_workspace = found.addresses
             return not self.kernel_launch(slot.config, self.function, slot.parameters, None)
 
-    def launch(self, slot: Slot, stream: int, array: Any) -> None:
-        """Start what the slot holds on the stream, in the plan's context. RuntimeError says what was refused."""
+    def launch(self, slot: Slot, stream: int, array: Array) -> None:
+        """Launch the slot on the stream, in the plan's context. Raise RuntimeError if that fails."""
         if (
             self.needed_bytes is not None
             and stream <= LEGACY_STREAM
@@ -184,13 +185,13 @@ class Plan:
         if status:
             raise RuntimeError(f"cuLaunchKernelEx failed: {error_name(status)}")
 
-    def _status(self, slot: Slot, stream: int, array: Any) -> int:
-        """Launch in the current context, and return the status."""
+    def _status(self, slot: Slot, stream: int, array: Array) -> int:
+        """Launch in the current context and return the driver's status."""
         if self.needed_bytes is None:
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
         with lock:
             workspace = workspace_for(self.context, self.context_number, self.needed_bytes, stream, array)
-            slot.room = None
+            slot.legacy_workspace = None
             WORKSPACE.pack_into(slot.buffer, WORKSPACE_AT, *workspace)
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
 
@@ -204,7 +205,7 @@ class Plan:
 
 
 class OfArrays:
-    """A plan of arrays in this process's memory: no copy of it would know them."""
+    """Base of plans that hold arrays: a copy or pickle would be of other memory."""
 
     __slots__ = ()
 
@@ -215,7 +216,7 @@ class OfArrays:
 
 
 class Bound(OfArrays):
-    """A plan and its arrays: calling it starts the product."""
+    """A plan with its arrays. Calling it starts the product."""
 
     __slots__ = ("addresses", "alpha", "arrays", "beta", "match", "plan", "slots", "stream")
 
@@ -227,7 +228,7 @@ class Bound(OfArrays):
         self.match, self.addresses, self.slots = match, addresses, list[Slot]()
 
     def __call__(self) -> Any:
-        """Start it on the stream that is current, or that it was planned for; returns `out`."""
+        """Start the product on the planned stream, or else the current one. Return `out`."""
         try:
             slot = self.slots.pop()
         except IndexError:
@@ -244,7 +245,7 @@ class Bound(OfArrays):
 
 
 class BoundVendor(OfArrays):
-    """Arrays whose product their own library computes: calling it starts that."""
+    """Arrays whose product their own library computes. Calling it starts that."""
 
     __slots__ = ("arrays", "match", "multiply", "stream")
 
@@ -258,7 +259,7 @@ class BoundVendor(OfArrays):
         self.match, self.arrays, self.stream, self.multiply = match, arrays, stream, multiply
 
     def __call__(self) -> Any:
-        """Start it on the stream that is current, or that it was planned for; returns `out`."""
+        """Start the product on the planned stream, or else the current one. Return `out`."""
         out = self.arrays[2]
         with at_stream(out, self.stream()):
             self.multiply()
@@ -274,12 +275,12 @@ def workspace_bytes(match: Match, shape: tuple[int, int], sum_dtype: np.dtype[An
 
 
 def made_order(match: Match) -> str:
-    """NumPy's order of an `out` that is made for the kernel."""
+    """Return NumPy's order, "F" or "C", of a new `out` for the kernel."""
     return "F" if (match.winner.orders[2] == "n") != match.swapped else "C"
 
 
 def element_strides(shape: tuple[int, ...], order: str) -> tuple[int, ...]:
-    """Strides, in elements, of a new array in NumPy's order."""
+    """Return the strides, in elements, of a new array in NumPy's order."""
     if len(shape) == 1:
         return (1,)
     return (1, shape[0]) if order == "F" else (shape[1], 1)

@@ -1,6 +1,6 @@
-"""The compiled launcher: the short way of PyTorch's tensors and CuPy's arrays, where the file holds one.
+"""The compiled launcher: the plan cache for PyTorch's tensors and CuPy's arrays in C, if the file holds one.
 
-It does what the short way in Python does, and calls that for whatever needs a closer look.
+It does what plan_cache.py does, and calls that if it cannot start a product itself.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LAUNCHER_NAME = "tsm2_launcher"
 LAUNCHER_PYTHON = (3, 11)  # it uses the stable ABI of this version
 TYPES_IN_C = tuple(DTYPES)  # of tsm2_type
 
-launchers: dict[type, Any] = {}  # by the type of a, beside `starters`
+launchers: dict[type, Any] = {}  # by the type of `a`, as `starters`
 
 
 def launcher_place() -> str:
@@ -57,9 +57,9 @@ def launcher_place() -> str:
 
 @cache
 def launcher() -> Any:
-    """Return the compiled launcher, a Python module; None if this file holds none, or none that this Python can load.
+    """Return the launcher's Python module; None if this file holds none, or none that this Python can load.
 
-    Raise RuntimeError if it is not the one that was exported.
+    Raise RuntimeError if its digest is wrong.
     """
     if LAUNCHER is None or not hasattr(os, "memfd_create"):
         log.debug("calls start in Python: this module was exported without --launcher, or this is not Linux")
@@ -70,8 +70,8 @@ def launcher() -> Any:
         log.debug("calls start in Python: the launcher is for CPython 3.11 or newer on %s", place)
         return None
     binary = unpacked(data, digest, "the compiled launcher")
-    try:  # in memory: what is loaded is what was looked at, and no file lies anywhere
-        file = os.memfd_create(LAUNCHER_NAME)  # never closed: the loader of libraries knows it by this path
+    try:  # from memory: exactly the checked bytes are loaded, and no file is left
+        file = os.memfd_create(LAUNCHER_NAME)  # never closed: the dynamic loader knows the library by this path
         with os.fdopen(file, "wb", closefd=False) as opened:
             opened.write(binary)
         loader = ExtensionFileLoader(LAUNCHER_NAME, f"/proc/self/fd/{file}")
@@ -79,7 +79,7 @@ def launcher() -> Any:
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-    except (ImportError, OSError) as error:  # another C library, or a system that lets no such file be executed
+    except (ImportError, OSError) as error:  # another C library, or a system that forbids executable memory files
         log.debug("calls start in Python: the launcher does not load (%s)", error)
         return None
     return module
@@ -93,7 +93,7 @@ def compiled_match(
     is_gram: bool,
     device: str,
 ) -> Match | None:
-    """Return the launcher's choice among the same winners, of the same times; None if it has none.
+    """Return the choice made in C, the same as Python's; None if the launcher cannot make it.
 
     `leading` are the storage orders of a, b and out, each with its leading dimension.
     """
@@ -116,19 +116,19 @@ def compiled_match(
 
 @cache
 def _winners_in_c() -> tuple[Winner, ...]:
-    """Return those of which the launcher has tables, in their order."""
+    """Return the winners in the launcher's tables, in their order."""
     return tuple(w for w in WINNERS if not w.on_host and w.dtype in TYPES_IN_C)
 
 
 @cache
 def _places_in_c() -> dict[int, int]:
-    """Return those of winners in the launcher's tables, by id; none where it has other tables."""
+    """Return id of a winner -> its index in the launcher's tables; empty if these are of other winners."""
     winners = _winners_in_c()
     return {id(w): at for at, w in enumerate(winners)} if launcher().winner_count == len(winners) else {}
 
 
 def compiled_torch_starter(torch: Any, kind: type) -> Starter:
-    """Return how products of tensors of this type are started."""
+    """Return the starter for tensors of this type, compiled if possible."""
     plain, exchange = torch_starter(torch), getattr(kind, "__dlpack_c_exchange_api__", None)
     if exchange is None:
         return plain
@@ -137,26 +137,26 @@ def compiled_torch_starter(torch: Any, kind: type) -> Starter:
 
 
 def compiled_cupy_starter(cupy: Any, kind: type) -> Starter:
-    """Return how products of CuPy's arrays of this type are started."""
+    """Return the starter for CuPy's arrays of this type, compiled if possible."""
     of_cupy = cupy.cuda.get_current_stream, cupy.empty, cupy.cuda.runtime.getDevice
     return _compiled_starter(kind, cupy_starter(cupy), None, (cupy.ndarray, cupy.ndarray), *of_cupy)
 
 
 def _compiled_starter(kind: type, plain: Starter, *arguments: Any) -> Starter:
-    """Return the launcher's, which calls the plain one; that where there is none, or none for such arrays."""
+    """Return the launcher's starter, which falls back to the plain one; the plain one without a launcher."""
     launchers.pop(kind, None)
     if launcher() is None:
         return plain
     try:
         made = launchers[kind] = launcher().Launcher(plain, *arguments, workspaces, by_vendor)
-    except (TypeError, ValueError):  # a description of another version
+    except (TypeError, ValueError):  # a DLPack exchange table of another version
         return plain
     start: Starter = made.start
     return start
 
 
 def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
-    """Let the launcher, if there is one, start products like this one, and first ones that get its kernel."""
+    """Add the plan to the launcher's cache, and its kernel for first calls of other products."""
     made = launchers.get(type(a))
     if made is None:
         return
@@ -181,8 +181,8 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
     plan.slots.append(slot)
     found = plan.match.winner
     place = _places_in_c().get(id(found))
-    if place is not None and not log.isEnabledFor(logging.DEBUG):  # it chooses for other shapes, and logs nothing
+    if place is not None and not log.isEnabledFor(logging.DEBUG):  # the launcher logs no choices
         kernel = (place, INDEX_WIDTHS.index(plan.index_bits))
-        told = new_out[1] if is_torchs(a) else a.dtype
+        type_of_out = new_out[1] if is_torchs(a) else a.dtype
         name, of_type = device_of(plan.ordinal)[0], TYPES_IN_C.index(found.dtype)
-        made.know(a, name, of_type, told, kernel, (launch, plan.kernel), key)
+        made.know(a, name, of_type, type_of_out, kernel, (launch, plan.kernel), key)

@@ -1,4 +1,4 @@
-"""The kernels and winners of a module: none here. In an exported file they are what was tuned."""
+"""The data of an exported module: winners, CUDA texts, cubins. Empty here; an export fills it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.runtime.choice.work import Card
 
 WINNERS: tuple[Winner, ...] = ()
-CARDS: dict[str, Card] = {}  # by the name of the device
-KERNELS: dict[str, tuple[str, str]] = {}  # SHA-256 and data of CUDA texts, by the digest of their code
+CARDS: dict[str, Card] = {}  # by device name
+KERNELS: dict[str, tuple[str, str]] = {}  # digest of the code -> SHA-256 and data of the CUDA text
 CUBINS: dict[
     tuple[str, int, str], tuple[str, str]
 ] = {}  # by a text's digest, index width and architecture: digest, data

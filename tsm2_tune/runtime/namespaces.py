@@ -1,4 +1,4 @@
-"""Libraries whose functions an exported module has, under their names: made, and imported, when first asked for."""
+"""`torch`, `jax` and `cupy` of an exported module: namespaces that are made at their first use."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ NAMESPACES: dict[str, Callable[[], Any]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return the namespace of this name.
-
-    AttributeError, which says why, where its library is not here, or is too old.
-    """
+    """Return the namespace. Raise AttributeError with the reason if its library is missing or too old."""
     if name not in NAMESPACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -33,5 +30,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, and the namespaces of libraries that the program has imported."""
+    """Return the public names and the namespaces whose libraries are imported."""
     return sorted([*globals().get("__all__", ()), *(name for name in NAMESPACES if sys.modules.get(name))])

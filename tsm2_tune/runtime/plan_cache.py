@@ -1,7 +1,7 @@
-"""The short way through gemm, for products that were started before: a key that says all that decides the launch.
+"""The plan cache: repeated calls of gemm skip checks and choice.
 
-A key holds what describes the arrays, as their library has it. Each function below starts the product and returns its
-`out`, or None if the arrays need a closer look.
+A key holds all that determines the launch, as the arrays' library describes it. A starter looks up the plan, starts
+the product and returns `out`; it returns None if gemm has to check the arrays.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from collections.abc import Callable
 from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import is_cupys, torch_stream, vendors_product
+from tsm2_tune.runtime.arrays.protocols import CupyArray, Tensor
 from tsm2_tune.runtime.cuda.driver import stream_handle
 from tsm2_tune.runtime.launch_plan import Plan
 
 Starter = Callable[..., Any]
-PLAIN = (type(None), int, float)  # types of factors
+PLAIN = (type(None), int, float)  # types of factors that need no check
 NO_CONJUGATES = (False, False)
 MOST_PLANS = 4096  # plans kept
 
 plans: dict[Any, Plan] = {}
-vendors: dict[Any, tuple[int, ...]] = {}  # of products that are the vendor's: bytes that a, b and out reach over
-starters: dict[type, Starter] = {}  # by the type of a
+vendors: dict[Any, tuple[int, ...]] = {}  # products for the vendor: bytes that a, b and out reach over
+starters: dict[type, Starter] = {}  # by the type of `a`
 
 
 def keep_plan(key: Any, plan: Plan | tuple[int, ...]) -> None:
-    """Keep the plan for products of this key, or, of those that are the vendor's, the bytes that they reach over."""
+    """Cache the plan, or, for a product that goes to the vendor, the bytes that a, b and out reach over."""
     if len(plans) + len(vendors) >= MOST_PLANS:
         plans.clear()
         vendors.clear()
@@ -35,17 +36,17 @@ def keep_plan(key: Any, plan: Plan | tuple[int, ...]) -> None:
 
 
 def overlaps(a: int, b: int, out: int, spans: tuple[int, ...]) -> bool:
-    """Return whether out at its address may share memory with a or b."""
+    """Return whether `out` may share memory with a or b. The arguments are addresses, `spans` bytes."""
     of_a, of_b, of_out = spans
     return (a < out + of_out and out < a + of_a) or (b < out + of_out and out < b + of_b)
 
 
 def by_vendor(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any) -> Any:
-    """Return the product by the arrays' own library, on its current stream; None if that needs a closer look."""
+    """Return the product by the arrays' own library on its current stream; None if gemm has to check it."""
     if type(alpha) not in PLAIN or type(beta) not in PLAIN or (out is None and beta is not None):
         return None
     if asked and asked[4] and not (alpha is None and beta is None) and is_cupys(a):
-        return None  # which was timed without
+        return None  # the timing was without factors
     return vendors_product(
         a, b, out, 1 if alpha is None else alpha, 0 if beta is None else beta, asked[:2] if asked else NO_CONJUGATES
     )
@@ -54,8 +55,8 @@ def by_vendor(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any) -> An
 # PyTorch
 
 
-def torch_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
-    """Return the key of the launch for these tensors of one type and device; `asked` is the rest of the call."""
+def torch_key(a: Tensor, b: Tensor, out: Tensor | None, asked: Any) -> Any:
+    """Return the key for tensors of one type and device. `asked` holds gemm's other arguments."""
     shape, strides = (None, None) if out is None else (out.shape, out.stride())
     bits = tuple(x.is_conj() for x in (a, b)) if a.dtype.is_complex else None
     same = a.data_ptr() == b.data_ptr()
@@ -63,12 +64,12 @@ def torch_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
 
 
 def torch_kinds(torch: Any) -> tuple[type, type]:
-    """Return the types of tensors that are no more than their memory."""
+    """Return the tensor types that are no more than their memory."""
     return torch.Tensor, torch.nn.Parameter
 
 
 def torch_current_device(torch: Any) -> Callable[[], int]:
-    """Return the ordinal of the current device, where PyTorch is at work on devices."""
+    """Return PyTorch's function for the ordinal of the current device."""
     found: Callable[[], int] = (
         getattr(getattr(torch, "_C", None), "_cuda_getDevice", None) or torch.cuda.current_device
     )
@@ -76,7 +77,7 @@ def torch_current_device(torch: Any) -> Callable[[], int]:
 
 
 def torch_starter(torch: Any) -> Starter:
-    """Return how products of tensors are started."""
+    """Return the starter of products of tensors."""
     kinds = torch_kinds(torch)
     empty_strided, current_device = torch.empty_strided, torch_current_device(torch)
     stream_of = torch_stream(torch)
@@ -144,8 +145,8 @@ def torch_starter(torch: Any) -> Starter:
 # CuPy
 
 
-def cupy_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
-    """Return the key of the launch for these arrays of one type and device; `asked` is the rest of the call.
+def cupy_key(a: CupyArray, b: CupyArray, out: CupyArray | None, asked: Any) -> Any:
+    """Return the key for arrays of one type and device. `asked` holds gemm's other arguments.
 
     The shape of a row-major array without padding determines its strides.
     """
@@ -155,7 +156,7 @@ def cupy_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
 
 
 def cupy_starter(cupy: Any) -> Starter:
-    """Return how products of CuPy's arrays are started."""
+    """Return the starter of products of CuPy's arrays."""
     kind, empty, current_device = cupy.ndarray, cupy.empty, cupy.cuda.runtime.getDevice
     get_current_stream = cupy.cuda.get_current_stream
 

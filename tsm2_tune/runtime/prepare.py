@@ -1,4 +1,4 @@
-"""Prepare a product's launch: factors, stream, plan, and arrays that no other stream uses."""
+"""Prepare a launch: check factors, allocate `out`, find stream and plan, wait for other streams."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ from tsm2_tune.runtime.plan_cache import keep_plan, plans
 
 
 def checked_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
-    """Return the factors as numbers. Raise TypeError or ValueError for one that is no number of the product's, or a
-    beta without `out`.
-    """
+    """Return the factors as numbers. Raise TypeError or ValueError for an invalid factor, or a beta without `out`."""
     alpha, beta = _number("alpha", alpha), _number("beta", beta)
     for name, factor in (("alpha", alpha), ("beta", beta)):
         real = factor is None or isinstance(factor, (int, float, np.integer, np.floating))
@@ -37,13 +35,16 @@ def checked_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
             raise TypeError(f"{name}: expected a {kind}, got {type(factor).__name__}")
         if factor is not None and too_large(factor, product.sum_dtype):
             raise ValueError(f"{name}: too large for {product.sum_dtype}")
-    if product.out is None and factors_of(product, alpha, beta)[1] != factors_of(product, None, None)[1]:
+    if (
+        product.out is None
+        and effective_factors(product, alpha, beta)[1] != effective_factors(product, None, None)[1]
+    ):
         raise ValueError(f"beta = {beta}: give the matrix that it scales as out")
     return alpha, beta
 
 
 def _number(name: str, factor: Any) -> Any:
-    """Return the number in an array or tensor of no dimension that is on the host; anything else as it is."""
+    """Return the number in a 0-d NumPy array or CPU tensor; return anything else as it is."""
     if getattr(factor, "ndim", None) != 0 or isinstance(factor, np.generic):
         return factor
     if isinstance(factor, np.ndarray):
@@ -57,21 +58,21 @@ def _number(name: str, factor: Any) -> Any:
     return factor.item()
 
 
-def factors_of(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
-    """Alpha and beta, those of the product alone where none is given."""
+def effective_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
+    """Return alpha and beta, with the neutral value for None."""
     one, zero = UNITS.get(product.math or "", (1, 0))
     return one if alpha is None else alpha, zero if beta is None else beta
 
 
 def stream_of(product: Product, stream: Any) -> int:
-    """Return the stream that the product goes to."""
+    """Return the handle of the stream on which to start the product: `stream`, else the arrays' current one."""
     if stream is None:
         stream = current_stream((product.out or product.a).array)
     return stream_handle(stream)
 
 
-def ready(product: Product, found: Match, stream: Any, *, is_kept: bool = True) -> tuple[Product, Plan, int]:
-    """The product with an `out`, its plan, which is kept for others like it, and the stream that it goes to."""
+def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool = True) -> tuple[Product, Plan, int]:
+    """Return the product with an `out`, its plan, cached if `is_kept`, and the stream's handle."""
     context, ordinal = home(product.a)
     for other in product.given[1:]:
         if home(other) != (context, ordinal):
@@ -100,7 +101,7 @@ def ready(product: Product, found: Match, stream: Any, *, is_kept: bool = True) 
     if plan is None:
         bits = index_bits(oriented, orders)
         function = function_of(context, number, found.winner, bits, device_of(ordinal)[1])
-        units = factors_of(product, None, None)
+        units = effective_factors(product, None, None)
         where = {"context": context, "context_number": number, "ordinal": ordinal, "index_bits": bits}
         plan = Plan(product, found, oriented.shape, leading, **where, function=function, units=units)
         if is_kept:
@@ -109,17 +110,17 @@ def ready(product: Product, found: Match, stream: Any, *, is_kept: bool = True) 
 
 
 def await_all(product: Product, stream: Any, handle: int) -> None:
-    """Wait for the streams that the arrays were last used on, where these are others; DLPack lets the stream wait."""
+    """Order the launch after other streams that use the arrays: by DLPack on the device, else by waiting here."""
     for matrix in product.given:
         if speaks_dlpack(matrix.array):
             let_wait(matrix.name, matrix.array, handle)
     others = {matrix.stream for matrix in product.given if matrix.stream is not None}
     one_of_each = {type(matrix.array): matrix.array for matrix in product.given}
-    if stream is None and len(one_of_each) > 1:  # the stream of a library alone, on one device, is the handle
-        at_work = {current_stream(array) for array in one_of_each.values()}
-        others |= {other for other in at_work if other is not None}
-    held = next((matrix for matrix in product.given if matrix.address), None)  # an empty matrix may have no memory
-    if held is not None and any(other != handle for other in others):
-        with current_context(home(held)[0]):
+    if stream is None and len(one_of_each) > 1:  # with one library the handle is its stream
+        current = {current_stream(array) for array in one_of_each.values()}
+        others |= {other for other in current if other is not None}
+    stored = next((matrix for matrix in product.given if matrix.address), None)  # an empty matrix may have no memory
+    if stored is not None and any(other != handle for other in others):
+        with current_context(home(stored)[0]):
             for other in others:
                 await_stream(other, handle)

@@ -1,4 +1,4 @@
-"""Products at alpha = 0: out = beta out. As in BLAS, neither a nor b is read: a NaN there does not reach out."""
+"""Products with alpha = 0: out = beta out. As in BLAS, a and b are not read, so their NaNs do not reach out."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ NO_OPERANDS = "alpha is 0: out is scaled, and a and b are not read"
 
 
 def reads_operands(alpha: Any, math: str | None) -> bool:
-    """Return whether a product with this factor, a number or None, reads a and b. In minplus 0 changes nothing."""
+    """Return whether a product with this alpha, a number or None, reads a and b. In minplus alpha = 0 is neutral."""
     return alpha is None or math in UNITS or bool(alpha != 0)
 
 
 def scaled(product: Product, beta: Any, stream: int) -> Any:
-    """Start out = beta out of device arrays on the stream; return `out`, a new array where none was given.
+    """Start out = beta out on the stream and return `out`, a new array if none was given.
 
-    PyTorch and CuPy scale their own arrays. For others the driver writes zeros, and nothing is done at beta = 1:
-    Raise ValueError for another beta, and without `out`.
+    PyTorch and CuPy scale their own arrays. For others the driver writes zeros if beta is 0; if it is 1, nothing is
+    to do. Raise ValueError for another beta, or without `out`.
     """
     a, b = product.a.array, product.b.array
     out = None if product.out is None else product.out.array
@@ -39,7 +39,7 @@ def scaled(product: Product, beta: Any, stream: int) -> Any:
 
 
 def _zero(product: Product, stream: int) -> None:
-    """Write zeros into `out`, and not between its lines."""
+    """Write zeros into `out`, but not into the padding between its lines."""
     matrix = product.given[2]
     order, ld = next(iter(matrix.ld.items()))
     lines, elements = (matrix.columns, matrix.rows) if order == "n" else (matrix.rows, matrix.columns)

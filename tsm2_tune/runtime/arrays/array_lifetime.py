@@ -1,6 +1,4 @@
-"""Arrays that a started product reads or writes, held until it is done: of libraries that may use their memory anew,
-on streams of their own, as soon as nobody has them.
-"""
+"""Keep arrays alive until their product is done, if their library may reuse freed memory on another stream."""
 
 from __future__ import annotations
 
@@ -15,13 +13,14 @@ from tsm2_tune.runtime.cuda.driver import ask_driver, cuda, current_context, is_
 WITHOUT_TIMES = 2  # CU_EVENT_DISABLE_TIMING
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
-_held: list[tuple[ctypes.c_void_p, list[Any]]] = []  # with the event after their product
+_held: list[tuple[ctypes.c_void_p, list[Any]]] = []  # the event after a product, and its arrays
 _holding = threading.Lock()
 
 
 def hold_until_done(product: Product, context: int, stream: int) -> None:
-    """Hold those that speak DLPack until the stream has come here; let go of others that are done. A CUDA graph's are
-    its user's.
+    """Keep the product's DLPack arrays until the stream passes this point, and release those whose event has passed.
+
+    During a capture into a CUDA graph its user keeps them.
     """
     arrays = [matrix.array for matrix in product.given if speaks_dlpack(matrix.array)]
     if not arrays:

@@ -1,21 +1,29 @@
-"""Arrays that describe their device memory by DLPack: those that have no other way to, and JAX's.
+"""DLPack descriptions of device memory: for JAX's arrays, and for arrays without `__cuda_array_interface__`.
 
-What an array tells is read at once, and the capsule given back: the caller's array keeps the memory.
+The description is read at once and its capsule released: the caller's array keeps the memory alive.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
+
+from tsm2_tune.runtime.arrays.protocols import DlpackArray
 
 NEWEST_VERSION = (1, 0)  # the version to request: the first with a read-only flag
 CUDA_DEVICES = (2, 13)  # types of devices: kDLCUDA, kDLCUDAManaged
 READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
-LEGACY_IN_DLPACK = 1  # the legacy default stream, which has no 0
-KINDS_IN_DLPACK = {0: "<i", 1: "<u", 2: "<f", 4: "<V", 5: "<c"}  # by code; of others "|V", which no kernel is for
+LEGACY_IN_DLPACK = 1  # the legacy default stream: 0 is not allowed
+KINDS_IN_DLPACK = {
+    0: "<i",
+    1: "<u",
+    2: "<f",
+    4: "<V",
+    5: "<c",
+}  # by type code; "|V" stands for others, which have no kernel
 TYPE_OF_BFLOAT16 = "<V2"
 
 
@@ -37,7 +45,7 @@ class DescribedTensor(ctypes.Structure):
 
 
 class VersionedTensor(ctypes.Structure):
-    """DLManagedTensorVersioned, as all of 1.x have it."""
+    """DLManagedTensorVersioned of DLPack 1.x."""
 
     _fields_ = (
         ("major", ctypes.c_uint32),
@@ -52,8 +60,8 @@ class VersionedTensor(ctypes.Structure):
 _speaking: dict[type, bool] = {}  # by type of array
 
 
-def speaks_dlpack(array: Any) -> bool:
-    """Return whether it is asked by DLPack."""
+def speaks_dlpack(array: object) -> TypeGuard[DlpackArray]:
+    """Return whether DLPack is used to describe this array."""
     kind = type(array)
     found = _speaking.get(kind)
     if found is None:
@@ -64,7 +72,7 @@ def speaks_dlpack(array: Any) -> bool:
     return found
 
 
-def dlpack_interface(array: Any) -> dict[str, Any] | None:
+def dlpack_interface(array: DlpackArray) -> dict[str, Any] | None:
     """Return what `__cuda_array_interface__` would describe; None if the array is in no memory of a CUDA device.
 
     The legacy stream waits for the work that makes the array. Raise ValueError for an invalid description.
@@ -79,31 +87,33 @@ def dlpack_interface(array: Any) -> dict[str, Any] | None:
             raise ValueError(
                 f"its DLPack has version {versioned.major}.{versioned.minor}, expected {NEWEST_VERSION[0]}"
             )
-        told, read_only = versioned.tensor, bool(versioned.flags & READ_ONLY)
+        tensor, read_only = versioned.tensor, bool(versioned.flags & READ_ONLY)
     elif name == b"dltensor":
-        told, read_only = DescribedTensor.from_address(_capsule_pointer(capsule, name)), True  # it does not say
+        tensor, read_only = DescribedTensor.from_address(_capsule_pointer(capsule, name)), True  # it does not say
     else:
         raise ValueError(f"its __dlpack__ gives a capsule of {name!r}, expected b'dltensor'")
-    size = told.bits * told.lanes // 8
-    kind = KINDS_IN_DLPACK.get(told.code, "|V") if told.lanes == 1 else "|V"
+    size = tensor.bits * tensor.lanes // 8
+    kind = KINDS_IN_DLPACK.get(tensor.code, "|V") if tensor.lanes == 1 else "|V"
     return {
-        "shape": tuple(told.shape[: told.dimensions]),
-        "strides": tuple(size * elements for elements in told.strides[: told.dimensions]) if told.strides else None,
+        "shape": tuple(tensor.shape[: tensor.dimensions]),
+        "strides": tuple(size * elements for elements in tensor.strides[: tensor.dimensions])
+        if tensor.strides
+        else None,
         "typestr": f"{kind}{size}",
-        "data": ((told.data or 0) + told.byte_offset, read_only),
+        "data": ((tensor.data or 0) + tensor.byte_offset, read_only),
     }
 
 
-def capsule_of(array: Any, stream: int) -> Any:
-    """Return its description; the stream, DLPack's number or a handle, waits for what the array is made by."""
+def capsule_of(array: DlpackArray, stream: int) -> Any:
+    """Return the array's DLPack capsule. The stream, a handle, waits for pending work on the array."""
     try:
         return array.__dlpack__(stream=stream, max_version=NEWEST_VERSION)
-    except TypeError:  # of a library from before there were versions
+    except TypeError:  # a library from before DLPack 1.0
         return array.__dlpack__(stream=stream)
 
 
-def let_wait(name: str, array: Any, stream: int) -> None:
-    """Let the stream of this handle wait for what the array is made by. Raise RuntimeError if its library refuses."""
+def let_wait(name: str, array: DlpackArray, stream: int) -> None:
+    """Make the stream wait for pending work on the array. Raise RuntimeError if its library refuses."""
     try:
         capsule_of(array, stream or LEGACY_IN_DLPACK)
     except Exception as error:  # each library has its own
@@ -111,14 +121,14 @@ def let_wait(name: str, array: Any, stream: int) -> None:
 
 
 def _capsule_name(capsule: Any) -> bytes | None:
-    """Raise ValueError for what is no capsule."""
-    told = ctypes.pythonapi.PyCapsule_GetName
-    told.restype, told.argtypes = ctypes.c_char_p, (ctypes.py_object,)
-    found: bytes | None = told(capsule)
+    """Return the name of the capsule. Raise ValueError if it is none."""
+    get_name = ctypes.pythonapi.PyCapsule_GetName
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, (ctypes.py_object,)
+    found: bytes | None = get_name(capsule)
     return found
 
 
 def _capsule_pointer(capsule: Any, name: bytes) -> int:
-    told = ctypes.pythonapi.PyCapsule_GetPointer
-    told.restype, told.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    return int(told(capsule, name) or 0)
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    return int(get_pointer(capsule, name) or 0)

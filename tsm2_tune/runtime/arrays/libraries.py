@@ -1,6 +1,6 @@
-"""Arrays of other libraries: what they are besides memory, the stream that their library is at, and new ones.
+"""Arrays of PyTorch, CuPy and other libraries: checks, current streams, new arrays, and the library's own product.
 
-No library is imported for that: where an array is of one, somebody has.
+No library is imported here: the program that passes its array has imported it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 
 from tsm2_tune.runtime.arrays.dlpack import dlpack_interface, speaks_dlpack
+from tsm2_tune.runtime.arrays.protocols import Array, CupyArray, StandardArray, Tensor
 
-TENSOR_TYPES = {  # PyTorch's name of a type, and its typestr
+TENSOR_TYPES = {  # PyTorch's dtype -> typestr
     "torch.float32": "<f4",
     "torch.float64": "<f8",
     "torch.complex64": "<c8",
@@ -27,7 +28,7 @@ TENSOR_TYPES = {  # PyTorch's name of a type, and its typestr
 
 
 def _is_of(kind: type, library: str, name: str) -> bool:
-    """Return whether it is this type of a library, or derived from it."""
+    """Return whether the type is, or derives from, the library's type of this name."""
     return issubclass(kind, getattr(sys.modules.get(library), name, ()))
 
 
@@ -35,8 +36,8 @@ NAMES_OF_ARRAYS = {"torch": "Tensor", "cupy": "ndarray", "jax": "Array"}  # by l
 _libraries: dict[type, str] = {}  # by type of array
 
 
-def _library(array: Any) -> str:
-    """Return the library that the array is of; "" of another one."""
+def _library(array: object) -> str:
+    """Return the array's library, a key of NAMES_OF_ARRAYS; "" for another one."""
     kind = type(array)
     found = _libraries.get(kind)
     if found is None:
@@ -45,33 +46,33 @@ def _library(array: Any) -> str:
     return found
 
 
-def is_torchs(array: Any) -> bool:
-    """Return whether it is a tensor of PyTorch."""
+def is_torchs(array: object) -> TypeGuard[Tensor]:
+    """Return whether the array is a PyTorch tensor."""
     return (_libraries.get(type(array)) or _library(array)) == "torch"
 
 
-def is_cupys(array: Any) -> bool:
-    """Return whether it is an array of CuPy."""
+def is_cupys(array: object) -> TypeGuard[CupyArray]:
+    """Return whether the array is CuPy's."""
     return (_libraries.get(type(array)) or _library(array)) == "cupy"
 
 
-def is_jaxs(array: Any) -> bool:
-    """Return whether it is an array of JAX."""
+def is_jaxs(array: object) -> bool:
+    """Return whether the array is JAX's."""
     return (_libraries.get(type(array)) or _library(array)) == "jax"
 
 
-def _is_subclass(tensor: Any) -> bool:
+def _is_subclass(tensor: Tensor) -> bool:
     torch = sys.modules["torch"]
     return type(tensor) not in (torch.Tensor, torch.nn.Parameter)
 
 
 def _gives_gradients() -> bool:
-    """Return whether PyTorch records what is computed, so that its own mm(out=) refuses what requires a gradient."""
+    """Return whether PyTorch records gradients: then its own mm(out=) refuses a tensor that requires one."""
     return bool(sys.modules["torch"].is_grad_enabled())
 
 
-# What a tensor of PyTorch may be that its memory does not say, and what makes it plain.
-TENSORS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+# Properties of a tensor that its memory does not show: the message, the remedy, the check.
+TENSORS: tuple[tuple[str, str, Callable[[Tensor], bool]], ...] = (
     ("is of a subclass, which may mean more than its memory", "as_subclass(torch.Tensor)", _is_subclass),
     ("is nested", "to_padded_tensor(0)", lambda t: t.is_nested),
     ("is sparse", "to_dense()", lambda t: t.layout is not sys.modules["torch"].strided),
@@ -81,16 +82,16 @@ TENSORS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 )
 
 
-def _is_plain_tensor(tensor: Any) -> bool:
-    """Return whether none of TENSORS is so, as of most; where it is not, one of them may be."""
+def _is_plain_tensor(tensor: Tensor) -> bool:
+    """Return whether certainly none of TENSORS applies. Quick, for the usual case."""
     torch = sys.modules["torch"]
     return type(tensor) is torch.Tensor and tensor.layout is torch.strided and not (
         tensor.is_nested or tensor.is_quantized or tensor.requires_grad or tensor.is_neg()
     )  # fmt: skip
 
 
-def check_plain(name: str, array: Any) -> None:
-    """Raise TypeError for an array that its memory does not say all of, but for a tensor's conjugate bit."""
+def check_plain(name: str, array: Array) -> None:
+    """Raise TypeError for an array that is more than its memory. A tensor's conjugate bit is allowed."""
     if is_torchs(array):
         if _is_plain_tensor(array):
             return
@@ -101,22 +102,25 @@ def check_plain(name: str, array: Any) -> None:
         raise TypeError(f"{name}: masked arrays are not supported")
 
 
-def is_conjugate(array: Any) -> bool:
-    """Return whether what the array stands for is the conjugate of what is in its memory, as of PyTorch's x.mH."""
+def is_conjugate(array: Array) -> bool:
+    """Return whether the array is the conjugate of its memory, as PyTorch's x.mH is."""
     return is_torchs(array) and bool(array.is_conj())
 
 
-def device_interface(name: str, array: Any) -> Any:
-    """Return the array's description of its device memory; None if it has none. Raise TypeError if it refuses."""
+def device_interface(name: str, array: Array) -> Any:
+    """Return the array's `__cuda_array_interface__` or an equal one; None without device memory. Raise TypeError if
+    it refuses."""
     try:
         if is_torchs(array):
             typestr = _typestr(array.dtype)
             if typestr is not None and getattr(array, "is_cuda", False):
                 return _tensor_interface(array, typestr)
-            if array.requires_grad:  # and none is given: see TENSORS
+            if array.requires_grad:  # while gradients are not recorded: see TENSORS
                 array = array.detach()
             if str(array.dtype) == "torch.bfloat16":
-                array = array.view(sys.modules["torch"].int16)  # it describes bfloat16 as another type, or not at all
+                array = array.view(
+                    sys.modules["torch"].int16
+                )  # PyTorch describes bfloat16 as another type, or not at all
         if speaks_dlpack(array):
             return dlpack_interface(array)
         return getattr(array, "__cuda_array_interface__", None)
@@ -126,12 +130,12 @@ def device_interface(name: str, array: Any) -> Any:
 
 @cache
 def _typestr(dtype: Any) -> str | None:
-    """Return the interface's word for a type of PyTorch's; None for those that no kernel is for."""
+    """Return the typestr of a PyTorch dtype; None if no kernel has it."""
     return TENSOR_TYPES.get(str(dtype))
 
 
-def _tensor_interface(tensor: Any, typestr: str) -> dict[str, Any]:
-    """Return what `__cuda_array_interface__` would, in less time, and also for tensors that require a gradient."""
+def _tensor_interface(tensor: Tensor, typestr: str) -> dict[str, Any]:
+    """Return the tensor's `__cuda_array_interface__`, faster, and also for a tensor that requires a gradient."""
     size = tensor.element_size()
     return {
         "shape": tuple(tensor.shape),
@@ -141,8 +145,8 @@ def _tensor_interface(tensor: Any, typestr: str) -> dict[str, Any]:
     }
 
 
-def current_stream(array: Any) -> int | None:
-    """The stream that `with torch.cuda.stream(s)` or CuPy's `with s` has set; None for arrays of other libraries."""
+def current_stream(array: Array) -> int | None:
+    """Return the current stream, as set by `torch.cuda.stream(s)` or CuPy's `with s`; None for other libraries."""
     if is_torchs(array):
         return torch_stream(sys.modules["torch"])(array.get_device())
     if is_cupys(array):
@@ -151,7 +155,7 @@ def current_stream(array: Any) -> int | None:
 
 
 def torch_stream(torch: Any) -> Callable[[int], int]:
-    """Return the handle of the current stream of the device of an ordinal."""
+    """Return a function: ordinal of a device -> handle of its current stream."""
     raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     if raw is not None:
         found: Callable[[int], int] = raw
@@ -160,14 +164,14 @@ def torch_stream(torch: Any) -> Callable[[int], int]:
 
 
 def cupy_stream(cupy: Any) -> Callable[[int], int]:
-    """Return the handle of the current stream of the device of an ordinal."""
+    """Return a function: ordinal of a device -> handle of its current stream."""
     get_current_stream = cupy.cuda.get_current_stream
     return lambda ordinal: get_current_stream(ordinal).ptr
 
 
 @contextmanager
-def at_stream(array: Any, stream: int) -> Iterator[None]:
-    """Let the array's library be at its device and at this stream: what it allocates is ordered by that."""
+def at_stream(array: Array, stream: int) -> Iterator[None]:
+    """Make the array's device and this stream current in its library, which orders allocations by them."""
     if is_torchs(array):
         torch = sys.modules["torch"]
         if current_stream(array) == stream:
@@ -185,11 +189,11 @@ def at_stream(array: Any, stream: int) -> Iterator[None]:
         yield
 
 
-def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...], order: str) -> Any:
-    """Return an array of the type and on the device of another, by its library's allocator; None of another library.
+def new_array(array: Array, shape: tuple[int, ...], strides: tuple[int, ...], order: str) -> Any:
+    """Return a new array like this one, from its library's allocator; None if the library is not known.
 
-    `order` is NumPy's: F column-major, C row-major; `strides`, in elements, say the same. Raise TypeError for JAX's,
-    which nothing but JAX may write.
+    `order` is NumPy's: F column-major, C row-major; `strides`, in elements, say the same. Raise TypeError for JAX's
+    arrays, which only JAX may write.
     """
     if is_torchs(array):
         return sys.modules["torch"].empty_strided(shape, strides, dtype=array.dtype, device=array.device)
@@ -200,39 +204,41 @@ def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...], orde
     if is_jaxs(array):
         raise TypeError("a: JAX's arrays are written by JAX alone: call this module's jax.matmul, or give out")
     if speaks_dlpack(array) and hasattr(array, "__array_namespace__"):
-        return _standard_array(array, shape, order)
+        return _standard_array(cast(StandardArray, array), shape, order)
     return None
 
 
-def _standard_array(array: Any, shape: tuple[int, ...], order: str) -> Any:
-    """Return the same, as the array API standard has it."""
+def _standard_array(array: StandardArray, shape: tuple[int, ...], order: str) -> Any:
+    """Return a new array by the array API standard."""
     library, is_across = array.__array_namespace__(), order == "F" and len(shape) == 2
     made = library.empty(shape[::-1] if is_across else shape, dtype=array.dtype, device=array.device)
     return library.permute_dims(made, (1, 0)) if is_across else made
 
 
 @contextmanager
-def preserved(name: str, array: Any) -> Iterator[None]:
-    """Put back, when done, what the array holds. Raise TypeError for an array of a library that is not known to copy
-    it, MemoryError without room for the copy.
+def preserved(name: str, array: Array) -> Iterator[None]:
+    """Restore the array's contents at the end.
+
+    Raise TypeError if its library is not known to copy arrays, MemoryError without memory for the copy.
     """
     if not (is_torchs(array) or is_cupys(array)):
         raise TypeError(f"{name}: a {type(array).__name__} cannot be kept as it is: pass arrays of PyTorch or CuPy")
     try:
-        held = array.clone() if is_torchs(array) else array.copy()
+        held: Any = array.clone() if is_torchs(array) else cast(CupyArray, array).copy()
     except Exception as error:  # each library has its own
         raise MemoryError(f"{name}: what it holds cannot be kept: {error}") from error
     try:
         yield
     finally:
-        with sys.modules["torch"].inference_mode() if is_torchs(array) else nullcontext():  # it may be of that mode
+        with (
+            sys.modules["torch"].inference_mode() if is_torchs(array) else nullcontext()
+        ):  # the array may be an inference tensor
             array[...] = held
 
 
-def scratch(array: Any, size_bytes: int) -> tuple[int, Any] | None:
-    """Return the address and owner of so much device memory of the array's library; None of another library.
-
-    Raise MemoryError if there is none.
+def scratch(array: Array | None, size_bytes: int) -> tuple[int, Any] | None:
+    """Allocate device memory from the array's library: return its address and owner; None if the library has no
+    allocator that is known here. Raise MemoryError without memory.
     """
     if size_bytes == 0 or not (is_torchs(array) or is_cupys(array)):
         return None
@@ -248,11 +254,11 @@ def scratch(array: Any, size_bytes: int) -> tuple[int, Any] | None:
 
 
 def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, conjugates: tuple[bool, bool]) -> Any:
-    """Return the product by the arrays' own library, whose kernels are the vendor's: out = alpha a b + beta out.
+    """Return out = alpha a b + beta out by the arrays' own library, which calls cuBLAS; None if it cannot multiply.
 
-    Elements of 16 bits are rounded once. None if that library multiplies no matrices.
+    16-bit elements are rounded once.
     """
-    if alpha == 0:  # BLAS reads neither a nor b then: a NaN there does not reach out
+    if alpha == 0:  # as in BLAS, NaNs in a and b do not reach out
         a, b = a[..., :0], b[:0]
     a, b = (x.conj() if conjugated else x for x, conjugated in zip((a, b), conjugates, strict=True))
     if is_torchs(a):
@@ -271,24 +277,24 @@ def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, con
     return _put(wide.astype(np.float16), out)
 
 
-class _Asked(threading.local):
-    """Whether this thread is asking PyTorch for its own product."""
+class _OwnProduct(threading.local):
+    """Whether this thread asks PyTorch for its own product, past the overrides of `install`."""
 
-    is_own = False  # its own product, whatever overrides that
-
-
-asked_of_torch = _Asked()
+    is_wanted = False
 
 
-def _torchs_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex) -> Any:
-    before, asked_of_torch.is_own = asked_of_torch.is_own, True
+torchs_own_product = _OwnProduct()
+
+
+def _torchs_product(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta: complex) -> Any:
+    before, torchs_own_product.is_wanted = torchs_own_product.is_wanted, True
     try:
         return _by_torch(a, b, out, alpha, beta)
     finally:
-        asked_of_torch.is_own = before
+        torchs_own_product.is_wanted = before
 
 
-def _by_torch(a: Any, b: Any, out: Any, alpha: complex, beta: complex) -> Any:
+def _by_torch(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta: complex) -> Any:
     torch, are_matrices = sys.modules["torch"], a.ndim == b.ndim == 2
     if alpha == 1 and beta == 0 and not (are_matrices and out is not None):
         return _put(torch.matmul(a, b), out)
@@ -302,14 +308,14 @@ def _by_torch(a: Any, b: Any, out: Any, alpha: complex, beta: complex) -> Any:
 
 
 def _combined(product: Any, out: Any, alpha: complex, beta: complex) -> Any:
-    """alpha product + beta out."""
+    """Return alpha product + beta out."""
     if alpha != 1:
-        product *= product.dtype.type(alpha)  # else NumPy 1 makes a 64-bit number of a vector's with a vector
+        product *= product.dtype.type(alpha)  # NumPy 1 would widen the result for a Python number
     return product if out is None or beta == 0 else product + beta * out
 
 
 def _put(product: Any, out: Any) -> Any:
-    """Return the product, in `out` where there is one."""
+    """Return the product, copied into `out` if that is given."""
     if out is None:
         return product
     out[...] = product

@@ -1,4 +1,4 @@
-"""Arrays as matrices in memory, and the product that a call asks for."""
+"""`Matrix`, an array as a matrix in memory, and `Product`, the operands of a call."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ import numpy as np
 
 from tsm2_tune.runtime.arrays.dlpack import TYPE_OF_BFLOAT16, speaks_dlpack
 from tsm2_tune.runtime.arrays.libraries import check_plain, device_interface, is_conjugate, is_torchs
+from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.elements import ACROSS, DTYPES, LARGEST_32_BIT_OFFSET, MATHS, SUMS
 
 LARGEST_ADDRESS = 2**64 - 1  # and the largest handle
-MOST_WORK = 1_000_000  # NumPy's steps to tell whether lines lie between others: some milliseconds
+MOST_WORK = 1_000_000  # NumPy's bound on steps to decide whether strided arrays overlap: some milliseconds
 
 
-@dataclass(slots=True)  # never changed; a frozen one takes twice as long to make
+@dataclass(slots=True)  # not frozen: that would double the time to make one
 class Matrix:
-    """A matrix in memory: lines of elements that are neighbours, which are its columns, its rows, or both."""
+    """A matrix in memory whose columns or rows are contiguous, or both."""
 
     name: str
-    array: Any
+    array: Any  # an Array; None in a product that is only described
     on_host: bool
     address: int
     rows: int
     columns: int
-    ld: dict[str, int]  # each storage order that it has -> elements from the start of a line to the next one's
+    ld: dict[str, int]  # each storage order that it has -> leading dimension, in elements
     element: str  # its name in DTYPES
     dtype: np.dtype[Any]
     read_only: bool
-    stream: int | None  # the stream on which its library last used it, if known
-    is_conjugate: bool  # of what is in its memory
-    is_vector: bool = False  # an array of one dimension
+    stream: int | None  # the stream that its interface states
+    is_conjugate: bool  # whether it is the conjugate of its memory
+    is_vector: bool = False  # whether the array has one dimension
 
     @classmethod
-    def of(cls, name: str, array: Any, *, vector: str = "") -> Matrix:
-        """Return the matrix that an array is. A vector is a "row" or a "column", where it may be one."""
+    def of(cls, name: str, array: Array, *, vector: str = "") -> Matrix:
+        """Return the array as a matrix. `vector`, "row" or "column", says how a 1-d array is read; "" refuses one."""
         check_plain(name, array)
         is_bfloat16 = _is_bfloat16(array)
         interface = device_interface(name, array)
@@ -71,12 +72,12 @@ class Matrix:
         rows, columns = shape
         strides = strides or (columns * dtype.itemsize, dtype.itemsize)  # None: row-major, without padding
         ld = leading_dimensions(name, shape, strides, dtype.itemsize)
-        told = interface.get("stream"), is_conjugate(array)
-        return cls(name, array, on_host, address, rows, columns, ld, element, dtype, read_only, *told, is_vector)
+        state = interface.get("stream"), is_conjugate(array)
+        return cls(name, array, on_host, address, rows, columns, ld, element, dtype, read_only, *state, is_vector)
 
     @property
     def span(self) -> np.ndarray[Any, Any]:
-        """An array over the matrix's addresses, for comparing them with others': never to be read."""
+        """An array with the matrix's addresses, to find overlaps. Never read it."""
         order, ld = next(iter(self.ld.items()))
         one, line = self.dtype.itemsize, ld * self.dtype.itemsize
         interface = {
@@ -90,13 +91,13 @@ class Matrix:
 
     @property
     def span_bytes(self) -> int:
-        """From its first byte to past its last one."""
+        """The bytes from the first to the last of the matrix."""
         order, ld = next(iter(self.ld.items()))
         lines, elements = (self.columns, self.rows) if order == "n" else (self.rows, self.columns)
         return ((lines - 1) * ld + elements) * self.dtype.itemsize
 
     def reach(self, order: str) -> int:
-        """Return the number of elements from the first to the last of the matrix, including padding."""
+        """Return the number of elements that the matrix reaches over in this order, including padding."""
         return self.ld[order] * (self.columns if order == "n" else self.rows)
 
     def transposed(self) -> Matrix:
@@ -109,7 +110,7 @@ class Matrix:
 
 
 def _wrong_with(interface: Any) -> str:
-    """Return what is wrong with the description of a device array; "" if it is valid."""
+    """Return the fault of a `__cuda_array_interface__`; "" if it is valid."""
     if not (isinstance(interface, dict) and interface.keys() >= {"typestr", "shape", "data"}):
         return "expected typestr, shape and data"
     shape, data, strides, stream = (interface.get(field) for field in ("shape", "data", "strides", "stream"))
@@ -127,15 +128,15 @@ def _wrong_with(interface: Any) -> str:
 
 
 def _is_whole(number: Any, least: int = -LARGEST_ADDRESS) -> bool:
-    """Return whether it is a whole number that an address, an extent or a stride may be."""
+    """Return whether the value is an integer in the range of addresses, extents and strides."""
     return isinstance(number, (int, np.integer)) and least <= int(number) <= LARGEST_ADDRESS
 
 
-def _is_bfloat16(array: Any) -> bool:
-    """Return whether its type has that name, in whichever library."""
+def _is_bfloat16(array: Array) -> bool:
+    """Return whether the array's dtype is called bfloat16, in any library."""
     try:
         return _last_word(getattr(array, "dtype", None)) == "bfloat16"
-    except TypeError:  # unhashable, which no type is
+    except TypeError:  # an unhashable dtype
         return False
 
 
@@ -146,7 +147,7 @@ def _last_word(dtype: Any) -> str:
 
 @cache
 def _type_of(typestr: str, name: str) -> tuple[np.dtype[Any], str]:
-    """Return the type that an array's interface tells, and its name."""
+    """Return the dtype of a typestr, and its name in DTYPES."""
     dtype = np.dtype(typestr)
     return dtype, dtype_name(dtype, name)
 
@@ -154,19 +155,19 @@ def _type_of(typestr: str, name: str) -> tuple[np.dtype[Any], str]:
 def _as_matrix(
     shape: tuple[int, ...], strides: tuple[int, ...], vector: str
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Shape and strides of a vector that is a row or a column; a stride along an extent of 1 says nothing."""
+    """Return the shape and strides of a vector as a row or a column."""
     (elements,), (step,) = shape, strides
     return ((1, elements), (step * elements, step)) if vector == "row" else ((elements, 1), (step, step * elements))
 
 
 def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize: int) -> dict[str, int]:
-    """Return each storage order that the strides are of, with the elements from a line to the next.
+    """Return the storage orders that the strides allow, each with its leading dimension.
 
-    The stride along an extent of 1 says nothing, so that a vector may have both orders.
+    The stride along an extent of 1 does not count, so a vector has both orders.
     """
     (rows, columns), (down, across) = shape, strides
     if 0 in shape:
-        return {"n": max(rows, 1), "t": max(columns, 1)}  # nothing lies there
+        return {"n": max(rows, 1), "t": max(columns, 1)}  # without elements any will do
     found = {}
     if apart := _apart(rows, down, columns, across, itemsize):
         found["n"] = apart
@@ -182,7 +183,7 @@ def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize
 
 
 def _apart(elements: int, step: int, lines: int, line: int, itemsize: int) -> int:
-    """Return the elements between lines that are `line` bytes apart; 0 if a line's elements are not contiguous."""
+    """Return the leading dimension of lines `line` bytes apart; 0 if a line's elements are not contiguous."""
     if step != itemsize and elements != 1:
         return 0
     apart = elements * itemsize if lines == 1 else line
@@ -190,7 +191,7 @@ def _apart(elements: int, step: int, lines: int, line: int, itemsize: int) -> in
 
 
 def dtype_name(dtype: Any, what: str = "dtype") -> str:
-    """Return the name of a type that NumPy knows; of a winner's, itself."""
+    """Return the name in DTYPES of a dtype; a name of a winner's type is returned as it is."""
     if dtype is None:  # NumPy takes None for float64
         raise TypeError(f"{what}: expected a type, got None")
     if isinstance(dtype, str) and (dtype in DTYPES or dtype in MATHS.values()):
@@ -208,19 +209,24 @@ def dtype_name(dtype: Any, what: str = "dtype") -> str:
     raise TypeError(f"{what}: expected one of {', '.join(known_names)}, got {asked}")
 
 
-@dataclass(slots=True)  # never changed
+@dataclass(slots=True)  # not frozen: see Matrix
 class Product:
-    """The matrices of one call; those that no kernel has a use for are refused."""
+    """The matrices of one call. `of` refuses those that no kernel can take."""
 
     a: Matrix
     b: Matrix
-    out: Matrix | None  # None: to be made
+    out: Matrix | None  # None: a new one
     conjugates: tuple[bool, bool] = (False, False)
     math: str | None = None
 
     @classmethod
     def of(
-        cls, a: Any, b: Any, out: Any, conjugates: tuple[bool, bool] = (False, False), math: str | None = None
+        cls,
+        a: Array,
+        b: Array,
+        out: Array | None,
+        conjugates: tuple[bool, bool] = (False, False),
+        math: str | None = None,
     ) -> Product:
         of_a, of_b = Matrix.of("a", a, vector="row"), Matrix.of("b", b, vector="column")
         if of_a.is_vector and of_b.is_vector:
@@ -250,7 +256,7 @@ class Product:
 
     @property
     def name(self) -> str:
-        """The element type as a winner has it."""
+        """The name of the winners' dtype: the element type, with `math`."""
         return self.a.element if self.math is None else MATHS[self.math, self.a.element]
 
     @property
@@ -269,7 +275,7 @@ class Product:
 
     @property
     def out_shape(self) -> tuple[int, ...]:
-        """The shape of a new `out`: a vector if a or b is one."""
+        """The shape of a new `out`, 1-d if a or b is."""
         m, n, _ = self.shape
         return (m,) if self.b.is_vector else (n,) if self.a.is_vector else (m, n)
 
@@ -284,13 +290,13 @@ class Product:
     def given(self) -> tuple[Matrix, ...]:
         return (self.a, self.b) if self.out is None else (self.a, self.b, self.out)
 
-    def with_out(self, array: Any) -> Product:
-        """Return the product into an array that was made for it."""
+    def with_out(self, array: Array) -> Product:
+        """Return the product with this `out`."""
         out = Matrix.of("out", array, vector="column" if self.b.is_vector else "row")
         return Product(self.a, self.b, out, self.conjugates, self.math)
 
     def transposed(self) -> Product:
-        """b transposed times a transposed, into out transposed: the same numbers in the same memory."""
+        """Return the transposed product: out^T = b^T a^T, in the same memory."""
         out = None if self.out is None else self.out.transposed()
         return Product(self.b.transposed(), self.a.transposed(), out, self.conjugates[::-1], self.math)
 
@@ -308,8 +314,8 @@ class Product:
 
     def _check_writable(self, out: Matrix) -> None:
         if out.read_only:
-            unsaid = ", or does not say otherwise" if speaks_dlpack(out.array) else ""
-            raise ValueError(f"out: it is read-only{unsaid}")
+            unknown = ", or does not say otherwise" if speaks_dlpack(out.array) else ""
+            raise ValueError(f"out: it is read-only{unknown}")
         if out.is_conjugate:
             raise TypeError(
                 "out: its conjugate bit is set, and no kernel writes conjugates: pass a tensor without it"
@@ -324,26 +330,26 @@ class Product:
 
 
 def _shares(x: Matrix, y: Matrix) -> str:
-    """Return whether they share memory, as a verb; empty if they do not."""
+    """Return "shares" or "may share" if the matrices overlap, else ""."""
     try:
         return "shares" if np.shares_memory(x.span, y.span, max_work=cast(Any, MOST_WORK)) else ""
-    except RuntimeError:  # too much work to tell
+    except RuntimeError:  # more than MOST_WORK
         return "may share"
 
 
 def too_large(factor: Any, dtype: np.dtype[Any]) -> bool:
-    """Return whether a finite number is none in this type."""
+    """Return whether a finite factor overflows in this dtype."""
     try:
         with np.errstate(over="ignore"):
-            is_wide = isinstance(factor, np.inexact)  # perhaps wider than Python's own numbers
+            is_wide = isinstance(factor, np.inexact)  # may be wider than Python's float
             is_finite = np.isfinite(factor if is_wide else complex(factor))
             return bool(is_finite and not np.isfinite(dtype.type(factor)))
-    except OverflowError:  # an int that no float holds
+    except OverflowError:  # an int beyond the range of floats
         return True
 
 
 def index_bits(product: Product, orders: tuple[str, str, str]) -> int:
-    """The width of the index that reaches every element of the matrices in these storage orders, `out` among them."""
+    """Return the width in bits, 32 or 64, of an index that reaches all elements in these storage orders."""
     m, _, k = product.shape
     reaches = [x.reach(order) for x, order in zip(product.given, orders, strict=True)]
     return 32 if max(*reaches, 2 * m, 2 * k) <= LARGEST_32_BIT_OFFSET else 64

@@ -1,4 +1,4 @@
-"""Choices found by timing. Products that differ in addresses and factors alone share one."""
+"""Choices found by timing, in memory. Products that differ only in addresses and factors share one."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from tsm2_tune.runtime.autotune.timing import fastest_way, vendors_of
 from tsm2_tune.runtime.choice.winners import Match, Vendor
 from tsm2_tune.runtime.cuda.driver import context_id, device_of, home
 from tsm2_tune.runtime.elements import log
-from tsm2_tune.runtime.prepare import factors_of
+from tsm2_tune.runtime.prepare import effective_factors
 
-MOST_DECIDED = 1 << 16  # kinds that are kept
+MOST_DECIDED = 1 << 16  # kinds of products in the cache
 decided: dict[Any, Match | Vendor] = {}
-_deciding = threading.RLock()  # of threads that begin with products of one kind, one times
+_deciding = threading.RLock()  # one thread times; others with the same kind of product wait
 
 
 def has_factors(product: Product, alpha: Any, beta: Any) -> bool:
-    """Return whether any is given that is not of the product alone."""
-    return factors_of(product, alpha, beta) != factors_of(product, None, None)
+    """Return whether alpha or beta changes the product."""
+    return effective_factors(product, alpha, beta) != effective_factors(product, None, None)
 
 
 def by_timing(
     product: Product, expected: Match | Vendor, kernel: Match, fallback: str, alpha: Any, beta: Any, stream: Any
 ) -> Match | Vendor:
-    """Return the fastest way, timed at the first product of a kind: the vendor's, or a launch predicted to be about
-    as fast.
+    """Return the fastest of the vendor's product and the most promising launches, timed once for a kind of product.
 
-    Return the predicted way if it is the vendor's and cannot be timed. Return it also if nothing can be timed:
-    without memory, or if `out` has to be kept and its library is not known to copy it.
+    Return `expected` if that is the vendor's product and cannot be timed. Return it also if nothing can be timed:
+    without memory, or if `out` has to be restored and its library is not known to copy it.
     """
-    keeps = beta is not None and beta != factors_of(product, None, None)[1]
+    keeps = beta is not None and beta != effective_factors(product, None, None)[1]
     multiply = vendors_of(product, alpha, beta) if fallback == "vendor" else None
     others = keeps and not all(is_torchs(x.array) or is_cupys(x.array) for x in product.given)
     if others or (multiply is None and isinstance(expected, Vendor)):
@@ -43,7 +42,7 @@ def by_timing(
     if found is not None:
         return found
     with _deciding:
-        found = decided.get(kind)  # another thread's
+        found = decided.get(kind)  # another thread may have timed it
         if found is None:
             device = device_of(home(product.a)[1])[0]
             found = recalled(product, kind, device, may_be_vendor=multiply is not None)
@@ -61,7 +60,7 @@ def by_timing(
 
 
 def _kind(product: Product, fallback: str, *, is_vendor_timed: bool) -> Any:
-    """All that decides what takes least."""
+    """Return the key of products that share a choice."""
     layouts = tuple((x.rows, x.columns, *x.ld.items()) for x in product.given)
     where = context_id(home(product.a)[0])
     return where, product.name, layouts, product.conjugates, product.is_gram, fallback, is_vendor_timed

@@ -1,7 +1,7 @@
-"""A file of what `measure=True` found, which later processes read: a line of JSON for each kind of product.
+"""The file of `remember`: choices found by timing, for later processes. A line of JSON for each kind of product.
 
-A line says of which module, GPU and driver it is; lines of others are not used. Lines are only appended, each by one
-write, so that processes at once lose nothing. What a file says is compared with the ways that this module has.
+A line names its module, GPU and driver; lines of others are ignored. Lines are only appended, each by one write, so
+concurrent processes lose nothing. A choice is used only if this module has its kernel and launch.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ KEPT_VENDOR = Vendor("timed in an earlier process, where it took less than every
 
 @dataclass(slots=True)
 class ChoiceFile:
-    """A file, and what it held when it was opened."""
+    """A file and its choices."""
 
     path: str
-    choices: dict[str, Any]  # by module, GPU and driver, and the product
-    owners: set[str]  # modules, GPUs and drivers that it has choices of
+    choices: dict[str, Any]  # by owner and kind of product
+    owners: set[str]  # combinations of module, GPU and driver that have choices
     begins: str  # beginning of the next line: a line feed if the last line lacks one
-    told: set[str] = field(default_factory=set)  # owners of which it was said that there is nothing
+    warned: set[str] = field(default_factory=set)  # owners without choices, after the warning
 
 
 _chosen_file: list[ChoiceFile] = []  # one at most
 
 
 def remember(path: str | os.PathLike[str] | None) -> None:
-    """Keep in this file what `gemm(..., measure=True)` finds from now on, and take what it holds without timing.
+    """Write the choices of `gemm(..., measure=True)` to this file from now on, and use its choices without timing.
 
-    The file is made where it is missing. None ends it. A choice counts for the same module, GPU and driver, and for
-    the same version of the arrays' library; a file without any such choice is told in a warning, and added to.
-    Products whose kinds were timed before in this process stay as they are. Raise OSError for a file that cannot be
-    read and written, ValueError for what is no regular file, or has more than 64 MiB.
+    A missing file is created. None ends it. A choice is used with the same module, GPU, driver and version of the
+    arrays' library; if the file has no such choice, a warning says so, and new ones are appended. Kinds of products
+    that this process has timed keep their choices. Raise OSError if the file cannot be read and written, ValueError
+    if it is no regular file or has more than 64 MiB.
     """
     _chosen_file[:] = [] if path is None else [_choice_file_at(os.path.abspath(os.fsdecode(path)))]
 
 
 def recalled(product: Product, kind: Any, device: str, *, may_be_vendor: bool) -> Match | Vendor | None:
-    """Return what the file has for products of this kind. None without a file, and for what this module cannot do."""
+    """Return the file's choice for this kind of product; None if there is none that this module can make."""
     if not _chosen_file:
         return None
     file, owner = _chosen_file[0], _owner_of_choices(device)
-    if file.owners and owner not in file.owners and owner not in file.told:
-        file.told.add(owner)
+    if file.owners and owner not in file.owners and owner not in file.warned:
+        file.warned.add(owner)
         warnings.warn(
             f"{file.path}: its choices are of another module, GPU or driver and are not used; new ones are added",
             RuntimeWarning, stacklevel=2,
@@ -74,7 +74,7 @@ def recalled(product: Product, kind: Any, device: str, *, may_be_vendor: bool) -
 
 
 def keep_choice(product: Product, kind: Any, device: str, found: Match | Vendor) -> None:
-    """Add a finding to the file, if there is one. A file that cannot be written is told in a warning."""
+    """Append the choice to the file, if there is one. Warn if it cannot be written."""
     if not _chosen_file:
         return
     file, owner, named = _chosen_file[0], _owner_of_choices(device), _kind_named(product, kind)
@@ -93,7 +93,7 @@ def keep_choice(product: Product, kind: Any, device: str, found: Match | Vendor)
 
 
 def _way_of(match: Match) -> list[Any]:
-    """Return a kernel and its launch as a file has them: which winner, rows of a block, splits, and which product."""
+    """Return the kernel and launch as in the file: winner's index, rows per block, splits, whether transposed."""
     place = next(at for at, winner in enumerate(WINNERS) if winner is match.winner)
     return [place, match.launch.rows_per_block, match.launch.splits, match.swapped]
 
@@ -103,7 +103,7 @@ def _owner_of_choices(device: str) -> str:
 
 
 def _kind_named(product: Product, kind: Any) -> str:
-    """Return a kind of product in words of every process: `kind` begins with this one's context."""
+    """Return the kind of product without its context, which is this process's own, with the library's version."""
     library = type(product.a.array).__module__.partition(".")[0]
     return json.dumps([*kind[1:], library, str(getattr(sys.modules.get(library), "__version__", ""))])
 
@@ -125,7 +125,7 @@ def _choice_file_at(path: str) -> ChoiceFile:
 
 
 def _choice_in(line: str) -> tuple[str, str, Any] | None:
-    """Return owner, product and choice; None of a line that is none."""
+    """Return owner, kind of product and choice; None for an invalid line."""
     try:
         owner, named, (way, *times) = json.loads(line)
     except (ValueError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""The fastest way to a product, by timing on its own arrays."""
+"""Time kernels and the vendor's product on the arrays of a call."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import at_stream, is_cupys, is_torchs, preserved, scratch, vendors_product
 from tsm2_tune.runtime.arrays.matrices import Product, index_bits
+from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.choice.choose import contenders
 from tsm2_tune.runtime.choice.winners import Match, Vendor
 from tsm2_tune.runtime.cuda.cubins import is_compiled
@@ -26,24 +27,24 @@ from tsm2_tune.runtime.cuda.driver import (
     home,
     is_capturing,
 )
-from tsm2_tune.runtime.cuda.workspace import of_driver
-from tsm2_tune.runtime.prepare import await_all, factors_of, ready, stream_of
+from tsm2_tune.runtime.cuda.workspace import driver_memory
+from tsm2_tune.runtime.prepare import await_all, effective_factors, prepare_launch, stream_of
 
 ROUNDS = 7  # interleaved rounds for the fastest candidates
-FAR = 1.2  # times the least of the first round, past which a way is not timed again
+FAR = 1.2  # times the fastest sample, beyond which a way is dropped after two rounds
 L2_BYTES = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-NEVER = math.inf  # microseconds of a way that fails
-LEAST_FILL_BYTES = 1 << 24  # written before each, also where the L2 is small or not told of
-FILLS, MOST_FILLS = 3, 96  # written one after the other while the host starts the next; more where it needs longer
-_measuring = threading.Lock()  # work that other threads start would be in the times
+NEVER = math.inf  # the time, in microseconds, of a way that fails
+LEAST_FILL_BYTES = 1 << 24  # written before each sample, even if the L2 is smaller
+FILLS, MOST_FILLS = 3, 96  # fills that hide the host's launch overhead; more if it needs longer
+_measuring = threading.Lock()  # other threads' timings would disturb these
 
 
 def vendors_of(product: Product, alpha: Any, beta: Any) -> Callable[[], Any] | None:
-    """The product by the library that all its arrays are of; None where that computes it otherwise, as of vectors."""
+    """Return the product by the arrays' common library; None if there is none, or it would compute something else."""
     a, b, out = (x.array for x in product.given)
-    factors = factors_of(product, alpha, beta)
+    factors = effective_factors(product, alpha, beta)
     of_torch, of_cupy = (all(map(of, (a, b, out))) for of in (is_torchs, is_cupys))
-    if product.math is not None or not (of_torch or (of_cupy and factors == factors_of(product, None, None))):
+    if product.math is not None or not (of_torch or (of_cupy and factors == effective_factors(product, None, None))):
         return None
     if any(len(x.shape) != 2 for x in (a, b, out)):
         return None
@@ -56,9 +57,9 @@ def vendors_of(product: Product, alpha: Any, beta: Any) -> Callable[[], Any] | N
 def fastest_way(
     product: Product, found: Match, alpha: Any, beta: Any, stream: Any, multiply: Callable[[], Any] | None
 ) -> Match | Vendor:
-    """Return the fastest way by timing: a launch predicted to be about as fast as `found`, or the vendor's.
+    """Return the fastest of the launches predicted to be about as fast as `found`, and of the vendor's product.
 
-    The vendor's time is at least what the host needs to start it.
+    The vendor's time is at least the host's time to start it.
     """
     assert product.out is not None
     handle = stream_of(product, stream)
@@ -70,7 +71,7 @@ def fastest_way(
                 " before that"
             )
     await_all(product, stream, handle)
-    out, zero = product.out.array, factors_of(product, None, None)[1]
+    out, zero = product.out.array, effective_factors(product, None, None)[1]
     keeps = nullcontext() if beta in (None, zero) else preserved("out", out)
     with _measuring, at_stream(out, handle), keeps:
         ways, starts = _ways_to(product, alpha, beta, handle, ordinal)
@@ -89,7 +90,7 @@ def fastest_way(
 def _ways_to(
     product: Product, alpha: Any, beta: Any, handle: int, ordinal: int
 ) -> tuple[list[Match], list[Callable[[], Any]]]:
-    """Return the ways that can be started, the one that gemm takes first, and their starts on the stream."""
+    """Return the launches that can be started, gemm's own choice first, and functions that start them."""
     name, arch = device_of(ordinal)
     at_a, at_b, at_out = (x.address for x in product.given)
     ways: list[Match] = []
@@ -98,22 +99,21 @@ def _ways_to(
         bits = index_bits(product.transposed() if way.swapped else product, way.winner.orders)
         if place == 0 or is_compiled(way.winner, bits, arch):
             with suppress(RuntimeError):  # one that does not load
-                _, made, _ = ready(product, way, handle, is_kept=False)
+                _, made, _ = prepare_launch(product, way, handle, is_kept=False)
                 starts.append(partial(made.start, at_a, at_b, at_out, alpha, beta, handle, product.a.array))
                 ways.append(way)
     return ways, starts
 
 
 def times_us(
-    starts: Sequence[Callable[[], object]], array: Any, context: int, ordinal: int, stream: int
+    starts: Sequence[Callable[[], object]], array: Array, context: int, ordinal: int, stream: int
 ) -> tuple[list[float], list[float]]:
-    """Return the median time of each on the stream, NEVER where it fails, and the least that the host took to start
-    it.
+    """Return the median GPU time of each way, NEVER if it fails, and the least host time to start it.
 
-    They are timed in turns, each when twice as much as the L2 holds has been written: its lines are dirty then, as in
-    programs, and the host is ahead of the GPU. Where it was not, its own time is in the sample, which is taken again
-    after more writing. What has fallen behind after two turns is timed no more. MemoryError without room for these
-    bytes, which the library of the array allocates.
+    The ways are timed in turns. Before each sample twice the size of the L2 is written, so that its lines are dirty,
+    as in programs, and the host is ahead of the GPU. If the host fell behind, its time is in the sample, which is
+    retaken after more writes. A way that is FAR slower after two rounds is dropped. Raise MemoryError if the array's
+    library cannot allocate these bytes.
     """
     size, handle = ctypes.c_int(), ctypes.c_void_p(stream)
     ask_driver("cuDeviceGetAttribute", ctypes.byref(size), L2_BYTES, _device(ordinal))
@@ -150,7 +150,7 @@ def _sample(
     events: tuple[ctypes.c_void_p, ctypes.c_void_p],
     stream: ctypes.c_void_p,
 ) -> tuple[float, float, bool]:
-    """The time of one on the GPU, after a fill, and on the host; and whether the GPU has waited for the host."""
+    """Return the time on the GPU, the time on the host, and whether the GPU waited for the host."""
     before, after = events
     fill()
     ask_driver("cuEventRecord", before, stream)
@@ -166,10 +166,7 @@ def _sample(
 
 
 def _starts(start: Callable[[], object]) -> bool:
-    """Return whether it can be started.
-
-    It is, so that what the first start of a kernel needs is there when it is timed.
-    """
+    """Start it once, so that later starts need no lazy loading. Return whether that succeeded."""
     with suppress(Exception):  # each library has its own
         start()
         return True
@@ -183,11 +180,11 @@ def _device(ordinal: int) -> ctypes.c_int:
 
 
 @contextmanager
-def _filled(size_bytes: int, array: Any) -> Iterator[ctypes.c_uint64]:
-    """The address of so much memory, of the array's library where that allocates. The array's stream is current."""
+def _filled(size_bytes: int, array: Array) -> Iterator[ctypes.c_uint64]:
+    """Yield the address of scratch memory, from the array's library if it has an allocator."""
     try:
         of_library = scratch(array, size_bytes)
-        address = ctypes.c_uint64(of_driver(size_bytes) if of_library is None else of_library[0])
+        address = ctypes.c_uint64(driver_memory(size_bytes) if of_library is None else of_library[0])
     except MemoryError as error:
         raise MemoryError(
             f"the GPU has no room for the {size_bytes} bytes that are written between timings: free memory on it,"
@@ -202,7 +199,7 @@ def _filled(size_bytes: int, array: Any) -> Iterator[ctypes.c_uint64]:
 
 @contextmanager
 def _events() -> Iterator[tuple[ctypes.c_void_p, ctypes.c_void_p]]:
-    """Two that tell the time."""
+    """Yield two events that record times."""
     events = ctypes.c_void_p(), ctypes.c_void_p()
     try:
         for event in events:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +15,7 @@ from tsm2_tune.runtime.arrays.matrices import Product, dtype_name
 from tsm2_tune.runtime.choice.interpolation import Routines
 from tsm2_tune.runtime.choice.predict import DOUBT, HOST_DOUBT, Kernels, Measured
 from tsm2_tune.runtime.choice.winners import Leading, Match, Winner, work_of
-from tsm2_tune.runtime.choice.work import Card, Work
+from tsm2_tune.runtime.choice.work import Card, Work, WorkTable
 from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, GRAM, LARGEST_EXTENT, NAMES, ORDERS, SAME, log
 from tsm2_tune.runtime.launcher import compiled_match
 from tsm2_tune.runtime.module_data import CARDS, WINNERS
@@ -59,7 +59,7 @@ def choose(product: Product, device: str | None) -> Match:
     """
     orders = tuple(tuple(x.ld) for x in product.given)
     leading = tuple(tuple(x.ld.values()) for x in product.given)
-    return _chosen(product.name, product.shape, orders, leading, product.conjugates, product.is_gram, device)
+    return choose_by_layout(product.name, product.shape, orders, leading, product.conjugates, product.is_gram, device)
 
 
 def contenders(product: Product, device: str) -> list[Match]:
@@ -105,7 +105,7 @@ def check_place(product: Product) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _chosen(name: str, shape: Shape, *rest: Any) -> Match:
+def choose_by_layout(name: str, shape: Shape, *rest: Any) -> Match:
     """Return the winner, and log it: once for all products with these arguments."""
     found = _chosen_match(name, shape, *rest)
     log.debug("%s %s: %s", "x".join(map(str, shape)), name, found)
@@ -329,13 +329,12 @@ def _routines(winners: list[Winner]) -> Routines | None:
     return Routines(works, [us for *_, us in times])
 
 
-def _work(contest: Contest, shape: Shape, lds: Leading | None) -> Work:
-    """Return the product as the winners compute it."""
+def _work(contest: Contest, shape: Shape, lds: Leading | None) -> Work | WorkTable:
+    """Return the work of the product by each winner."""
     works = [work_of(w, shape, CARDS[contest.device], lds) for w in contest.kinds]
     if len(works) == 1:
         return works[0]
-    facts = np.array([(work.memory_us, work.has_odd_lines) for work in works])[contest.kind_of]
-    return replace(works[0], memory_us=facts[:, :1], has_odd_lines=facts[:, 1:])
+    return WorkTable.of_shape(works, contest.kind_of)
 
 
 def _logs(shape: Shape) -> np.ndarray[Any, Any]:

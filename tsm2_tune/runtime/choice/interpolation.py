@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -62,8 +61,11 @@ class Interpolated:
 
         `expected_us` is a column: what each is expected to take without the factor.
         """
-        log: Any = math.log if isinstance(work, Work) else np.log
-        m, n, k = (known - log(x) for known, x in zip(self._logs, (work.m, work.n, work.k), strict=True))
+        extents = (work.m, work.n, work.k)
+        m, n, k = (
+            known - (np.log(extent) if isinstance(extent, np.ndarray) else math.log(extent))
+            for known, extent in zip(self._logs, extents, strict=True)
+        )
         odd = self._odd - work.has_odd_lines
         away = np.sqrt(m * m + n * n + k * k + ODD_AWAY * odd * odd)
         near = away + NEAR

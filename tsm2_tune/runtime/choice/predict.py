@@ -138,14 +138,14 @@ class Kernels:
         """Blocks on a multiprocessor, where a block has several tiles and all blocks ran at once; elsewhere 0."""
         return float(self._waves_won[at, 0]) if self._at_once[at, 0] else 0.0
 
-    def us(self, launches: Sequence[Launch], work: Work) -> list[float]:
+    def us(self, launches: Sequence[Launch], work: Work | WorkTable) -> list[float]:
         """Return the expected time of each kernel started so."""
         started = _columns(launches, Launch)
         plain = self._us(self._tiles(work), work, started["rows_per_block"], started["splits"])
         times = self._carried_over(work, plain, self.interpolated.at(work, plain)[0])
         return [float(us) for us in times[:, 0]]
 
-    def best(self, work: Work, doubt: float = DOUBT) -> tuple[int, Launch, float]:
+    def best(self, work: Work | WorkTable, doubt: float = DOUBT) -> tuple[int, Launch, float]:
         """Return the kernel that is expected to take least, by its place, its launch, and the time; of launches that
         take the same the one with the fewest blocks. A kernel that was measured far from here alone counts as e to
         the `doubt` longer for each unit of that distance: what sets it apart from others is less known.
@@ -158,7 +158,7 @@ class Kernels:
         option = int(every[at].argmin())
         return at, self._started(at, int(rows[at, option]), int(splits[at, option])), float(times[at, 0])
 
-    def ways(self, work: Work, of_kernel: int) -> list[tuple[int, Launch, float]]:
+    def ways(self, work: Work | WorkTable, of_kernel: int) -> list[tuple[int, Launch, float]]:
         """Return the kernels by their places, launches and expected times, those that are expected to take least
         first: of each kernel at most so many launches.
         """

@@ -14,6 +14,7 @@ from tsm2_tune.runtime.elements import DTYPES, MATHS
 VECTOR_BYTES = 16
 
 Floats = np.ndarray[Any, Any]
+Indices = Sequence[int] | np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +68,30 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class WorkTable:
-    """The works of several kernels, a row a kernel, each at its own shapes."""
+    """The works of several kernels, a row a kernel; a number stands for all of them."""
 
-    m: Floats
-    n: Floats
-    k: Floats
+    m: float | Floats
+    n: float | Floats
+    k: float | Floats
     has_odd_lines: Floats  # 1 or 0
     memory_us: Floats
-    arithmetic_us: Floats
+    arithmetic_us: float | Floats
 
     @classmethod
     def of(cls, works: Sequence[Sequence[Work]]) -> WorkTable:
         """Return the table of these rows, which have one length."""
-        return cls(
-            *(np.array([[getattr(one, field.name) for one in row] for row in works], float) for field in fields(cls))
-        )
+        return cls(*(_table(works, field.name) for field in fields(cls)))
+
+    @classmethod
+    def of_shape(cls, works: Sequence[Work], rows: Indices) -> WorkTable:
+        """Return the table of one product, whose i-th row is `works[rows[i]]`."""
+        one, each = works[0], [[work] for work in works]
+        odd, memory = _table(each, "has_odd_lines")[rows], _table(each, "memory_us")[rows]
+        return cls(one.m, one.n, one.k, odd, memory, one.arithmetic_us)
+
+
+def _table(works: Sequence[Sequence[Work]], name: str) -> Floats:
+    return np.array([[getattr(one, name) for one in row] for row in works], np.float64)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""CUDA text -> binary, where the program runs: by NVRTC, which needs no toolkit, else by nvcc."""
+"""Compile CUDA text to a cubin where the program runs: by NVRTC, which needs no toolkit, else by nvcc."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NVRTC_IN_WHEELS = ("cu13/lib", "cuda_nvrtc/lib")  # below the package that NVIDI
 
 
 class _Refused(Exception):
-    """Why a compiler gives no binary."""
+    """A compiler that gives no cubin, and why."""
 
 
 def compiled_here(text: str, bits: int, arch: str) -> bytes:
@@ -56,7 +56,7 @@ def _options(bits: int) -> list[str]:
 
 
 def _nvrtcs() -> Iterator[ctypes.CDLL]:
-    """CUDA's compiler as a library: those that the linker finds or the program has loaded, the toolkit's, wheels'."""
+    """Yield the NVRTC libraries: loaded or on the linker's path, of the toolkit, of Python wheels."""
     for name in NVRTC:
         try:
             yield ctypes.CDLL(name)
@@ -73,7 +73,7 @@ def _nvrtcs() -> Iterator[ctypes.CDLL]:
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
-    """Return those of the folder that can be seen, the newest version first."""
+    """Return the libraries in the folder, newest version first."""
     try:
         return sorted(folder.glob(pattern), reverse=True)
     except OSError:
@@ -94,7 +94,7 @@ def _wheel_folders() -> list[Path]:
 
 
 def _by_nvrtc(text: str, bits: int, arch: str) -> bytes:
-    """By the first that compiles it, as an older or a newer one may not know the architecture."""
+    """Return the cubin of the first NVRTC that compiles it: an older or newer one may not know the architecture."""
     whys, asked = dict[str, None](), set[int]()
     for library in _nvrtcs():
         if library._handle in asked:  # it has several names
@@ -163,6 +163,6 @@ def _by_nvcc(text: str, bits: int, arch: str) -> bytes:
 
 
 def _error_in(messages: str) -> str:
-    """Return the first line of a compiler's messages that tells of an error, else the last."""
+    """Return the first line with an error in a compiler's messages, else the last line."""
     lines = [line.strip() for line in messages.splitlines() if line.strip()] or ["no message"]
     return next((line for line in lines if "error" in line), lines[-1])[:300]

@@ -1,4 +1,4 @@
-"""Load kernels into a context: embedded binaries or, if there is none for this GPU, compiled source."""
+"""Load kernels into a context: the embedded cubin or, if there is none for this GPU, one compiled here."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from tsm2_tune.runtime.cuda.compilers import compiled_here
 from tsm2_tune.runtime.cuda.driver import ask_driver, current_context
 from tsm2_tune.runtime.module_data import CUBINS, KERNELS
 
-OPTIN_SMEM_BYTES = 47 * 1024  # more dynamic shared memory than this must be asked for: static counts too
-MOST_BINARY_BYTES = 1 << 26  # of one that is embedded
+OPTIN_SMEM_BYTES = 47 * 1024  # beyond this dynamic shared memory needs an opt-in; static memory counts, too
+MOST_BINARY_BYTES = 1 << 26  # the largest that is unpacked
 
-lock = threading.RLock()  # over what is loaded and allocated
+lock = threading.RLock()  # guards loaded kernels and workspaces
 _functions: dict[tuple[int, str, int], ctypes.c_void_p] = {}  # by context, digest and index width
-_compiled: dict[tuple[str, int, str], bytes | str] = {}  # by digest, index width and architecture; or why it is not
+_compiled: dict[
+    tuple[str, int, str], bytes | str
+] = {}  # by digest, index width and architecture: the cubin, or why there is none
 
 
 def text_of(winner: Winner) -> str:
@@ -49,7 +51,7 @@ def is_loaded(number: int, winner: Winner, bits: int) -> bool:
 
 
 def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
-    """Return the winner's binary for the architecture. Raise RuntimeError if it is not the one that was exported."""
+    """Return the winner's cubin for the architecture, embedded or compiled here. Raise RuntimeError if neither is."""
     key = (winner.digest, bits, arch)
     if key in CUBINS:
         digest, data = CUBINS[key]
@@ -68,13 +70,13 @@ def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
 
 
 def is_compiled(winner: Winner, bits: int, arch: str) -> bool:
-    """Return whether there is a binary of the winner for the architecture, without compiling one."""
+    """Return whether there is a cubin of the winner for the architecture without compiling."""
     key = (winner.digest, bits, arch)
     return key in CUBINS or isinstance(_compiled.get(key), bytes)
 
 
 def why_not_compiled(winner: Winner, bits: int, arch: str) -> str | None:
-    """Return why no compiler here makes a binary of the winner for an architecture that the module has none for."""
+    """Return why there is no cubin of the winner for the architecture; None if there is, or one compiles here."""
     if (winner.digest, bits, arch) in CUBINS:
         return None
     try:
@@ -85,7 +87,7 @@ def why_not_compiled(winner: Winner, bits: int, arch: str) -> str | None:
 
 
 def unpacked(data: str, digest: str, what: str) -> bytes:
-    """Return the bytes in a text of this file. Raise RuntimeError if they are not those that were exported."""
+    """Decode embedded data of this file. Raise RuntimeError if its SHA-256 is not the exported one."""
     try:
         binary = zlib.decompressobj().decompress(base64.b85decode(data), MOST_BINARY_BYTES)
     except (TypeError, ValueError, zlib.error):

@@ -1,9 +1,8 @@
-"""The CUDA driver, called by ctypes. A kernel runs in the context that owns its arrays, whichever library made it."""
+"""The CUDA driver by ctypes. A kernel runs in the context that owns its arrays, whichever library made it."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,26 +14,25 @@ from tsm2_tune.runtime.arrays.libraries import is_cupys, is_torchs
 from tsm2_tune.runtime.arrays.matrices import LARGEST_ADDRESS, Matrix
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
-CAPTURED_BESIDE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: of the legacy stream, while another one is captured
+CAPTURED_BESIDE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: the legacy stream, while another one is captured
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
-LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # handles that stand for a stream; 0 is the legacy one too
+LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # special handles; 0 is the legacy stream, too
 
 
 @cache
 def cuda() -> Any:
-    """Return the driver, initialised. Raise RuntimeError if there is none, or one without a device."""
-    name = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
+    """Return the initialised driver. Raise RuntimeError if there is none, or no device."""
     try:
-        library = ctypes.CDLL(name)
+        library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise RuntimeError(f"no CUDA driver: {name} not found") from error
+        raise RuntimeError("no CUDA driver: libcuda.so.1 not found") from error
     if library.cuInit(0):
         raise RuntimeError("the CUDA driver finds no device")
     return library
 
 
 def ask_driver(name: str, *arguments: Any, expected: int = 0) -> int:
-    """Call the driver; returns its status, 0 or the expected error."""
+    """Call the driver and return its status: 0 or `expected`. Raise RuntimeError for another one."""
     status: int = getattr(cuda(), name)(*arguments)
     if status not in (0, expected):
         raise RuntimeError(f"{name} failed: {error_name(status)}")
@@ -42,7 +40,7 @@ def ask_driver(name: str, *arguments: Any, expected: int = 0) -> int:
 
 
 def error_name(status: int) -> str:
-    """Return the driver's name of a status."""
+    """Return the driver's name for a status."""
     text = ctypes.c_char_p()
     cuda().cuGetErrorName(status, ctypes.byref(text))
     return (text.value or b"unknown error").decode()
@@ -52,27 +50,27 @@ def home(matrix: Matrix) -> tuple[int, int]:
     """Return the context that owns the matrix, and its device's ordinal."""
     if is_torchs(matrix.array):
         ordinal_of_tensor = matrix.array.get_device()
-        return primary_context(ordinal_of_tensor), ordinal_of_tensor  # where PyTorch has all of its memory
+        return primary_context(ordinal_of_tensor), ordinal_of_tensor  # PyTorch allocates in primary contexts only
     ordinal, context, managed = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
     if not _pointer_attribute(matrix, 9, ordinal) or ordinal.value < 0:  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         if _pointer_attribute(matrix, 8, managed) and managed.value:  # CU_POINTER_ATTRIBUTE_IS_MANAGED
             ordinal_of_library = matrix.array.data.device_id if is_cupys(matrix.array) else 0
-            return primary_context(ordinal_of_library), ordinal_of_library  # the memory is of every device
+            return primary_context(ordinal_of_library), ordinal_of_library  # managed memory belongs to every device
         raise ValueError(f"{matrix.name}: its address {matrix.address:#x} is no memory of a CUDA device")
     if not _pointer_attribute(matrix, 1, context):  # CU_POINTER_ATTRIBUTE_CONTEXT
         context.value = None
-    # Memory of a pool, or mapped by hand, belongs to a device only: use the context that libraries share.
+    # Memory from a pool or a mapping has a device but no context: use the primary one.
     return context.value or primary_context(ordinal.value), ordinal.value
 
 
 def _pointer_attribute(matrix: Matrix, attribute: int, value: Any) -> bool:
-    """Return whether the driver could tell this attribute of the matrix's address; `value` receives it."""
+    """Read an attribute of the matrix's address into `value`. Return whether the driver knows it."""
     return not cuda().cuPointerGetAttribute(ctypes.byref(value), attribute, ctypes.c_uint64(matrix.address))
 
 
 @cache
 def primary_context(ordinal: int) -> int:
-    """Return the device's context that libraries share."""
+    """Return the device's primary context."""
     device, context = ctypes.c_int(), ctypes.c_void_p()
     ask_driver("cuDeviceGet", ctypes.byref(device), ordinal)
     ask_driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -88,13 +86,13 @@ def device_of(ordinal: int) -> tuple[str, str]:
     ask_driver("cuDeviceGetName", name, len(name), device)
     ask_driver("cuDeviceGetAttribute", ctypes.byref(major), 75, device)  # COMPUTE_CAPABILITY_MAJOR
     ask_driver("cuDeviceGetAttribute", ctypes.byref(minor), 76, device)  # COMPUTE_CAPABILITY_MINOR
-    of_warpgroups = "a" if (major.value, minor.value) == (9, 0) else ""  # instructions that Hopper alone has
-    return name.value.decode(), f"sm_{major.value}{minor.value}{of_warpgroups}"
+    suffix = "a" if (major.value, minor.value) == (9, 0) else ""  # wgmma and other instructions of Hopper only
+    return name.value.decode(), f"sm_{major.value}{minor.value}{suffix}"
 
 
 @cache
 def driver_version() -> str:
-    """Return the driver's release, where Linux tells it, and the newest CUDA that it knows."""
+    """Return the driver's release, if Linux states it, and the newest CUDA version that it supports."""
     newest = ctypes.c_int()
     ask_driver("cuDriverGetVersion", ctypes.byref(newest))
     try:
@@ -106,7 +104,7 @@ def driver_version() -> str:
 
 @contextmanager
 def current_context(context: int) -> Iterator[None]:
-    """Make the context current in this thread."""
+    """Make the context current in this thread for the body of `with`."""
     ask_driver("cuCtxPushCurrent_v2", ctypes.c_void_p(context))
     try:
         yield
@@ -115,7 +113,7 @@ def current_context(context: int) -> Iterator[None]:
 
 
 def context_id(context: int) -> int:
-    """A number that no later context gets, unlike the handle; the handle where the driver is older than 12.0."""
+    """Return the context's number, which unlike its handle is never reused; the handle before CUDA 12.0."""
     number = ctypes.c_ulonglong(context)
     if hasattr(cuda(), "cuCtxGetId"):
         ask_driver("cuCtxGetId", ctypes.c_void_p(context), ctypes.byref(number))
@@ -123,7 +121,7 @@ def context_id(context: int) -> int:
 
 
 def stream_handle(stream: Any) -> int:
-    """Return the CUstream of PyCUDA's and Numba's `handle`, CuPy's `ptr`, PyTorch's `cuda_stream`, or an integer."""
+    """Return the CUstream in PyCUDA's and Numba's `handle`, CuPy's `ptr`, PyTorch's `cuda_stream`, or an integer."""
     if type(stream) is int and 0 <= stream <= LARGEST_ADDRESS:
         return stream
     for attribute in ("handle", "ptr", "cuda_stream"):
@@ -139,14 +137,14 @@ def stream_handle(stream: Any) -> int:
 
 
 def await_stream(stream: int | None, launch_stream: int) -> None:
-    """Wait for the stream that an array was last used on, unless the kernel is started on it too."""
+    """Wait on the host for an array's stream, unless it is the launch's own."""
     same = stream == launch_stream or {stream, launch_stream} == {0, 1}  # 0 and 1: the legacy default stream
     if stream is not None and not same:
         ask_driver("cuStreamSynchronize", ctypes.c_void_p(stream))
 
 
 def stream_id(stream: int) -> int:
-    """A number that no later stream gets, unlike the handle; the handle where the driver is older than 12.0."""
+    """Return the stream's number, which unlike its handle is never reused; the handle before CUDA 12.0."""
     number = ctypes.c_ulonglong(stream)
     if hasattr(cuda(), "cuStreamGetId"):
         ask_driver("cuStreamGetId", ctypes.c_void_p(stream), ctypes.byref(number))
@@ -154,10 +152,9 @@ def stream_id(stream: int) -> int:
 
 
 def is_capturing(stream: int) -> bool:
-    """Return whether what is started on the stream goes into a CUDA graph, or would end the capture of another
-    stream.
+    """Return whether the stream is captured into a CUDA graph, or work on it would end another stream's capture.
 
-    The context of the stream is current.
+    The stream's context must be current.
     """
     status, handle = ctypes.c_int(), ctypes.c_void_p(stream)
     beside = ask_driver("cuStreamIsCapturing", handle, ctypes.byref(status), expected=CAPTURED_BESIDE)
@@ -166,7 +163,7 @@ def is_capturing(stream: int) -> bool:
 
 @contextmanager
 def relaxed_capture() -> Iterator[None]:
-    """Let this thread allocate memory while a stream of its is captured: none of that goes into the graph."""
+    """Let this thread allocate memory during a capture, outside of the graph."""
     mode = ctypes.c_int(RELAXED)
     ask_driver("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
     try:

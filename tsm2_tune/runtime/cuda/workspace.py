@@ -1,7 +1,7 @@
-"""The workspace of kernels that split k: partials, which are the sums of each split, and counters for each tile of C.
+"""The workspace of kernels that split k: partial sums, and counters for each tile of C.
 
-Launches on one stream follow one another, so that one workspace serves them all. Its counters are 0 between them,
-since a kernel leaves them as it finds them. A CUDA graph has workspaces of its own: it may be replayed on any stream.
+Launches on one stream run in order, so each stream has one workspace. A kernel leaves the counters 0, as it finds
+them. A CUDA graph has workspaces of its own, since it may be replayed on any stream.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import at_stream, is_torchs, scratch
+from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.cuda.driver import (
     LEGACY_STREAM,
     OUT_OF_MEMORY,
@@ -25,7 +26,7 @@ from tsm2_tune.runtime.cuda.driver import (
 )
 
 Sizes = tuple[int, int]  # bytes of the partials and of the counters
-Room = tuple[tuple[int, int], tuple[Any, ...]]  # their addresses, and the owners of the memory
+Memory = tuple[tuple[int, int], tuple[Any, ...]]  # their addresses, and the owners of the memory
 
 
 @dataclass
@@ -35,34 +36,37 @@ class Workspace:
     stream_id: int
     sizes_bytes: Sizes
     addresses: tuple[int, int]
-    owners: tuple[Any, ...]  # of memory that a library allocated; none: the driver did
+    owners: tuple[Any, ...]  # of memory from a library's allocator; empty: the driver's
 
     def holds(self, needed_bytes: Sizes) -> bool:
         return self.sizes_bytes[0] >= needed_bytes[0] and self.sizes_bytes[1] >= needed_bytes[1]
 
 
-workspaces: dict[tuple[int, int, int], Workspace] = {}  # by context, stream, and thread where each has its own
-_of_graphs: dict[tuple[int, int, int], Workspace] = {}  # by context, stream and capture: kept for the graphs
+workspaces: dict[tuple[int, int, int], Workspace] = {}  # by context, stream, and, for the per-thread stream, thread
+_of_graphs: dict[tuple[int, int, int], Workspace] = {}  # by context, stream and capture; never freed
 
 
 def legacy_key(context: int) -> tuple[int, int, int]:
-    """Return the key of the legacy stream's workspace in the context of this number."""
+    """Return the key in `workspaces` of the legacy stream."""
     return context, LEGACY_STREAM, 0
 
 
-def workspace_for(context: int, context_number: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:
-    """Addresses of room for the partials and of zeroed counters, of the array's library where that allocates.
+def workspace_for(
+    context: int, context_number: int, needed_bytes: Sizes, stream: int, array: Array
+) -> tuple[int, int]:
+    """Return the addresses of partials and of zeroed counters, from the allocator of the array's library if it has
+    one.
 
-    The stream is of this context, which need not be current where the stream is a default one. `lock` is held until
-    the launch, since another thread may replace the stream's workspace.
+    The stream belongs to this context, which must be current unless the stream is a default one. The caller holds
+    `lock` until the launch, since another thread may replace the stream's workspace.
     """
     if stream not in (0, LEGACY_STREAM) and is_capturing(stream):
         return _in_a_capture(context_number, needed_bytes, stream, array)
     thread = threading.get_ident() if stream == PER_THREAD_STREAM else 0
     stream_or_legacy = stream or LEGACY_STREAM
     key = (context_number, stream_or_legacy, thread)
-    is_ever = stream_or_legacy in (LEGACY_STREAM, PER_THREAD_STREAM)  # never destroyed
-    number = stream_or_legacy if is_ever else stream_id(stream)
+    is_default = stream_or_legacy in (LEGACY_STREAM, PER_THREAD_STREAM)  # never destroyed
+    number = stream_or_legacy if is_default else stream_id(stream)
     found = workspaces.get(key)
     if found is not None and found.stream_id == number and found.holds(needed_bytes):
         return found.addresses
@@ -75,13 +79,14 @@ def workspace_for(context: int, context_number: int, needed_bytes: Sizes, stream
     return made.addresses
 
 
-def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Workspace:
-    """Return a new workspace that is kept. PyTorch may allocate what this thread asks for in a pool that is for a
-    while, as when torch.compile warms up for a CUDA graph: another thread asks for it. This one zeroes it, whose
-    stream it is.
+def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Array) -> Workspace:
+    """Return a new workspace for later launches, too.
+
+    PyTorch may serve this thread from a temporary pool, as when torch.compile warms up for a CUDA graph. So another
+    thread allocates; this one, whose stream it is, zeroes the counters.
     """
 
-    def allocate() -> Room:
+    def allocate() -> Memory:
         with at_stream(array, stream):
             return _allocated(sizes_bytes, array)
 
@@ -91,12 +96,12 @@ def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Worksp
         return _zeroed(sizes_bytes, other.submit(allocate).result(), stream, number)
 
 
-def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:
-    """Return a workspace that goes into the graph: of PyTorch's pool for it, or kept as long as this process runs."""
+def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Array) -> tuple[int, int]:
+    """Return a workspace for a graph: from PyTorch's pool of the capture, or kept until this process ends."""
     if is_torchs(array):
         with at_stream(array, stream):
-            room = _allocated(needed_bytes, array)
-        return _zeroed(needed_bytes, room, stream, 0).addresses  # a later one may have the same, after this
+            memory = _allocated(needed_bytes, array)
+        return _zeroed(needed_bytes, memory, stream, 0).addresses  # a later launch in the graph may reuse it
     status, capture = ctypes.c_int(), ctypes.c_ulonglong()
     ask_driver(
         "cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(capture), *[None] * 3
@@ -108,14 +113,14 @@ def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Any) ->
     return _of_graphs[key].addresses
 
 
-def _allocated(sizes_bytes: Sizes, array: Any) -> Room:
-    """Room for a workspace."""
+def _allocated(sizes_bytes: Sizes, array: Array | None) -> Memory:
+    """Allocate the partials and the counters. Raise MemoryError."""
     addresses, owners = list[int](), list[Any]()
     try:
         for size_bytes in sizes_bytes:
             of_library = scratch(array, size_bytes)
             if of_library is None:
-                addresses.append(of_driver(size_bytes))
+                addresses.append(driver_memory(size_bytes))
             else:
                 addresses.append(of_library[0])
                 owners.append(of_library[1])
@@ -130,16 +135,16 @@ def _allocated(sizes_bytes: Sizes, array: Any) -> Room:
     return (addresses[0], addresses[1]), tuple(owners)
 
 
-def _zeroed(sizes_bytes: Sizes, room: Room, stream: int, number: int) -> Workspace:
-    """Return a workspace in the room, its counters zeroed on the stream."""
-    addresses, owners = room
+def _zeroed(sizes_bytes: Sizes, memory: Memory, stream: int, number: int) -> Workspace:
+    """Return the workspace in this memory, its counters zeroed on the stream."""
+    addresses, owners = memory
     words = ctypes.c_size_t(sizes_bytes[1] // 4)
     ask_driver("cuMemsetD32Async", ctypes.c_uint64(addresses[1]), 0, words, ctypes.c_void_p(stream))
     return Workspace(number, sizes_bytes, addresses, owners)
 
 
-def of_driver(size_bytes: int) -> int:
-    """Return the address of so much memory that the driver allocates."""
+def driver_memory(size_bytes: int) -> int:
+    """Return the address of new memory from the driver. Raise MemoryError."""
     address = ctypes.c_uint64()
     if ask_driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size_bytes), expected=OUT_OF_MEMORY):
         raise MemoryError
@@ -147,10 +152,10 @@ def of_driver(size_bytes: int) -> int:
 
 
 def _release(workspace: Workspace, stream: int, number: int) -> None:
-    """Free the memory once no kernel uses it."""
+    """Free the memory when no kernel uses it any more."""
     if workspace.stream_id == number:
         ask_driver("cuStreamSynchronize", ctypes.c_void_p(stream))
-    else:  # a destroyed stream's, which had the same handle: it may still be at work and can no longer be asked
+    else:  # of a destroyed stream with the same handle, whose work cannot be waited for alone
         ask_driver("cuCtxSynchronize")
     if not workspace.owners:
         for address in workspace.addresses:

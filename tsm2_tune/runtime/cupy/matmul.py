@@ -1,4 +1,4 @@
-"""CuPy's matmul, by kernels where these are expected to be faster: `cupy` of an exported module."""
+"""`cupy` of an exported module: CuPy's matmul, by kernels if they are predicted to be faster."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from tsm2_tune.runtime.arrays.matrices import Product
+from tsm2_tune.runtime.arrays.protocols import CupyArray
 from tsm2_tune.runtime.gemm import gemm
 from tsm2_tune.runtime.plan_cache import starters
 
-TYPES_OF_KERNELS = "fdFDe"  # of CuPy's elements, NumPy's letters
+TYPES_OF_KERNELS = "fdFDe"  # element types of kernels, as NumPy's letters
 
 
 def cupy_namespace() -> SimpleNamespace:
@@ -23,13 +24,13 @@ def cupy_namespace() -> SimpleNamespace:
     kind, empty, current_device = cupy.ndarray, cupy.empty, cupy.cuda.runtime.getDevice
     of_cupy = cupy.matmul
 
-    def matmul(a: Any, b: Any, out: Any = None, **named: Any) -> Any:
-        """cupy.matmul: the same results, in arrays that lie alike, and the same errors.
+    def matmul(a: CupyArray, b: CupyArray, out: CupyArray | None = None, **named: Any) -> Any:
+        """cupy.matmul: the same results, array layouts and errors.
 
-        a, b: matrices, vectors, or batches of matrices. A batch of a that lies as one matrix is multiplied as that
-        where b is no batch. Kernels compute what `choice` names one for; CuPy all else: two vectors, other batches,
-        types that differ or that no kernel is for, arrays of other kinds or not on the current device, an `out` of
-        another type, or that shares memory with a or b, and whatever more of CuPy's arguments is given.
+        a, b: matrices, vectors, or batches of matrices. If b is no batch, a contiguous batch of a is multiplied as
+        one matrix. A kernel computes the product if `choice` names one. CuPy computes all others: of two vectors, of
+        other batches, of types that differ or have no kernel, of arrays of other kinds or not on the current device,
+        with an `out` of another type or that overlaps a or b, and with further arguments.
         """
         if named or type(a) is not kind or type(b) is not kind or (out is not None and type(out) is not kind):
             return of_cupy(a, b, out=out, **named)
@@ -40,13 +41,13 @@ def cupy_namespace() -> SimpleNamespace:
         if rows is None or (out is not None and (out.shape != shape or not (out.ndim == 2 or out._c_contiguous))):
             return of_cupy(a, b, out=out)
         made = empty(shape, dtype) if out is None else out
-        matrix = made if rows is a else made.reshape((rows.shape[0], *shape[a.ndim - 1 :]))  # in the same memory
+        matrix = made if rows is a else made.reshape((rows.shape[0], *shape[a.ndim - 1 :]))  # a view
         starter = starters.get(kind)
         done = None if starter is None else starter(rows, b, matrix, None, None, None, None)
         if done is None:
             try:
                 Product.of(rows, b, matrix)
-            except (TypeError, ValueError):  # CuPy copies what is no matrix in memory, or says what is wrong
+            except (TypeError, ValueError):  # CuPy copies such operands, or reports the error
                 return of_cupy(a, b, out=out)
             gemm(rows, b, out=matrix)
         return made
@@ -54,10 +55,8 @@ def cupy_namespace() -> SimpleNamespace:
     return SimpleNamespace(matmul=matmul)
 
 
-def _as_one_product(a: Any, b: Any) -> tuple[Any, tuple[int, ...]]:
-    """Return the matrix or vector that a is or lies as, and the shape of the result; None if there is more than one
-    product, or none.
-    """
+def _as_one_product(a: CupyArray, b: CupyArray) -> tuple[Any, tuple[int, ...]]:
+    """Return `a` as one matrix or vector, and the shape of the result; None if that is not one product."""
     of_a, of_b, shape_a, shape_b = a.ndim, b.ndim, a.shape, b.shape
     if not (1 <= of_b <= 2 and of_a >= 1 and of_a + of_b > 2) or shape_a[-1] != shape_b[0]:
         return None, ()

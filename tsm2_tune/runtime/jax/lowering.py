@@ -1,7 +1,7 @@
-"""Products that a compiler puts into its program: chosen of their shapes alone, started of addresses alone.
+"""Products in a compiled XLA program: chosen by shape when it is compiled, started with addresses when it runs.
 
-What was chosen is a text in the program, which says all that a start needs. It holds in every process with the same
-exported file, and in no other.
+The choice is a text in the program with all that a start needs. It is valid in any process with the same exported
+file, and only there.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tsm2_tune.runtime.host import multiply_on_host
 from tsm2_tune.runtime.launch_plan import Plan, workspace_bytes
 from tsm2_tune.runtime.module_data import WINNERS
 
-ROOM_ALIGNMENT = 256  # bytes, of the counters behind the partials
+COUNTERS_ALIGNMENT = 256  # bytes; the counters follow the partials
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A product of row-major arrays without padding, which are a and b or these transposed; `out` is row-major."""
+    """A product of contiguous row-major arrays, which hold a and b or their transposes. `out` is row-major."""
 
     shape: tuple[int, int, int]  # m, n, k
     element: str  # its name in DTYPES
@@ -38,7 +38,7 @@ class Traced:
     on_host: bool = False
 
     def product(self) -> Product:
-        """Return the matrices, at no addresses, but for what of them is the same."""
+        """Return the product with placeholder addresses, equal for equal operands."""
         m, n, k = self.shape
         size = DTYPES[self.element].itemsize
         matrices = []
@@ -54,10 +54,7 @@ class Traced:
         return Product(matrices[0], matrices[1], matrices[2])
 
     def choice(self, device: str | None) -> Match | None:
-        """Return the kernel for the GPU of this name, or for the host if None.
-
-        Return None if the vendor is faster or none fits.
-        """
+        """Return the kernel for this GPU, None for the host; None if none fits or the vendor is faster."""
         if 0 in self.shape:
             return None
         try:
@@ -66,21 +63,21 @@ class Traced:
             return None
         return None if device is not None and found.loses else found
 
-    def room_bytes(self, match: Match) -> int:
-        """Return the bytes of workspace that each start needs."""
-        partials, counters = self._room(match)
+    def workspace_size(self, match: Match) -> int:
+        """Return the bytes of workspace of each start."""
+        partials, counters = self._workspace(match)
         return partials + counters
 
-    def _room(self, match: Match) -> tuple[int, int]:
+    def _workspace(self, match: Match) -> tuple[int, int]:
         m, n, _ = self.shape
         extents = (n, m) if match.swapped else (m, n)
         needed = None if self.on_host else workspace_bytes(match, extents, self.product().sum_dtype)
         if needed is None:
             return 0, 0
-        return -(-needed[0] // ROOM_ALIGNMENT) * ROOM_ALIGNMENT, needed[1]
+        return -(-needed[0] // COUNTERS_ALIGNMENT) * COUNTERS_ALIGNMENT, needed[1]
 
     def text(self, match: Match) -> str:
-        """Return the text from which `started` starts the product."""
+        """Return the text from which `start_traced` starts the product."""
         place = next(at for at, winner in enumerate(WINNERS) if winner is match.winner)
         launch = (place, match.launch.rows_per_block, match.launch.splits)
         about = (self.shape, self.element, self.transposed, self.is_same, self.on_host)
@@ -89,7 +86,7 @@ class Traced:
 
 @dataclass(slots=True)
 class _Start:
-    """A text as it was read, and the plans of its product by context."""
+    """A parsed text, and the plans of its product by context."""
 
     traced: Traced
     match: Match
@@ -100,9 +97,10 @@ class _Start:
 _texts: dict[bytes, _Start] = {}  # by text
 
 
-def started(text: bytes, arguments: list[int], results: list[int], stream: Callable[[], int]) -> None:
-    """Start the product of a text: of a and b at the arguments' addresses, into the first result; the second one, if
-    it needs it, is the workspace. The stream's context is current. RuntimeError says what CUDA refused.
+def start_traced(text: bytes, arguments: list[int], results: list[int], stream: Callable[[], int]) -> None:
+    """Start the product of a text: `arguments` are the addresses of a and b, `results` of `out` and the workspace.
+
+    The stream's context must be current. Raise RuntimeError if CUDA fails.
     """
     found = _texts.get(text)
     if found is None:
@@ -116,10 +114,10 @@ def started(text: bytes, arguments: list[int], results: list[int], stream: Calla
     number = context_id(current.value or 0)
     plan = found.plans.get(number)
     if plan is None:
-        with relaxed_capture():  # the first start may be captured: what is loaded does not go into the graph
+        with relaxed_capture():  # the first start may be captured: loading stays outside of the graph
             plan = found.plans[number] = _planned(found, current.value or 0, number)
-    room = results[1] if len(results) > 1 else 0
-    plan.start_within(a, b, results[0], stream(), room, room + found.counters_at)
+    workspace = results[1] if len(results) > 1 else 0
+    plan.start_within(a, b, results[0], stream(), workspace, workspace + found.counters_at)
 
 
 def _read(text: bytes) -> _Start:
@@ -130,7 +128,7 @@ def _read(text: bytes) -> _Start:
     launch = launch if splits == launch.splits else launch.with_splits(splits)
     across = (traced.shape[1], traced.shape[0], traced.shape[2]) if is_swapped else None
     match = Match(winner, launch, 0.0, None, across)
-    return _Start(traced, match, traced._room(match)[0], {})
+    return _Start(traced, match, traced._workspace(match)[0], {})
 
 
 def _planned(found: _Start, context: int, number: int) -> Plan:
@@ -147,7 +145,7 @@ def _planned(found: _Start, context: int, number: int) -> Plan:
 
 
 def _start_on_host(found: _Start, addresses: tuple[int, int, int]) -> None:
-    """Run it on the CPU, and wait for it."""
+    """Run the product on the CPU."""
     product = found.traced.product()
     matrices = []
     for matrix, address in zip(product.given, addresses, strict=True):

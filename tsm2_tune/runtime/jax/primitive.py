@@ -1,7 +1,7 @@
-"""JAX's products by kernels: `jax` of an exported module.
+"""`jax` of an exported module: dot_general and matmul by kernels.
 
-A primitive of JAX's stands for a product of two matrices. Its gradients and other derivatives are again such
-products; what computes it is decided when JAX compiles: a call of XLA's handler, or JAX's own product.
+A JAX primitive stands for a product of two matrices; its derivatives are such products, too. When JAX compiles, the
+lowering chooses: a call of this file's XLA handler, or JAX's own product.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from tsm2_tune.runtime.arrays.matrices import dtype_name
-from tsm2_tune.runtime.jax.lowering import Traced, started
+from tsm2_tune.runtime.jax.lowering import Traced, start_traced
 from tsm2_tune.runtime.jax.xla_ffi import xla_handler
 from tsm2_tune.runtime.module_data import IDENTITY
 
 PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}  # platforms with kernels, and XLA's names of them
 PLATFORM_OF_HOST = "cpu"  # kernels are emulated there
-# At least as precise are kernels, which multiply exactly and add up in the type of sums.
+# JAX's precisions that kernels meet: they multiply exactly and sum in the type of sums.
 PRECISIONS = ("default", "fastest", "bfloat16", "high", "tensorfloat32", "highest", "float32")
-HANDLERS = "_tsm2_handlers"  # of JAX's module: one for each exported file, for as long as the process runs
+HANDLERS = "_tsm2_handlers"  # attribute of the jax module: handlers by exported file, never removed
 
 
 def jax_namespace() -> SimpleNamespace:
@@ -44,30 +44,30 @@ def jax_namespace() -> SimpleNamespace:
         preferred_element_type: Any = None,
         **named: Any,
     ) -> Any:
-        """jax.lax.dot_general: the same results and errors, under jit, grad, jvp, vmap and all else.
+        """jax.lax.dot_general: the same results and errors, under jit, grad, jvp, vmap and other transformations.
 
-        Where nothing is a batch and what is summed over are the first or the last dimensions of each array, in one
-        order, it is a product of two matrices, which a kernel computes if `choice` would name one. So
+        Without batch dimensions, and if the contracted dimensions are the first or the last ones of each array in
+        the same order, it is a product of two matrices, which a kernel computes if `choice` would name one. So
         dot_general(x, y, (((0,), (0,)), ((), ()))) is x.T @ y without a transposed copy of x, and
-        dot_general(x, x, ...) may compute half of it. All else is JAX's own product.
+        dot_general(x, x, ...) may compute half of the result. JAX computes all other products.
         """
         named = {name: value for name, value in named.items() if value is not None}
-        kept = precision if precision is not None else jax.config.jax_default_matmul_precision
-        kept = tuple(kept) if isinstance(kept, list) else kept
-        found = None if named else _found_matrices(lhs, rhs, dimension_numbers, preferred_element_type, kept)
+        wanted = precision if precision is not None else jax.config.jax_default_matmul_precision
+        wanted = tuple(wanted) if isinstance(wanted, list) else wanted
+        found = None if named else _found_matrices(lhs, rhs, dimension_numbers, preferred_element_type, wanted)
         types = None if found is None else (jax.typeof(lhs), jax.typeof(rhs))
         if found is None or types is None or any(map(_is_divided, types)):
             named |= {"precision": precision, "preferred_element_type": preferred_element_type}
             return jax.lax.dot_general(lhs, rhs, dimension_numbers, **named)
         is_same = lhs is rhs
         lhs, rhs = _varying_alike(jax, (lhs, rhs), types)
-        return general(lhs, rhs, dimensions=found, precision=kept, is_same=is_same)
+        return general(lhs, rhs, dimensions=found, precision=wanted, is_same=is_same)
 
     def matmul(a: Any, b: Any, *, precision: Any = None, **named: Any) -> Any:
-        """jax.numpy.matmul: the same results and errors, under jit, grad, jvp, vmap and all else.
+        """jax.numpy.matmul: the same results and errors, under jit, grad, jvp, vmap and other transformations.
 
-        A batch of a times a matrix b is one product, which a kernel computes if `choice` would name one. All else is
-        JAX's own product: two vectors, batches of b, types that differ or that no kernel is for.
+        A batch of a times a matrix b is one product, which a kernel computes if `choice` would name one. JAX computes
+        all others: of two vectors, of batches of b, of types that differ or have no kernel.
         """
         named = {name: value for name, value in named.items() if value is not None}
         of_a: Any = getattr(a, "shape", ())
@@ -82,13 +82,15 @@ def jax_namespace() -> SimpleNamespace:
     return SimpleNamespace(dot_general=dot_general, matmul=matmul)
 
 
-# Which products are of two matrices
+# Products of two matrices
 
-Dimensions = tuple[int, int, bool, bool]  # of lhs and rhs: how many are summed over, and whether these are the first
+Dimensions = tuple[
+    int, int, bool, bool
+]  # of lhs and rhs: number of contracted dimensions, and whether they are the first
 
 
 def _found_matrices(a: Any, b: Any, dimension_numbers: Any, preferred: Any, precision: Any) -> Dimensions | None:
-    """Return how the arrays are matrices for a kernel, by shapes, types and precision; None if they are not."""
+    """Return how the arrays are two matrices for a kernel; None if they are not."""
     try:
         asked = (a.shape, b.shape, a.dtype, b.dtype, dimension_numbers, preferred, precision)
     except AttributeError:  # no arrays
@@ -108,9 +110,9 @@ def _as_matrices(
     preferred: Any,
     precision: Any,
 ) -> Dimensions | None:
-    """Return the same, of arrays of these shapes and types."""
+    """Return the same for arrays of these shapes and types."""
     element = _element(type_a) if type_a == type_b else None
-    if element is None or not _is_kept(precision) or (preferred is not None and _element(preferred) != element):
+    if element is None or not _is_met(precision) or (preferred is not None and _element(preferred) != element):
         return None
     return _matrix_dimensions(of_a, of_b, numbers)
 
@@ -119,7 +121,7 @@ _known_matrices = lru_cache(maxsize=4096)(_as_matrices)
 
 
 def _element(dtype: Any) -> str | None:
-    """Return its name in DTYPES; None if it has none."""
+    """Return the dtype's name in DTYPES; None if it has none."""
     try:
         return dtype_name(getattr(dtype, "dtype", dtype))
     except TypeError:
@@ -127,13 +129,13 @@ def _element(dtype: Any) -> str | None:
 
 
 def _is_divided(of_type: Any) -> bool:
-    """Return whether the type of an array says that several devices have parts of it."""
+    """Return whether the array is sharded over several devices, by its type."""
     sharding = getattr(of_type, "sharding", None)
     return sharding is not None and any(part is not None for part in sharding.spec)
 
 
 def _varying_alike(jax: Any, arrays: tuple[Any, Any], types: tuple[Any, Any]) -> Any:
-    """The arrays, each as different in every part of a mesh as the other is, where shard_map keeps count of that."""
+    """Return the arrays with equal varying mesh axes, which shard_map tracks in their types."""
     of_each = [getattr(of, "manual_axis_type", None) for of in types]
     if of_each[0] == of_each[1]:
         return arrays
@@ -142,14 +144,14 @@ def _varying_alike(jax: Any, arrays: tuple[Any, Any], types: tuple[Any, Any]) ->
     return [jax.lax.pcast(x, names, to="varying") if names else x for x, names in zip(arrays, lacking, strict=True)]
 
 
-def _is_kept(precision: Any) -> bool:
-    """Return whether a kernel is at least as precise as this, which JAX spells in many ways."""
+def _is_met(precision: Any) -> bool:
+    """Return whether kernels meet the precision, in any of JAX's notations."""
     both = precision if isinstance(precision, tuple) else (precision,)
     return all(one is None or str(getattr(one, "name", one)).lower() in PRECISIONS for one in both)
 
 
 def _matrix_dimensions(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_numbers: Any) -> Dimensions | None:
-    """Return how arrays of these shapes are two matrices; None if they are not, or JAX will say what is wrong."""
+    """Return how arrays of these shapes are two matrices; None if they are not, or are invalid."""
     try:
         (over_a, over_b), (batch_a, batch_b) = dimension_numbers
         over_a, over_b = list(over_a), list(over_b)
@@ -174,7 +176,7 @@ def _matrix_dimensions(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_n
 def _general(
     jax: Any, product: Any, lhs: Any, rhs: Any, *, dimensions: Dimensions, precision: Any, is_same: bool
 ) -> Any:
-    """Return the product of the arrays as matrices, each reshaped to one, which copies nothing."""
+    """Return the product of the arrays, each reshaped to a matrix without a copy."""
     matrices, free = [], []
     for x, over, is_first in ((lhs, dimensions[0], dimensions[2]), (rhs, dimensions[1], dimensions[3])):
         at = over if is_first else x.ndim - over
@@ -184,11 +186,11 @@ def _general(
     return product.bind(*matrices, **of).reshape(free[0] + free[1])
 
 
-# The primitive: matrices lhs and rhs, `over` the dimension of each that is summed over
+# The primitive. Its operands are matrices; `over` is the contracted dimension of each
 
 
 def _primitive(jax: Any) -> Any:
-    """Return the primitive, with all of JAX's rules for it."""
+    """Return the primitive with JAX's rules for it."""
     from jax.extend.core import Primitive
     from jax.interpreters import ad, batching, mlir
 
@@ -221,7 +223,7 @@ def _by_jax(jax: Any, a: Any, b: Any, *, over: tuple[int, int], precision: Any, 
 def _transposed(
     ad: Any, product: Any, gradient: Any, a: Any, b: Any, *, over: Any, precision: Any, is_same: bool
 ) -> Any:
-    """Return the gradient of the one that is undefined, which lies as that."""
+    """Return the gradient of the undefined operand, in its storage order."""
     of_a, of_b = over
     if type(gradient) is ad.Zero:
         return (None, None)
@@ -233,7 +235,7 @@ def _transposed(
 
 
 def _batched(jax: Any, product: Any, arrays: Any, batches: Any, *, over: Any, precision: Any, is_same: bool) -> Any:
-    """One product where one array is a batch of matrices that are summed over along their rows; else JAX's own."""
+    """Return one product if one operand is a batch contracted along its rows; else JAX's own product."""
     (a, b), (at_a, at_b), (of_a, of_b) = arrays, batches, over
     named = {"over": over, "precision": precision, "is_same": False}
     if at_b is None and of_a == 1:
@@ -250,7 +252,7 @@ def _batched(jax: Any, product: Any, arrays: Any, batches: Any, *, over: Any, pr
     return jax.vmap(each, (at_a, at_b))(a, b), 0
 
 
-# What computes it
+# Lowering
 
 
 def _lowered(jax: Any, mlir: Any, own: Any, platform: str, context: Any, a: Any, b: Any, **of: Any) -> Any:
@@ -265,34 +267,32 @@ def _lowered(jax: Any, mlir: Any, own: Any, platform: str, context: Any, a: Any,
         found = traced.choice(device)
     if found is None:
         return own(context, a, b, **of)
-    text, room_bytes = traced.text(found), traced.room_bytes(found)
+    text, workspace_size = traced.text(found), traced.workspace_size(found)
 
     def call(a: Any, b: Any) -> Any:
         results = [jax.ShapeDtypeStruct(extents[:2], array_a.dtype)]
-        if room_bytes:  # XLA's memory, which it keeps from all others until the product is done
-            results.append(jax.ShapeDtypeStruct((room_bytes,), jax.numpy.uint8))
+        if workspace_size:  # memory that XLA reserves until the product is done
+            results.append(jax.ShapeDtypeStruct((workspace_size,), jax.numpy.uint8))
         return jax.ffi.ffi_call(target_of_xla(), results)(a, b, product=text)[0]
 
     return mlir.lower_fun(call, multiple_results=False)(context, a, b)
 
 
 def _is_known(extent: Any) -> bool:
-    """Return whether it is a number, and not a name for any."""
+    """Return whether the extent is a number, not symbolic."""
     return isinstance(extent, int)
 
 
 def _is_alone(axes: Any) -> bool:
-    """Return whether each device computes the product by itself: what several compute together JAX divides among
-    them, which it cannot with a call.
-    """
-    by_hand = getattr(axes, "manual_axes", None)  # of shard_map's mesh
+    """Return whether each device computes the whole product. JAX can partition its own products, but no call."""
+    by_hand = getattr(axes, "manual_axes", None)  # from shard_map's mesh
     if by_hand is not None:
         return all(extent == 1 or name in by_hand for name, extent in axes.mesh.shape.items())
     return bool(getattr(axes, "num_devices", 1) == 1)
 
 
 def _device_name(jax: Any, platform: str) -> str | None:
-    """The name of this process's first device; None where it has none, as when a program is made for elsewhere."""
+    """Return the name of this process's first device; None if it has none, as in cross-compilation."""
     try:
         return str(jax.local_devices(backend=platform)[0].device_kind)
     except RuntimeError:
@@ -300,13 +300,13 @@ def _device_name(jax: Any, platform: str) -> str | None:
 
 
 def target_of_xla() -> str:
-    """Return the name that XLA knows this file's products by."""
+    """Return the name of this file's handler in XLA."""
     return f"tsm2_{IDENTITY[:16]}"
 
 
 def _register(jax: Any, platform: str) -> None:
-    """Tell XLA this file's handler for the platform. Of two modules of one file the first one's is both's."""
+    """Register this file's handler with XLA. Two modules of one file share the first one's."""
     handlers = vars(jax).setdefault(HANDLERS, {})
     if (target_of_xla(), platform) not in handlers:
-        handlers[target_of_xla(), platform] = handler = xla_handler(started)
+        handlers[target_of_xla(), platform] = handler = xla_handler(start_traced)
         jax.ffi.register_ffi_target(target_of_xla(), jax.ffi.pycapsule(handler), platform=platform)

@@ -1,6 +1,6 @@
-"""Products that PyTorch's own operators are asked for: which of them a kernel computes, as gemm chooses.
+"""Dispatch of PyTorch's operators: a kernel computes the products for which gemm would choose one.
 
-Whatever is unusual, or to be refused, is left to PyTorch, which says what is wrong with it.
+PyTorch computes all others, and reports invalid operands.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import torch_stream
 from tsm2_tune.runtime.arrays.matrices import Product, index_bits
+from tsm2_tune.runtime.arrays.protocols import Tensor
 from tsm2_tune.runtime.choice.winners import Vendor
 from tsm2_tune.runtime.cuda.cubins import is_loaded
 from tsm2_tune.runtime.cuda.driver import context_id, current_context, home, is_capturing
 from tsm2_tune.runtime.gemm import chosen_or_vendor
 from tsm2_tune.runtime.launch_plan import Plan
 from tsm2_tune.runtime.plan_cache import keep_plan, overlaps, plans, torch_key, torch_kinds, vendors
-from tsm2_tune.runtime.prepare import ready, stream_of
+from tsm2_tune.runtime.prepare import prepare_launch, stream_of
 
-KEY_OF_GPUS = "CUDA"  # the dispatch key at which operators compute there
-OF_OPERATOR = "operator"  # in a key, for what a call of gemm asks besides
-FEW = 16  # a and b together have so many times the elements of a result into which a smaller matrix is spread first,
-LONG = 2**23  # and so many at least: to start one kernel more takes as long as a small product
+KEY_OF_GPUS = "CUDA"  # PyTorch's dispatch key for GPUs
+OF_OPERATOR = "operator"  # in a plan's key, in place of gemm's other arguments
+# A row is spread into a result in a launch of its own only if that costs little: a and b together have at least
+FEW = 16  # times the elements of the result, and at least
+LONG = 2**23  # elements
 
 Taker = Callable[..., Any]
 
 
 def imported_torch() -> Any:
-    """PyTorch. Raise RuntimeError if it is not installed."""
+    """Return PyTorch. Raise RuntimeError if it is not installed."""
     try:
         return importlib.import_module("torch")
     except ImportError as error:
@@ -38,22 +40,22 @@ def imported_torch() -> Any:
 
 
 def torch_taker(torch: Any) -> Taker:
-    """Return the function that computes products of PyTorch's operators on a GPU whenever gemm would use a kernel."""
+    """Return the function that computes products of PyTorch's operators if gemm would use a kernel."""
     kinds, stream_at, empty, float32 = torch_kinds(torch), torch_stream(torch), torch.empty, torch.float32
     precision = torch_precision(torch)
 
-    def take(dimensions: int, a: Any, b: Any, out: Any, c: Any, alpha: Any, beta: Any) -> Any:
-        """alpha a b + beta c in `out`, or a new row-major tensor where that is None; None: it is left to PyTorch.
+    def take(dimensions: int, a: Tensor, b: Tensor, out: Tensor | None, c: Tensor, alpha: Any, beta: Any) -> Any:
+        """Return alpha a b + beta c, in `out` or a new row-major tensor; None if PyTorch is to compute it.
 
-        c may be `out`; None if there is no beta. All have so many dimensions, c perhaps fewer: 2, or 3 for a batch of
-        one product.
+        c may be `out`, or None without beta. The operands have this number of dimensions, 2, or 3 for a batch of one;
+        c may have fewer.
         """
         if c is not None and c.dim() == 1 and a.dim() == b.dim() == 2:
             m, k = a.shape
             if not _is_small(m, k, b.shape[1]):
-                return None  # a linear layer with a bias, most often: the quickest way out
+                return None  # usually a linear layer with a bias: decided first, since it is frequent
         key = torch_key(a, b, out, OF_OPERATOR)
-        if key in vendors or (alpha is not None and alpha == 0):  # then nobody reads a and b
+        if key in vendors or (alpha is not None and alpha == 0):  # with alpha = 0 a and b are not read
             return None
         dtype, on = a.dtype, a.get_device()
         if (
@@ -87,7 +89,7 @@ def torch_taker(torch: Any) -> Taker:
             out.copy_(c)
         try:
             plan.start(pa, pb, at, alpha, beta, stream_at(on), a)
-        except MemoryError:  # of a workspace
+        except MemoryError:  # for the workspace
             return None
         return out
 
@@ -95,20 +97,20 @@ def torch_taker(torch: Any) -> Taker:
 
 
 def torch_precision(torch: Any) -> Callable[[], str]:
-    """In which PyTorch's own products of float32 are computed now: "tf32" where the program allows that."""
+    """Return a function for the precision of PyTorch's float32 products: "tf32" if the program allows that."""
     found = getattr(torch._C, "_get_fp32_precision_getter", None)
     if found is None:
         return lambda: "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
     return partial(found, "cuda", "matmul")
 
 
-def _is_spread(c: Any, shape: tuple[int, ...], out: Any, plan: Plan) -> bool:
-    """Return whether copying c into the result, of this shape, costs no more than PyTorch's own way.
+def _is_spread(c: Tensor, shape: tuple[int, ...], out: Tensor | None, plan: Plan) -> bool:
+    """Return whether copying c into the result costs no more than PyTorch's own way.
 
-    That copies a whole matrix too, but adds a row in its epilogue: such a one is for small results alone.
+    PyTorch copies a whole matrix, too, but adds a row in its epilogue; so a row is copied into small results only.
     """
     if out is not None and out.untyped_storage().data_ptr() == c.untyped_storage().data_ptr():
-        return False  # one may be a part of the other
+        return False  # they may overlap
     if tuple(c.shape) == shape:
         return True
     m, n, k = plan.shape
@@ -117,17 +119,17 @@ def _is_spread(c: Any, shape: tuple[int, ...], out: Any, plan: Plan) -> bool:
 
 
 def _is_small(m: int, k: int, n: int) -> bool:
-    """Return whether a result of m x n is so small that spreading a row into it costs little beside the product."""
+    """Return whether the m x n result is small beside the operands, so that copying a row into it costs little."""
     return max(FEW * m * n, LONG) <= (m + n) * k
 
 
-def _first_plan(torch: Any, a: Any, b: Any, out: Any, key: Any) -> Plan | None:
-    """Return the plan of such products, or None if PyTorch computes them. Remember None if it cannot change."""
+def _first_plan(torch: Any, a: Tensor, b: Tensor, out: Tensor | None, key: Any) -> Plan | None:
+    """Return the plan of such products; None if PyTorch computes them, which is cached if it cannot change."""
     is_batch = a.dim() == 3
     if is_batch and any(x.shape[0] != 1 for x in (a, b, a if out is None else out)):
         return None
     if any(not x.data_ptr() or x.data_ptr() % x.element_size() for x in (a, b)):
-        return None  # says nothing about the same product at other addresses
+        return None  # not cached: other addresses may fit
     of_a, of_b = (x.detach()[0] if is_batch else x.detach() for x in (a, b))
     try:
         Product.of(of_a, of_b, None)
@@ -143,7 +145,7 @@ def _first_plan(torch: Any, a: Any, b: Any, out: Any, key: Any) -> Plan | None:
             return None
         if _would_load(product, found):
             return None
-        plan = ready(product, found, None)[1]
+        plan = prepare_launch(product, found, None)[1]
     except (TypeError, ValueError, MemoryError):  # another `out`, or more free memory, may succeed: keep no plan
         return None
     except RuntimeError as error:
@@ -155,7 +157,7 @@ def _first_plan(torch: Any, a: Any, b: Any, out: Any, key: Any) -> Plan | None:
 
 
 def _would_load(product: Product, found: Any) -> bool:
-    """Return whether the kernel is still to be loaded, and the stream is being captured, so that it cannot be now."""
+    """Return whether the kernel is not loaded and cannot be, since the stream is being captured."""
     context, _ = home(product.a)
     oriented = product.transposed() if found.swapped else product
     if is_loaded(context_id(context), found.winner, index_bits(oriented, found.winner.orders)):

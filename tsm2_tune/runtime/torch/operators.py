@@ -1,6 +1,6 @@
-"""Operators of PyTorch's whose products kernels compute: `torch` of an exported module.
+"""`torch` of an exported module: operators mm and addmm whose products kernels compute.
 
-They have what PyTorch's own have: gradients, again and again, shapes without data, and a rule for vmap.
+Like PyTorch's own they have gradients of every order, fake tensors, and a rule for vmap.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def torch_operators(torch: Any) -> SimpleNamespace:
     """Return the operators mm and addmm, and `external_matmul`, for the list of that name in Inductor's
     configuration.
 
-    PyTorch knows them by a name that the file's digest is in: modules that differ have different ones, and of two of
-    one file the first one's are both's.
+    Their namespace in PyTorch contains the file's digest: different modules have different operators; two modules of
+    one file share the first one's.
     """
     space = f"tsm2_{IDENTITY[:16]}"
     found = getattr(torch.ops, space)
@@ -31,7 +31,7 @@ def torch_operators(torch: Any) -> SimpleNamespace:
         _define(torch, space, take)
 
         def external_matmul(a: Any, b: Any, out: Any) -> None:
-            """a b in `out`: one of the ways that Inductor times."""
+            """Compute out = a b: a candidate that Inductor times."""
             if take(2, a, b, out, None, None, None) is None:
                 torch.mm(a, b, out=out)
 
@@ -41,7 +41,7 @@ def torch_operators(torch: Any) -> SimpleNamespace:
 
 
 def _define(torch: Any, space: str, take: Taker) -> None:
-    """Tell PyTorch the operators, once for all."""
+    """Register the operators with PyTorch."""
     library = torch.library.Library(space, "FRAGMENT")
     for schema in SCHEMAS:
         library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -69,11 +69,11 @@ def _define(torch: Any, space: str, take: Taker) -> None:
 _libraries_of_operators: list[Any] = []  # PyTorch removes operators when their library is collected
 
 
-# Gradients: again products of the same kind, and so by kernels that were tuned for such
+# Gradients: products of the same kind, so kernels may compute them, too
 
 
 def _recorded_mm(torch: Any, own: Any) -> Any:
-    """Return the function that PyTorch calls if gradients may be needed."""
+    """Return mm for autograd's dispatch key."""
 
     class Mm(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
@@ -98,7 +98,7 @@ def _recorded_mm(torch: Any, own: Any) -> Any:
 
 
 def _recorded_addmm(torch: Any, own: Any, mm: Any) -> Any:
-    """Return the same."""
+    """Return addmm for autograd's dispatch key."""
 
     class Addmm(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
@@ -125,18 +125,18 @@ def _recorded_addmm(torch: Any, own: Any, mm: Any) -> Any:
 
 
 def _is_transformed(torch: Any) -> bool:
-    """Return whether more than gradients is wanted, as by torch.func.jvp: PyTorch's own products have all that."""
+    """Return whether functorch or forward-mode AD is active, which PyTorch's own products support."""
     return bool(torch._C._are_functorch_transforms_active()) or torch.autograd.forward_ad._current_level >= 0
 
 
 def _keep(ctx: Any, a: Any, b: Any, wanted: Any) -> None:
-    """Each factor where the other's gradient is wanted, and how both lie."""
+    """Save each factor if the other one's gradient is wanted, and the storage order of both."""
     ctx.save_for_backward(a if wanted[1] else None, b if wanted[0] else None)
     ctx.are_columns = [x.stride() == (1, x.shape[0]) for x in (a, b)]
 
 
 def _of_factors(ctx: Any, mm: Any, gradient: Any, alpha: Any, wanted: Any) -> tuple[Any, Any]:
-    """Gradients of a and of b, each in the order in which that lies, so that it can be added to others as it is."""
+    """Return the gradients of a and b, each in its operand's storage order, so that accumulation needs no copy."""
     (a, b), of_a, of_b = ctx.saved_tensors, None, None
     if wanted[0]:
         of_a = mm(b.conj(), gradient.mT).mT if ctx.are_columns[0] else mm(gradient, b.mH)
@@ -156,7 +156,7 @@ def _times(tensor: Any, factor: Any) -> Any:
 
 
 def _each_mm(torch: Any) -> Any:
-    """The rule of mm for vmap: a batch is PyTorch's own product."""
+    """Return the vmap rule of mm: PyTorch computes a batch."""
 
     def each(info: Any, in_dims: Any, a: Any, b: Any) -> tuple[Any, int]:
         return torch.matmul(_first(a, in_dims[0]), _first(b, in_dims[1])), 0
@@ -165,17 +165,17 @@ def _each_mm(torch: Any) -> Any:
 
 
 def _each_addmm(torch: Any) -> Any:
-    """Return the same of addmm."""
+    """Return the vmap rule of addmm: PyTorch computes a batch."""
 
     def each(info: Any, in_dims: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> tuple[Any, int]:
         product = torch.matmul(_first(a, in_dims[1]), _first(b, in_dims[2]))
-        if product.dim() == 2:  # of a batch of c alone
+        if product.dim() == 2:  # only c is a batch
             product = product.expand(info.batch_size, *product.shape)
         product = product if alpha == 1 else alpha * product
         if beta == 0:
             return product, 0
         c = _first(c, in_dims[0])
-        if in_dims[0] is not None:  # its own dimensions stay the last ones
+        if in_dims[0] is not None:  # keep its own dimensions last
             c = c.reshape(c.shape[0], *[1] * (3 - c.dim()), *c.shape[1:])
         return product + (c if beta == 1 else beta * c), 0
 
@@ -183,5 +183,5 @@ def _each_addmm(torch: Any) -> Any:
 
 
 def _first(tensor: Any, dimension: int | None) -> Any:
-    """Return the tensor with the dimension of the batch, if it has one, as the first."""
+    """Return the tensor with its batch dimension, if any, moved to the front."""
     return tensor if dimension is None else tensor.movedim(dimension, 0)

@@ -1,6 +1,6 @@
-"""PyTorch's own products on a GPU, by kernels: its operators are overridden at the dispatch key that calls cuBLAS.
+"""`install`: override PyTorch's matrix operators on GPUs by kernels.
 
-What no kernel takes goes on to what computed it before: PyTorch's own, or another override.
+A product without a kernel goes to the previous implementation, PyTorch's own or another override.
 """
 
 from __future__ import annotations
@@ -11,37 +11,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tsm2_tune.runtime.arrays.libraries import asked_of_torch
+from tsm2_tune.runtime.arrays.libraries import torchs_own_product
 from tsm2_tune.runtime.module_data import WINNERS
 from tsm2_tune.runtime.torch.dispatch import KEY_OF_GPUS, Taker, imported_torch, torch_taker
 
 
 def install() -> None:
-    """Let kernels compute PyTorch's own products on GPUs, where `choice` says that one does, until `uninstall`.
+    """Let kernels compute PyTorch's own products on GPUs, if `choice` names one, until `uninstall`.
 
-    These are mm, addmm, and bmm of one product, by whatever calls them: `a @ b`, linear layers, einsum, gradients,
-    compiled programs. All other products, and whatever is to be refused, are PyTorch's as before: of float32 too
-    where the program allows TF32; those to which addmm adds a row or a column, unless the result is small; and while
-    a CUDA graph is captured those whose kernel is not loaded, which `load` does.
+    Overridden are mm, addmm, and bmm of one product, from every caller: `a @ b`, linear layers, einsum, gradients,
+    compiled programs. PyTorch still computes all other products: of float32 if the program allows TF32; addmm of a
+    row or a column, unless the result is small; and, while a CUDA graph is captured, products whose kernel is not
+    loaded (`load` loads all).
 
-    It is for the whole process: call it where no other thread multiplies. Overrides that were there are called for
-    what is not taken, and later ones may call ours. RuntimeError without PyTorch 2.9 or later, or where no kernel
-    here is for a GPU.
+    The override holds for the whole process: call this while no other thread multiplies. Products without a kernel
+    go to earlier overrides, and later ones may call this one. Raise RuntimeError without PyTorch 2.9 or later, or if
+    no kernel here is for a GPU.
     """
     _overrides.change(is_installed=True)
 
 
 def uninstall() -> None:
-    """End what `install` began. Where an override came after it, ours stays below that and passes all products on."""
+    """Undo `install`. If a later override exists, this one stays below it and passes all products on."""
     _overrides.change(is_installed=False)
 
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """Run `install` for the body of `with`.
-
-    It holds for the whole process, until the last of several contexts closes.
-    """
+    """Install for the body of `with`: in the whole process, until the last open context ends."""
     _overrides.change(scopes=1)
     try:
         yield
@@ -50,34 +47,34 @@ def installed() -> Iterator[None]:
 
 
 class Override:
-    """One operator's kernel of ours, above what computed it before."""
+    """The override of one operator."""
 
-    __slots__ = ("before", "call", "is_at_work", "library", "name", "place", "taken")
+    __slots__ = ("call", "compute_by_kernel", "is_enabled", "library", "name", "own", "previous")
 
     def __init__(self, name: str, take: Taker) -> None:
-        self.name, self.taken, self.is_at_work = name, OPERATORS[name](take), False
+        self.name, self.compute_by_kernel, self.is_enabled = name, OPERATORS[name](take), False
         self.register()
 
     def register(self) -> None:
-        """Put it above what computes the operator now."""
+        """Register it above the present implementation."""
         torch = imported_torch()
-        self.before = self.on_top()
-        self.call = self.before.call_boxed
+        self.previous = self.on_top()
+        self.call = self.previous.call_boxed
         self.library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns of overriding a kernel
-            # Library.impl writes down that it is, and would refuse whoever overrides it next.
+            # Library.impl would record the override and refuse the next one.
             self.library.m.impl(self.name, KEY_OF_GPUS, self.compute, True)
-        self.place = repr(self.on_top())
+        self.own = repr(self.on_top())
 
     def on_top(self) -> Any:
-        """Return the kernel that PyTorch calls for the operator. Its repr says where it was registered."""
+        """Return the implementation that PyTorch calls now. Its repr says where it was registered."""
         return imported_torch().library.get_kernel(f"aten::{self.name}", KEY_OF_GPUS)
 
     def compute(self, keys: Any, *operands: Any, **named: Any) -> Any:
-        """Compute the operator for PyTorch, with the remaining dispatch keys."""
-        if self.is_at_work and not asked_of_torch.is_own:
-            found = self.taken(*operands, **named)
+        """Compute the operator: by a kernel, else by the previous implementation with the remaining dispatch keys."""
+        if self.is_enabled and not torchs_own_product.is_wanted:
+            found = self.compute_by_kernel(*operands, **named)
             if found is not None:
                 return found
         try:
@@ -88,31 +85,28 @@ class Override:
             return self.call(keys, *operands, **named)
 
     def is_renewed(self) -> bool:
-        """Return whether another override, which was there before, is gone.
-
-        What is there instead is called from now on.
-        """
-        before = repr(self.before)
-        if ".py:" not in before:  # PyTorch's own, which stays
+        """Return whether the previous override was removed; register above its successor then."""
+        previous = repr(self.previous)
+        if ".py:" not in previous:  # PyTorch's own, which stays
             return False
         with _overrides.changing:
-            if repr(self.on_top()) != self.place:
+            if repr(self.on_top()) != self.own:
                 return False
             self.library._destroy()
             self.register()
-            return repr(self.before) != before
+            return repr(self.previous) != previous
 
     def is_removed(self) -> bool:
-        """Return whether it could be taken away: no other override came after it, which may call it."""
-        self.is_at_work = False
-        if repr(self.on_top()) != self.place:
+        """Disable it, and remove it unless a later override may call it. Return whether it was removed."""
+        self.is_enabled = False
+        if repr(self.on_top()) != self.own:
             return False
         self.library._destroy()
         return True
 
 
 class Overrides:
-    """Those of this module that PyTorch knows, by operator, and who wants them."""
+    """The overrides of this module by operator, and the number of open `installed` contexts."""
 
     def __init__(self) -> None:
         self.changing = threading.RLock()
@@ -120,7 +114,7 @@ class Overrides:
         self.is_installed, self.scopes = False, 0
 
     def change(self, *, is_installed: bool | None = None, scopes: int = 0) -> None:
-        """Let there be so many scopes more that want them, and bring about what is wanted."""
+        """Change `is_installed` and the number of open contexts, then add or remove the overrides."""
         with self.changing:
             if is_installed or scopes > 0:
                 self.begin()
@@ -130,7 +124,7 @@ class Overrides:
                 self.known = {name: one for name, one in self.known.items() if not one.is_removed()}
 
     def begin(self) -> None:
-        """Put those that are not there to work."""
+        """Register missing overrides and enable all. Raise RuntimeError if that is not possible."""
         if all(winner.on_host for winner in WINNERS):
             raise RuntimeError("install: this module has no kernel for a GPU: tune on one, and export again")
         torch = imported_torch()
@@ -145,13 +139,13 @@ class Overrides:
         for name in OPERATORS:
             if name not in self.known:
                 self.known[name] = Override(name, take)
-            self.known[name].is_at_work = True
+            self.known[name].is_enabled = True
 
 
-_overrides: Overrides = globals().get("_overrides") or Overrides()  # those from before, where the module is reloaded
+_overrides: Overrides = globals().get("_overrides") or Overrides()  # kept if the module is reloaded
 
 
-# The operators, as PyTorch calls them: what is None is left to it
+# The operators with PyTorch's signatures. None: PyTorch computes it
 
 
 def _mm(take: Taker) -> Callable[..., Any]:

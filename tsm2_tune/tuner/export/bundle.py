@@ -12,6 +12,7 @@ PACKAGE = "tsm2_tune.runtime"
 # In their order: what a module needs when it is imported comes before it. Not `module_data`, which an export fills.
 MODULES = (
     "elements",
+    "arrays/protocols",
     "choice/launch",
     "choice/work",
     "choice/interpolation",

@@ -141,5 +141,7 @@ def _match(module: ModuleType, device: str | None, asked: Problem) -> Match:
     lds = tuple((of[0] if order == "n" else of[1],) for of, order in zip(extents, plain, strict=True))
     conjugates = (letters[0] in CONJUGATED, letters[1] in CONJUGATED)
     orders = tuple((order,) for order in plain)
-    found = module._chosen(asked.dtype_name, (asked.m, asked.n, asked.k), orders, lds, conjugates, False, device)
+    found = module.choose_by_layout(
+        asked.dtype_name, (asked.m, asked.n, asked.k), orders, lds, conjugates, False, device
+    )
     return found

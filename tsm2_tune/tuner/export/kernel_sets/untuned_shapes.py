@@ -141,7 +141,9 @@ def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card)
     every = Kernels(divisions, [one.launch for one in kernels], [of[0].work for of in measured], measured, card)
 
     def columns(p: Problem) -> tuple[Floats, Floats]:
-        return every.least(WorkTable.of([[work_of(one, (p.m, p.n, p.k), card)] for one in kernels]))
+        return every.least(
+            WorkTable.of_shape([work_of(one, (p.m, p.n, p.k), card) for one in kernels], range(len(kernels)))
+        )
 
     times, blocks = zip(*map(columns, problems), strict=True)
     return np.hstack(times), np.hstack(blocks)
