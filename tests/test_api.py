@@ -298,7 +298,7 @@ def test_a_space_is_what_the_command_counts() -> None:
         space.problem, device=PROFILES["h200"], family="tsm2,stream_a_fma", guidelines="min-reuse=2"
     )
     assert [one.config for one in again.kept] == [one.config for one in space.kept]
-    with pytest.raises(tsm2_tune.InputError, match=r"'8x2/4x8' spells 2 problems: plan the space of one at a time"):
+    with pytest.raises(tsm2_tune.InputError, match=r"'8x2/4x8' names 2 problems: plan the space of one at a time"):
         tsm2_tune.plan_space("8x2/4x8", device="h200")
 
 

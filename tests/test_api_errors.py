@@ -83,9 +83,9 @@ def test_options_that_no_run_can_have_are_refused(options: dict[str, Any], compl
     [
         ({"format": "xml"}, "unknown format 'xml': expected one of module, csv"),
         ({"format": "library", "binaries": False}, "a library is nothing but binaries"),
-        ({"format": "csv", "wait": True}, "--no-measure and --wait are of --within"),
-        ({"format": "csv", "launcher": True}, "--launcher is of a module"),
-        ({"format": "csv", "between": True}, "--between is of a module or a library"),
+        ({"format": "csv", "wait": True}, "--no-measure and --wait are for --within"),
+        ({"format": "csv", "launcher": True}, "--launcher is for a module"),
+        ({"format": "csv", "between": True}, "--between is for a module or a library"),
         ({"format": "module", "between": True, "within": 0.03}, "--between adds kernels"),
         ({"format": "csv", "within": -0.1}, "within = -0.1: expected a share from 0.0 to 1.0"),
         ({"format": "csv", "within": float("nan")}, "within = nan"),

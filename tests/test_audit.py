@@ -258,9 +258,9 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(database: str, tmp_path
         (("--audit", "--db", str(empty)), "tune first"),
         (("--audit", "--db", database, "--device", "k40c"), "no trial of the device 'Tesla K40c'"),
         (("--audit", "--db", database, "--device", "NVIDIA B200"), "unknown device 'NVIDIA B200'"),
-        (("--audit", "--db", database, "--shapes", "8x8x8"), "--audit is of all that the database has: leave --sh"),
+        (("--audit", "--db", database, "--shapes", "8x8x8"), "--audit covers all trials of the database: leave --sh"),
         (("--audit", "--db", database, "--list"), "leave --list out"),
-        (("--device", "h200", "--explain", "--list"), "--explain is of the table that people read"),
+        (("--device", "h200", "--explain", "--list"), "--explain extends the table"),
         (("--audit", "--db", database, "--guidelines", "reuse=1"), "unknown guideline 'reuse'"),
         (("--db", database, "--shapes", "8x8x8"), "--db is for --audit"),
     ):  # fmt: skip

@@ -69,11 +69,11 @@ def database(tmp_path: Path) -> str:
         (("--shapes", "8x8x8", "best"), "put the options behind the command"),
         (("model", "--device", "cpu"), "--shapes"),
         (("space", "--device", "k80", "--shapes", "8x8x8"), "unknown device 'k80'"),
-        (("source", "tsm2-v9"), f"tsm2 has no configuration 'tsm2-v9': they are spelt like {V0}"),
+        (("source", "tsm2-v9"), f"tsm2 has no configuration 'tsm2-v9': an example is {V0}"),
         (
             ("source", "tsm2:version=v3,threads=128,columns=16,prefetchh=4"),
             "tsm2 has no configuration 'tsm2:version=v3,threads=128,columns=16,prefetchh=4': 'prefetchh' is none of"
-            f" its tunables, did you mean prefetch; they are spelt like {V0}",
+            f" its tunables, did you mean prefetch; an example is {V0}",
         ),
         (
             ("source", "stream_a_dmma:threads=64,strips=1,columns=8,prefetch=64,stages=2", "--dtype", "f32"),

@@ -40,7 +40,7 @@ def test_row_major_matrices_are_transposed_to_blas() -> None:
         "tt": "nnt",
     }
     assert [op_in("column", op) for op in ("nn", "ttt")] == ["nn", "ttt"]
-    with pytest.raises(InputError, match="says how C lies"):
+    with pytest.raises(InputError, match="--layout sets the order of C"):
         op_in("row", "ttt")
 
 

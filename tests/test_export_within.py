@@ -188,7 +188,7 @@ def test_a_share_that_is_none(spelt: str, database: str) -> None:
 def test_options_of_measuring_are_of_within(option: str, database: str) -> None:
     result = run("export", "--db", database, option, "--format", "csv", "--output", "-")
     assert result.exit_code == 2
-    assert "are of --within" in result.output
+    assert "are for --within" in result.output
 
 
 def test_nothing_to_export_is_said_as_without_it(path: Path) -> None:

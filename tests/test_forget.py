@@ -75,7 +75,7 @@ def test_what_is_forgotten_leaves_nothing(
     ("arguments", "sentence"),
     [
         ((), "nothing to forget: name trials, outcomes with --outcome, or a device with --device; "),
-        (("1", "--device", "h200"), "a trial's number says which device it is of"),
+        (("1", "--device", "h200"), "a trial's number identifies its device"),
         (("--device", "nvidia"), "the device 'nvidia' may be 'NVIDIA H100' or 'NVIDIA H200' in"),
         (("--device", ""), "no trial of the device '' in"),
         (("1", "99"), "no trial 99 in"),

@@ -60,13 +60,13 @@ def test_every_problem_is_modelled_in_a_line() -> None:
     assert "least bytes" in lines[1]
     (line,) = (line.split() for line in lines if line.startswith("16x16x16:f32:tx "))
     assert line[1:4] == ["2048", "4352", "2.125"]
-    assert "TSM2's model says nothing of 16x16x16:f32:tx: it is of A B with all three matrices" in found
+    assert "TSM2's model does not cover 16x16x16:f32:tx: it covers A B with all three matrices" in found
 
 
 def test_a_prediction_below_the_floor_is_explained() -> None:
-    said = "TSM2's model counts reading A, not B and C"
+    said = "TSM2's model counts reads of A, not of B and C"
     below = run("model", "--device", "h200", "--shapes", "1e7x8x8,20480x16x20480", "--dtype", "f32").output
-    assert f"less than the least for 10000000x8x8:f32, 20480x16x20480:f32: {said}" in below
+    assert f"below the least time for 10000000x8x8:f32, 20480x16x20480:f32: {said}" in below
     assert said not in run("model", "--device", "p100", "--shapes", "20480x16x20480", "--dtype", "f64").output
 
 

@@ -249,7 +249,7 @@ def test_without_a_compiler_or_a_gpu_the_program_runs_as_it_is(
 def test_kernels_are_from_one_place(other: str) -> None:
     said = run("run", "--pretuned", other, "--", "true")
     assert said.exit_code == 2
-    assert f"--pretuned and {other.partition('=')[0]} each say where kernels are from" in said.stderr
+    assert f"--pretuned and {other.partition('=')[0]} each choose the kernels" in said.stderr
 
 
 @pytest.mark.host

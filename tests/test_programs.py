@@ -128,7 +128,7 @@ def test_of_more_products_than_are_read_the_most_worthy_are_written(
     assert len("\n".join(lines)) < 1000
     assert [line.partition("x")[0] for line in lines[1:-1]] == [str(10**6 + at) for at in range(len(lines) - 2)]
     left = 100 - (len(lines) - 2)
-    assert lines[-1] == f"# left out, as a file for --shapes can have no more: {left} products of less time"
+    assert lines[-1] == f"# left out, as a file for --shapes can hold no more: {left} products of less time"
     assert 85 < left < 95
 
 

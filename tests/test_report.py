@@ -12,7 +12,7 @@ import pytest
 from tests.fabricated import GPU, PROBLEM, tuning_run
 from tests.reported import DETAIL, OTHER, Page, data_of, page_of, read, tried
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.html import bounds, charts, comparison, convergence, gains, heat_maps, roofline, trial_list
+from tsm2_tune.html import bounds, charts, convergence, gains, heat_maps, roofline, side_by_side, trial_list
 from tsm2_tune.html.contents import Contents, TrialRow
 from tsm2_tune.html.page import page
 from tsm2_tune.html.table_data import Table, columnar, fixed, rounded
@@ -242,11 +242,11 @@ def test_a_tunable_that_is_not_stored_is_a_value_of_its_own(own: Contents) -> No
 
 def test_two_databases_are_compared_by_shared_problems(own: Contents, tmp_path: Path) -> None:
     other = read(tried(tmp_path / "other.db", tuning_run("NVIDIA H100"), scale=1.5))
-    sides = [one for each in (own, other) for one in comparison.sides(each.name, each.winners)]
-    (found,) = comparison.comparisons(sides)
+    sides = [one for each in (own, other) for one in side_by_side.sides(each.name, each.winners)]
+    (found,) = side_by_side.comparisons(sides)
     assert found.mean == pytest.approx(1.5)
-    assert [comparison.factor(pair) for pair in found.pairs] == pytest.approx([1.5, 1.5])
-    assert "2 shared problems, 2 of them faster on the first; the other takes 1.50 times" in comparison.sentence(
+    assert [side_by_side.factor(pair) for pair in found.pairs] == pytest.approx([1.5, 1.5])
+    assert "2 shared problems, 2 of them faster on the first; the other takes 1.50 times" in side_by_side.sentence(
         found
     )
     text = page_of(own, other).root.whole_text()
@@ -255,12 +255,12 @@ def test_two_databases_are_compared_by_shared_problems(own: Contents, tmp_path: 
 
 def test_times_of_two_states_are_not_compared(own: Contents) -> None:
     sides = [
-        comparison.Side("a", own.winners),
-        comparison.Side("b", tuple(replace(row, cache="dirty") for row in own.winners)),
+        side_by_side.Side("a", own.winners),
+        side_by_side.Side("b", tuple(replace(row, cache="dirty") for row in own.winners)),
     ]
-    (found,) = comparison.comparisons(sides)
+    (found,) = side_by_side.comparisons(sides)
     assert (found.pairs, found.other_states) == ((), 2)
-    assert comparison.sentence(found) == (
+    assert side_by_side.sentence(found) == (
         "a and b share no problem in one state of the L2. 2 more were measured in different states of the L2."
     )
 
@@ -277,7 +277,7 @@ def test_a_trial_says_why_it_does_not_compete(own: Contents) -> None:
     changed = [replace(own.trials[0], is_superseded=True, guideline_broken="min-reuse"), *own.trials[1:]]
     rows, _ = trial_list.listed(changed)
     assert [row["why"] for row in rows[:2]] == [
-        "superseded: this version makes another kernel of it; breaks the guideline min-reuse by its real occupancy",
+        "superseded: this version renders another kernel; breaks the guideline min-reuse by its real occupancy",
         "",
     ]
     failed = next(row for row in rows if row["outcome"] == "wrong-result")

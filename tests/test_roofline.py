@@ -133,10 +133,10 @@ def test_a_type_that_was_not_measured_is_refused() -> None:
 @pytest.mark.parametrize(
     ("problem", "why_not"),
     [
-        (Problem(16, 16, 999, "f32", "tx"), "it is of A B with all three matrices column-major, op nn"),
+        (Problem(16, 16, 999, "f32", "tx"), "it covers A B with all three matrices column-major, op nn"),
         (Problem(16, 16, 999, "f64", "ttt"), "op nn"),
-        (Problem(16, 16, 999, "bf16"), "it is of fused multiply-adds, in f32, f64, c64, c128"),
-        (Problem(16, 16, 999, "3xtf32"), "it is of fused multiply-adds"),
+        (Problem(16, 16, 999, "bf16"), "it covers fused multiply-adds, in f32, f64, c64, c128"),
+        (Problem(16, 16, 999, "3xtf32"), "it covers fused multiply-adds"),
     ],
     ids=lambda one: getattr(one, "text", None),
 )
@@ -144,7 +144,7 @@ def test_the_papers_model_says_nothing_of_other_products(problem: Problem, why_n
     found = modelled(problem, H200, data_sheet(H200))
     assert found.tsm2 is None
     assert why_not in str(found.unmodelled)
-    with pytest.raises(InputError, match=f"TSM2's model says nothing of {problem.text}: it is of"):
+    with pytest.raises(InputError, match=f"TSM2's model does not cover {problem.text}: it covers"):
         choose(problem, H200)
 
 

@@ -187,7 +187,7 @@ def test_a_trial_is_ten_lines_and_the_rest_is_asked_for(database: Path) -> None:
     assert "\nround 0, L2 clean, us: " in more
     assert "__global__" in more
     alone = run("show", "--samples", "--db", str(database))
-    assert (alone.exit_code, "are of one trial" in alone.output) == (2, True)
+    assert (alone.exit_code, "need one trial" in alone.output) == (2, True)
 
 
 def test_a_winner_is_one_line(winners: tuple[BestRow, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Export winners, or all trials of a problem, as a file."""
+"""Write winners, or all trials of one problem, as a file."""
 
 from __future__ import annotations
 
@@ -86,13 +86,11 @@ def export(
         check_family(family)
     check_callable("on_event", on_event)
     name, share = file_name("db", db), checked_share("within", within, MOST_WITHIN)
-    made = _Export(
-        format, family, binaries, launcher, between, share, measure, wait, allow_unverified, on_event or _ignore
-    )
-    wrong = contradiction(
-        format, family=family, binaries=binaries, launcher=launcher, between=between, within=share, measure=measure,
-        wait=wait, allow_unverified=allow_unverified,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "family": family, "binaries": binaries, "launcher": launcher, "between": between, "within": share,
+        "measure": measure, "wait": wait, "allow_unverified": allow_unverified,
+    }  # fmt: skip
+    wrong = contradiction(format, **options)
     if wrong is not None:
         raise InputError(wrong)
     selection = selected(device, products, dtype, op, cache, layout)
@@ -105,7 +103,7 @@ def export(
         refuse(path)
     with nullcontext() if share is None else interruptible(), Store.open(name, create=False) as store:
         try:
-            return made.exported(store, selection, path)
+            return _Export(format, **options, tell=on_event or _ignore).exported(store, selection, path)
         except InputError:
             _refuse_nothing(store, selection)
             raise
@@ -181,21 +179,21 @@ def contradiction(
 ) -> str | None:
     """Return a sentence on which of these options exclude one another; None if they fit."""
     if family is not None and format not in EXCHANGE:
-        return f"--family is of --format {' and '.join(EXCHANGE)}: winners are those of all families"
+        return f"--family is for --format {' and '.join(EXCHANGE)}: winners are those of all families"
     if format == "library" and not binaries:
-        return "--no-binaries is of a module: a library is nothing but binaries"
+        return "--no-binaries is for a module: a library is nothing but binaries"
     if allow_unverified and (format not in PACKS or not binaries):
-        return "--allow-unverified is of binaries, in a module or a library: leave it out"
+        return "--allow-unverified is for binaries in a module or a library: leave it out"
     if within is None and (not measure or wait):
-        return "--no-measure and --wait are of --within: nothing is measured without it"
+        return "--no-measure and --wait are for --within: nothing is measured without it"
     if within is not None and format in (TRIALS, *EXCHANGE):
-        return f"--within chooses kernels, and --format {format} has all that were measured: leave one out"
+        return f"--within chooses kernels, and --format {format} has all trials: leave one out"
     if launcher and format != "module":
-        return f"--launcher is of a module: leave it out with --format {format}"
+        return f"--launcher is for a module: leave it out with --format {format}"
     if between and within is not None:
         return "--between adds kernels, and --within takes the fewest: name one of them"
     if between and format not in PACKS:
-        return f"--between is of a module or a library: leave it out with --format {format}"
+        return f"--between is for a module or a library: leave it out with --format {format}"
     return None
 
 

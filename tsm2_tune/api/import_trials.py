@@ -15,7 +15,7 @@ from tsm2_tune.tuner.results.merge.merging import Imported, merge, merge_parts
 from tsm2_tune.tuner.results.storage.addresses import Address, is_address, place_of
 from tsm2_tune.tuner.results.storage.database import Database
 
-READING = 0.65  # of an import's time, what reading a text takes
+READING = 0.65  # share of an import's time for reading a text
 
 
 def import_trials(
@@ -65,8 +65,8 @@ def import_trials(
 def refuse_others(source: str | PathLike[str]) -> None:
     """Raise InputError or StoreError for a source that `import_trials` would refuse by its beginning.
 
-    Such a source cannot be read, is not of this program, or is of a newer version. Damaged rows are found only when
-    they are read.
+    Such a source cannot be read, has another program's data, or comes from a newer version. Damaged rows are found
+    only when they are read.
     """
     with _named(source) as place:
         refuse(place)

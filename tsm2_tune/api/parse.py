@@ -36,11 +36,11 @@ from tsm2_tune.tuner.results.trial import Cache, Outcome
 if TYPE_CHECKING:  # a command line is parsed without NumPy
     import numpy as np
 
-LADDER_DATABASE = "ladder.db"  # apart, so that no teaching kernel is exported as the best one of a shape
+LADDER_DATABASE = "ladder.db"  # separate, so that no teaching kernel is exported as a shape's best
 LARGE = 8192  # extents of a product that is not skinny
 LARGE_SQUARE = f"{LARGE}x{LARGE}x{LARGE}"
 MOST_SHAPES_BYTES = 16_000_000  # of a shapes file: room for MOST_PROBLEMS with comments
-MOST_SHAPES_SECONDS = 60.0  # to read a shapes file, as a pipe's writer may be slow
+MOST_SHAPES_SECONDS = 60.0  # to read a shapes file; a pipe's writer may be slow
 STANDARD_INPUT = ("-", "/dev/stdin")
 DEFAULT_BUDGET_SECONDS = 120.0
 MOST_BUDGET_SECONDS = 1e9  # 30 years
@@ -216,7 +216,7 @@ def hint_of(name: object, known: Sequence[str]) -> str:
 
 
 def items_of(shapes: str) -> tuple[str, ...]:
-    """Return the items of --shapes, with those of files. Raise InputError if there are none."""
+    """Return the items of --shapes, including items of files. Raise InputError if there are none."""
     items = (item.strip() for item in shapes.split(","))
     whole = ",".join(_items_of_file(item[1:]) if item.startswith("@") else item for item in items)
     found = tuple(_SPACED.sub(r"\1", item.strip()) for item in whole.split(",") if item.strip())
@@ -280,7 +280,7 @@ def op_in(layout: str, op: str) -> str:
     if not re.fullmatch(f"[{letters}][{letters}{SAME}]", op):
         raise InputError(
             f"op {op!r} with --layout row: expected two of the letters {', '.join(OP_LETTERS)}, for A and B,"
-            f" or {SAME} for B where that is A's matrix, as the layout says how C lies"
+            f" or {SAME} for B if that is A's matrix; --layout sets the order of C"
         )
     return op.translate(OPPOSITE) + "t"
 
@@ -350,7 +350,7 @@ def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outc
 
 
 def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
-    """Return the problems. Raise InputError if no kernel family, or none of those named, computes one of them."""
+    """Return the problems. Raise InputError for a problem that no kernel family, or no named one, computes."""
     from tsm2_tune.generator.families import FAMILIES  # slow to import
 
     for problem in problems:
@@ -396,7 +396,7 @@ def _shapes_content(name: str) -> bytes:
             return _content(0, name)
         found = os.stat(name)
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # opening a device may have effects
-            raise InputError(f"shapes file {name!r} is no regular file: name a text file that holds MxNxK items")
+            raise InputError(f"shapes file {name!r} is no regular file: name a text file of MxNxK items")
         if stat.S_ISREG(found.st_mode) and not found.st_size:  # a file of /proc too, which may block
             return b""
         number = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

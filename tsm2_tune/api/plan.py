@@ -61,7 +61,7 @@ def plan_space(
     """
     found = problems(product, dtype=dtype, op=op, layout=layout, math=math)
     if len(found) != 1:
-        raise InputError(f"{product!r} spells {len(found)} problems: plan the space of one at a time")
+        raise InputError(f"{product!r} names {len(found)} problems: plan the space of one at a time")
     names, thresholds = family_names(family), thresholds_of(guidelines)
     computable(found, names)
     limits = device if isinstance(device, DeviceLimits) else limits_of(spec_of(device))

@@ -1,4 +1,4 @@
-"""The report: a page on what a database holds."""
+"""Write the report: an HTML page on a database's results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tsm2_tune.tuner.results.briefs import TrialLine
 from tsm2_tune.tuner.results.storage.addresses import tune_first
 from tsm2_tune.tuner.results.store import Store
 
-EXPORTED = "window.vegaEmbed = vegaEmbed;"  # a script's own names are of its bundle alone
+EXPORTED = "window.vegaEmbed = vegaEmbed;"  # makes the bundle's name global
 Databases = str | PathLike[str] | Iterable[str | PathLike[str]]
 
 
@@ -31,20 +31,20 @@ def report(
 ) -> Exported:  # fmt: skip
     """Write a page that shows what is stored: one HTML file, which needs no network. `tsm2-tune report` does this.
 
-    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which results, as of `best`.
+    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which results, as for `best`.
     - `output`: the file; None writes none: the result has the text.
-    - `compare`: another database or several, beside whose winners those of `db` are put.
+    - `compare`: another database, or several, to compare the winners with.
     - `title`, `note`: the heading of the page, and a text below it.
 
-    InputError for what cannot be asked for, where nothing stored is of the selection, and for a file that cannot be
-    written; StoreError for a database that cannot be used; ToolMissing without the package that draws charts.
+    Raise InputError for invalid arguments, for a selection without results, and for a file that cannot be written.
+    Raise StoreError for a database that cannot be used, and ToolMissing without the package that draws charts.
     """
     name, others = file_name("db", db), _names(compare)
     path = None if output is None else file_name("output", output)
     if path is not None:
         for one in (name, *others):
             refuse_database(path, one)
-        refuse_unwritable(path)  # before all that is stored is read, which may take long
+        refuse_unwritable(path)  # before the slow reading
     title, note = _page_text("title", title), _page_text("note", note)
     selection = selected(device, products, dtype, op, cache, layout)
     bundle = _bundle()
@@ -56,7 +56,7 @@ def report(
 
 
 def _page_text(name: str, value: str) -> str:
-    """Return the text as a str. InputError for no text, and for characters that an HTML file cannot hold."""
+    """Return the text as a str. Raise InputError for anything else, and for characters that HTML cannot hold."""
     text = plain_text(name, value)
     if re.search(r"[\x00-\x08\x0b-\x1f\ud800-\udfff]", text):
         raise InputError(f"{name} = {text!r}: it has characters that a page cannot hold")
@@ -107,7 +107,7 @@ def _page(
 
 
 def _nothing(selection: Selection, store: Store, every: Sequence[TrialLine]) -> str:
-    """Return a sentence that nothing stored is of the selection."""
+    """Return a sentence that the selection has no results."""
     if not every:
         return f"{store.path} has no trial yet: {tune_first(str(store.path))}"
     return selection.none_of("trial", [(Problem.parse(line.problem), line.cache) for line in every], store.path)

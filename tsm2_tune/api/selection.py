@@ -131,8 +131,8 @@ def selected(
     names = [canonical_op(one) for one in texts("op", op).split(",")] if op is not None else []
     if op is None and layout is not None:
         names = [of_a + of_b for of_a in OP_LETTERS for of_b in (*OP_LETTERS, SAME)]  # every op of this layout
-    spelled = [one for name in names for one in (gram_ops() if name == GRAM else (name,))]
-    ops = frozenset(op_in(layout or LAYOUTS[0], one) for one in spelled)
+    letters = [one for name in names for one in (gram_ops() if name == GRAM else (name,))]
+    ops = frozenset(op_in(layout or LAYOUTS[0], one) for one in letters)
     for one in ops:
         Problem(1, 1, 1, "c64", one)  # raises InputError for an invalid op
     return Selection(

@@ -36,13 +36,13 @@ class Way:
     def options(self, *given: str | None) -> str:
         """Return the options that select this way, without defaults and without the `given` values."""
         dtype = dtype_named(self.dtype_name)
-        spelled = (
+        values = (
             ("--dtype", dtype.element_name, "f32"),
             ("--math", dtype.math, FULL_MATH),
             ("--op", self.op, OPS[0]),
             ("--layout", self.layout, LAYOUTS[0]),
         )
-        return " ".join(f"{name} {value}" for name, value, default in spelled if value not in (default, *given))
+        return " ".join(f"{name} {value}" for name, value, default in values if value not in (default, *given))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +123,13 @@ def _supported(family: Family[Any], way: Way) -> Problem | None:
 def _what_is_wrong(family: Family[Any], config: KernelConfig | None, spelling: str) -> str:
     """Return what is wrong with the spelling: its form, an unknown tunable, or a value that no configuration has."""
     if config is None:
-        spelt_like = f"they are spelt like {next(iter(family.configurations())).text}"
+        example = f"an example is {next(iter(family.configurations())).text}"
         _, has_words, words = spelling.partition(":")
         unknown = unknown_word(family.config_type, words) if has_words else ""
         if not unknown:
-            return spelt_like
+            return example
         near = nearest_name(unknown, words_of(family.config_type))
-        return f"{unknown!r} is none of its tunables{f', did you mean {near}' if near else ''}; {spelt_like}"
+        return f"{unknown!r} is none of its tunables{f', did you mean {near}' if near else ''}; {example}"
     every = list(islice(family.configurations(), MOST_LOOKED_AT))
     if len(every) == MOST_LOOKED_AT:  # there may be millions
         return "its values do not go together; tsm2-tune space --list names all"

@@ -207,8 +207,8 @@ def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> 
     by_name = {target.identity.name: target for target in targets}
     with awaited(run.db, create=False) as store:
         won = [winners(store, one, one.cache(run.options.cache), run.problems) for one in by_name.values()]
-    left = merged.left
-    return TuningResult(targets, merged.ended, tuple(chain.from_iterable(won)), merged.interrupted, left)
+    every = tuple(chain.from_iterable(won))
+    return TuningResult(targets, merged.ended, every, merged.interrupted, merged.left)
 
 
 def _seconds(name: str, value: float, most: float, *, may_be_zero: bool = False) -> float:

@@ -1,4 +1,4 @@
-"""The command that shows the winners."""
+"""`tsm2-tune best`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of the cache of compiled kernels."""
+"""`tsm2-tune cache`: the cache of compiled kernels."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def cache() -> None:
 def show(as_json: bool) -> None:
     """Show where the cache is, how much it holds, and how large it may be.
 
-    A run that begins removes what went longest unused where the cache is over its limit: 2 GiB, or what
-    TSM2_TUNE_CACHE_LIMIT says, such as 500M or 4G.
+    If the cache exceeds its limit, a run removes the least recently used kernels when it starts. The limit is 2 GiB,
+    or the environment variable TSM2_TUNE_CACHE_LIMIT, such as 500M or 4G.
     """
     folder, kept = binaries.cache_folder(), list(binaries.entries())
     used = sorted(entry.used for entry in kept)

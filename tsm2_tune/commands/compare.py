@@ -1,4 +1,4 @@
-"""The command that times kernels against cuBLAS, and tunes nothing."""
+"""`tsm2-tune compare`: time kernels against cuBLAS without tuning."""
 
 from __future__ import annotations
 
@@ -53,11 +53,10 @@ def compare(
     tsm2-tune compare --device 0 --shapes 20480x16x20480,1048576x8x8
     tsm2-tune compare --db results.db --shapes 30000x12x5000 --dtype f64 --json
 
-    For each problem: the kernel that an exported module of the pretuned kernels, or of --db, would choose. It is
-    verified and then timed in turns with cuBLAS and cuBLASLt. Times are medians in microseconds; +- is how far
-    the 95 % confidence interval reaches. Nothing is stored. If the module would leave a problem to cuBLAS, the
-    kernel is timed all the same, and "chosen" says cuBLAS. The exit status is 1 if a kernel is not right or cannot be
-    timed.
+    For each problem it takes the kernel that an exported module of the pretuned kernels, or of --db, would choose. It
+    verifies the kernel, then times it in turns with cuBLAS and cuBLASLt. Times are medians in microseconds; +- is how
+    far the 95 % confidence interval reaches. "chosen" says cuBLAS if the module would leave the problem to it; the
+    kernel is timed all the same. Nothing is stored. The exit status is 1 if a kernel is wrong or cannot be timed.
     """
     from tsm2_tune.api.parse import problems_of
 

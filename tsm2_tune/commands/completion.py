@@ -11,12 +11,12 @@ from click.shell_completion import CompletionItem
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import ELEMENT_TYPES
 
-OPS = ("nn", "nt", "tn", "tt", "cn", "nc", "gram")  # the common ones
-MOST_CONFIGURATIONS = 20_000  # of a family to search, as the shell waits
+OPS = ("nn", "nt", "tn", "tt", "cn", "nc", "gram")  # common ops
+MOST_CONFIGURATIONS = 20_000  # searched in a family, since the shell waits
 
 
 def devices_here(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Complete GPU ordinals and the host."""
+    """Complete GPU ordinals and cpu."""
     from tsm2_tune.tuner.device.cuda import cuda_device_count
 
     return _beginning(incomplete, [*map(str, range(cuda_device_count())), "cpu"])
@@ -37,7 +37,7 @@ def devices_and_cards(ctx: Context, param: Parameter, incomplete: str) -> list[s
 
 
 def _listed(incomplete: str, every: Iterable[str]) -> list[str]:
-    """Return the values that complete the last item of a list with commas, without those that it already has."""
+    """Return the completions of the last item of a comma-separated list, without items already listed."""
     before, comma, last = incomplete.rpartition(",")
     named = before.split(",")
     return [f"{before}{comma}{name}" for name in _beginning(last, every) if name not in named]
@@ -61,7 +61,7 @@ def families(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
 
 
 def configurations(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Complete a configuration up to the next value with a choice: a shell ends a word after its only completion."""
+    """Complete a configuration up to the next value with a choice: a shell ends a word with only one completion."""
     from tsm2_tune.generator.config import family_spelt
     from tsm2_tune.generator.families import FAMILIES
 
@@ -94,7 +94,7 @@ def importable(ctx: Context, param: Parameter, incomplete: str) -> list[Completi
 
 
 def _up_to_comma(text: str, at: int) -> str:
-    """Return the text up to and with the first comma after `at`."""
+    """Return the text through the first comma after `at`."""
     return text[: text.find(",", at) + 1] or text
 
 

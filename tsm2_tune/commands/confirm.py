@@ -1,4 +1,4 @@
-"""The command that repeats the finals of stored winners."""
+"""`tsm2-tune confirm`: repeat the finals of stored winners."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool
     \b
     tsm2-tune confirm --device 0 --shapes 20480x16x20480
 
-    In a new process the finalists, the fastest few, are verified in full and timed in turns, with cuBLAS where it was
-    beside them. A line for each problem says whether the winner wins again, and how its time has drifted. The new
-    times are stored beside those of before; a kernel that is wrong now competes no more. The exit status is 1 where a
+    A new process verifies the finalists (the fastest few) in full and times them in turns, with cuBLAS if it was in
+    the earlier final. A line for each problem says whether the winner wins again, and how its time has drifted. The
+    new times are stored; earlier ones stay. A kernel that is wrong now no longer competes. The exit status is 1 if a
     winner changed, a kernel is wrong, or finals could not be repeated.
     """
 

@@ -1,4 +1,4 @@
-"""The commands that look after a database."""
+"""`tsm2-tune db`: check, merge, vacuum and migrate a database."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def db() -> None:
 def check(ctx: click.Context, database: str, as_json: bool) -> None:
     """Say whether the database is sound.
 
-    Each line is a problem (rows are damaged or contradict each other) or a note (something is old or not needed). It
-    reads a copy: runs on the database go on, and nothing is changed. With a problem the exit status is 1.
+    Each line is a problem (rows are damaged or contradict each other) or a note (something is old or not needed). The
+    check reads a copy, so that runs continue and nothing changes. With a problem the exit status is 1.
     """
     from tsm2_tune.tuner.doctor.finding import State
     from tsm2_tune.tuner.results.upkeep import checking
@@ -55,14 +55,14 @@ def check(ctx: click.Context, database: str, as_json: bool) -> None:
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True, shell_complete=completion.importable)
 @database_option
 def merge(sources: tuple[str, ...], database: str) -> None:
-    """Add all trials of FILEs, one after another, to the database, which is made where it is missing.
+    """Add all trials of FILEs to the database, which is created if it is missing.
 
     \b
     tsm2-tune db merge node1.db node2.db --db all.db
 
-    Each is put in as by `tsm2-tune import`: nothing is lost, the order does not matter, and twice is as once. A
-    sentence says where two databases contradict each other, and what counts then. Where one of them is no such
-    file, or is of a newer version, nothing is added.
+    Each file is added as by `tsm2-tune import`: nothing is lost, the order does not matter, and adding a file twice
+    changes nothing. If two databases contradict each other, a sentence says what counts. If one FILE cannot be read,
+    or is of a newer version, nothing is added.
     """
     from tsm2_tune.api.import_trials import refuse_others
 
@@ -76,13 +76,13 @@ def merge(sources: tuple[str, ...], database: str) -> None:
 
 
 @db.command()
-@option("--alone", is_flag=True, help="Nobody else uses the database: let it take as long as it takes.")
+@option("--alone", is_flag=True, help="No run uses the database, so it may be locked for long.")
 @named_database
 def vacuum(alone: bool, database: str) -> None:
     """Remove what nothing needs, and write the file anew without gaps.
 
-    Kernels, problems, runs and cuBLAS times that no trial has any more, and claims of runs that have ended. Runs on
-    the database go on; where the file is so large that they would wait too long, it keeps its gaps without --alone.
+    It removes kernels, problems, runs and cuBLAS times without trials, and claims of ended runs. Runs on
+    the database continue. If they would wait too long for a large file, it keeps its gaps, unless with --alone.
     """
     from tsm2_tune.tuner.results.upkeep import vacuuming
 
@@ -94,12 +94,12 @@ def vacuum(alone: bool, database: str) -> None:
 
 
 @db.command()
-@option("--keep", is_flag=True, help="Keep a copy of the database as it was beside it.")
+@option("--keep", is_flag=True, help="Keep a copy of the old database beside the new one.")
 @named_database
 def migrate(keep: bool, database: str) -> None:
     """Bring a database of an older version to this version's schema.
 
-    Every command that opens such a database does that; this one says what it did, and can keep a copy.
+    Every command migrates such a database when it opens it. This one prints what it did, and can keep a copy.
     """
     from tsm2_tune.tuner.results.upkeep import migrating
 

@@ -1,4 +1,4 @@
-"""The command that lists devices."""
+"""`tsm2-tune devices`."""
 
 from __future__ import annotations
 

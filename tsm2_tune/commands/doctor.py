@@ -1,4 +1,4 @@
-"""The command that says whether tuning can run here."""
+"""`tsm2-tune doctor`: say whether tuning can run here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tsm2_tune.commands.errors import Command
 from tsm2_tune.commands.options import database_option, device_option, json_option
 from tsm2_tune.console import tables
 
-STATE_WIDTH = 9  # of the word that a finding begins with, and the space behind it
+STATE_WIDTH = 9  # characters of a finding's first word and the space after it
 
 
 @click.command(cls=Command)

@@ -20,10 +20,10 @@ from tsm2_tune.tuner.runs.signals import stoppable
 
 F = TypeVar("F", bound=Callable[..., Any])
 SEVERAL = ",..."  # the end of the metavar of an option that takes a list with commas
-OF_A_SIGNAL = 128  # plus the signal's number is the exit status, as in shells
+OF_A_SIGNAL = 128  # the exit status after a signal is this plus its number, as in shells
 STOPPED = 130  # the exit status after Ctrl-C, as in shells
 MOST_CHARACTERS = 2000  # of a sentence
-_SECRET = re.compile(r"(://[^\s:/@]*):[^\s@]*@")  # in a database's address, given in a wrong place
+_SECRET = re.compile(r"(://[^\s:/@]*):[^\s@]*@")  # a password in a database's address, wherever it is given
 _LONG_WORD = re.compile(r"(\S{150})\S{100,}(\S{50})")  # longer than configurations and usual paths
 _ITEM = r"DIM(xDIM){1,3}(:\w+){0,2}".replace("DIM", r"([\d.e+:/*]+|[mnk])")  # of --shapes
 _SHAPES = re.compile(rf"@.+|{_ITEM}(,{_ITEM})*", re.ASCII | re.IGNORECASE)
@@ -67,7 +67,7 @@ def is_shape(word: str) -> bool:
 
 
 def stray(ctx: click.Context, word: str) -> click.UsageError:
-    """Return the error for a word that the command does not take, with the option that it may be meant for."""
+    """Return the error for a word that the command does not take. It suggests an option for the word."""
     if word in getattr(ctx.find_root().command, "commands", ()):
         meant = f": put the options behind the command {word!r}"
     else:
@@ -89,7 +89,7 @@ class Command(click.Command):
         return rest
 
     def make_context(self, *arguments: Any, **named: Any) -> click.Context:
-        with _one_sentence():  # --help and --version print already here
+        with _one_sentence():  # --help and --version print here
             return super().make_context(*arguments, **named)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -98,12 +98,12 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """A group of such commands. Without a command it says that one is missing; click would print all help."""
+    """A group of commands. Without a command it prints one sentence, where click would print all help."""
 
     command_class = Command
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        self.format_commands(ctx, formatter)  # first, as a user looks for them
+        self.format_commands(ctx, formatter)  # before the options
         click.Command.format_options(self, ctx, formatter)
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -117,10 +117,10 @@ class Group(Command, click.Group):
 
 @contextmanager
 def _one_sentence() -> Iterator[None]:
-    """Convert errors that a user can cause to usage errors. A closed pipe is none: click ends quietly."""
+    """Convert errors that a user can cause to usage errors, except a closed pipe: click ends quietly."""
     try:
         yield
-    except ToolMissing as error:  # with a compiler's messages, line by line
+    except ToolMissing as error:  # keep the lines of a compiler's messages
         raise _refusal(str(error)) from None
     except TuneError as error:
         raise _refusal(_LINE_ENDS.sub(" ", str(error))) from None
@@ -155,10 +155,10 @@ def ended_by_signals(ctx: click.Context, database: str, *, stderr: bool = False)
         name = shown_name(database)
         if is_address(database) or os.path.exists(database):
             lost = getattr(stop, "unstored", 0)
-            but = f", but for the last {lost}, for which it is away" if lost else ""
+            but = f", but for the last {lost}, since it is unreachable" if lost else ""
             text = f"stopped; every trial that ended is in {name}{but}: run the same command again to continue"
         else:
-            text = f"stopped; no trial had ended, and {name} is not made yet: run the same command to start again"
+            text = f"stopped; no trial had ended, and {name} does not exist yet: run the same command to start again"
         from tsm2_tune.console.tables import (  # slow to import, and shell completion waits for imports
             console,
             print_line,
@@ -171,7 +171,7 @@ def ended_by_signals(ctx: click.Context, database: str, *, stderr: bool = False)
 
 def _refusal(sentence: str) -> Refusal:
     sentence = _LONG_WORD.sub(r"\1...\2", _SECRET.sub(r"\1:***@", sentence))
-    if len(sentence) > MOST_CHARACTERS:  # it quotes an argument
+    if len(sentence) > MOST_CHARACTERS:  # it quotes a long argument
         sentence = f"{sentence[: MOST_CHARACTERS // 2]} ... {sentence[-MOST_CHARACTERS // 2 :]}"
     return Refusal(printable(sentence), ctx=None)
 

@@ -1,4 +1,4 @@
-"""The command that exports."""
+"""`tsm2-tune export`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tsm2_tune.tuner.results.storage.addresses import shown_name
     "--format",
     "form",
     type=Choice(FORMATS),
-    help=f"What to write. Without it the file's ending says it: {', '.join(FORMAT_OF_ENDING)}.",
+    help=f"What to write. By default the file's suffix decides: {', '.join(FORMAT_OF_ENDING)}.",
 )
 @option(
     "--family",
@@ -60,7 +60,7 @@ from tsm2_tune.tuner.results.storage.addresses import shown_name
     "--between/--no-between",
     default=None,
     help="Include kernels for shapes between the tuned ones in a module or library."
-    " [default: between, with --within no-between]",
+    " [default: --between, or --no-between with --within]",
 )
 @within_options
 @wait_option
@@ -92,7 +92,7 @@ def export(
     tsm2-tune export --format t4 --shapes 20480x16x20480 -o trials.json
     tsm2-tune export --format kernel-tuner-cache --family stream_a_fma -o stream_a_fma.json
 
-    A text of trials (.jsonl) is for `tsm2-tune import`. A T4 file and a cache of Kernel Tuner have all trials of one
+    `tsm2-tune import` reads a text of trials (.jsonl). A T4 file and a cache of Kernel Tuner have all trials of one
     problem on one device.
     """
     from tsm2_tune.api.export import contradiction
@@ -100,31 +100,18 @@ def export(
     from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
 
     form = form or _format_of(output)
-    measures = not no_measure
-    wrong = contradiction(
-        form, family=family, binaries=binaries, launcher=launcher, between=between, within=within, measure=measures,
-        wait=wait, allow_unverified=allow_unverified,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "family": family, "binaries": binaries, "launcher": launcher, "between": between, "within": within,
+        "measure": not no_measure, "wait": wait, "allow_unverified": allow_unverified,
+    }  # fmt: skip
+    wrong = contradiction(form, **options)
     if wrong is not None:
         raise click.UsageError(wrong)
     into_file = output != "-"
     ended = tables.waiting(f"exporting {shown_name(database)}") if within is None else ended_by_signals(ctx, database)
     with ended, ExportProgress(tables.console(stderr=not into_file)) as shown:
-        exported = tsm2_tune.export(
-            database,
-            format=form,
-            output=output if into_file else None,
-            **which,
-            family=family,
-            binaries=binaries,
-            launcher=launcher,
-            between=between,
-            within=within,
-            measure=measures,
-            wait=wait,
-            allow_unverified=allow_unverified,
-            on_event=shown.show,
-        )
+        path = output if into_file else None
+        exported = tsm2_tune.export(database, format=form, output=path, **which, **options, on_event=shown.show)
     if form == "library":
         tell(f"wrote {', '.join(output.removesuffix('.so') + one for one in LIBRARY_SUFFIXES)}")
     elif into_file:

@@ -1,4 +1,4 @@
-"""The command that forgets trials, and the option that tries them again."""
+"""`tsm2-tune forget`: remove trials."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], device: str | 
     tsm2-tune forget --device h100
     tsm2-tune forget 17 18
 
-    --device alone removes all that the database has of that device, such as what was imported.
+    --device alone removes all trials of that device, such as imported ones.
 
-    `tsm2-tune --retry failed` tries failures again without removing them before.
+    `tsm2-tune --retry failed` retries failures without removing them first.
     """
     if not trials and not outcomes and device is None:
         raise click.UsageError(
@@ -51,7 +51,7 @@ def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], device: str | 
     from tsm2_tune.tuner.results.store import Store
 
     if trials and device is not None:
-        raise click.UsageError("a trial's number says which device it is of: leave --device or the numbers out")
+        raise click.UsageError("a trial's number identifies its device: leave --device or the numbers out")
 
     def tell(counts: Mapping[str, int]) -> None:
         parts = [f"{count} {outcome}" for outcome, count in sorted(counts.items())]

@@ -1,4 +1,4 @@
-"""The command that imports."""
+"""`tsm2-tune import`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ MOST_PRINTED = 20  # configurations of a kind
 def import_(source: str, database: str) -> None:
     """Add trials from another database or file.
 
-    FILE is a database, a text of trials, a T4 file or a cache of Kernel Tuner, and is only read.
+    FILE is a database, or a text of trials, a T4 file or a cache of Kernel Tuner that `tsm2-tune export` wrote.
 
     \b
     tsm2-tune import colleague.db
     tsm2-tune import h200.jsonl --db results.db
     tsm2-tune import pretuned:h200 --db h200.db
 
-    What is there already stays as it is, so that the same again adds nothing. Texts, T4 files and caches are those
-    that `tsm2-tune export` wrote; the texts of this package are pretuned:h100 and pretuned:h200.
+    Existing trials stay, so importing a file twice changes nothing. FILE is only read. pretuned:h100 and
+    pretuned:h200 are texts included in the package.
     """
     with waiting(f"importing {shown_name(source)}") as show:
         found = tsm2_tune.import_trials(source, database, on_progress=show)
@@ -38,7 +38,7 @@ def import_(source: str, database: str) -> None:
 
 
 def print_import(found: tsm2_tune.Imported) -> None:
-    """Print the configurations that were left out, and those whose trials contradict each other."""
+    """Print the configurations that were left out, then the configurations with contradicting trials."""
     for sentences in (found.left_out, found.conflicts):
         for sentence in sentences[:MOST_PRINTED]:
             tell(sentence)

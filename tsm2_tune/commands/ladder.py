@@ -1,9 +1,10 @@
-"""The command of the ladder."""
+"""`tsm2-tune ladder`: show what each step of a six-step GEMM gains."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +24,9 @@ from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.runs.blas_threads import one_blas_thread
+
+if TYPE_CHECKING:
+    from tsm2_tune.tuner.search.ladder import Rung
 
 
 @click.command(cls=Command)
@@ -53,8 +57,8 @@ def ladder(
     \b
     tsm2-tune ladder --device 0 --shapes 1024x1024x1024
 
-    It tunes, verifies and times the steps as any kernel is: naive, coalesced, tiled, coarsened in one dimension and
-    in two, with vector loads. Beside them are the article's numbers.
+    It tunes, verifies and times each step: naive, coalesced, tiled, coarsened in one dimension, coarsened in two, and
+    with vector loads. The table also has the article's numbers.
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
     from tsm2_tune.console import plan_tables  # slow to import, so arguments are checked first
@@ -91,12 +95,17 @@ def ladder(
         for problem, rungs in found.items():
             device = target.identity.name + l2_state_text(target, options, is_asked=is_given(ctx, "cache"))
             plan_tables.print_ladder(problem, device, rungs, console)
-    unsolved = any(rung.best is None for rungs in found.values() for rung in rungs)
+    unsolved = [rung for rungs in found.values() for rung in rungs if rung.best is None]
     if unsolved:
-        untried = any(not rung.tried for rungs in found.values() for rung in rungs)
-        more = "raise --budget or --max-trials, or choose a smaller shape" if untried else "raise its limits"
-        sentence = f"some steps have no time: see `{command_on('show', database)}`, or {more}"
-        tables.print_line(tables.console(stderr=True), sentence)
+        _print_unsolved(unsolved, database)
     print_interrupted(interrupted)
     if unsolved or interrupted:
         ctx.exit(1)
+
+
+def _print_unsolved(unsolved: Sequence[Rung], database: str) -> None:
+    """Print a sentence on the steps without a time."""
+    is_one_untried = any(not rung.tried for rung in unsolved)
+    more = "raise --budget or --max-trials, or choose a smaller shape" if is_one_untried else "raise its limits"
+    sentence = f"some steps have no time: see `{command_on('show', database)}`, or {more}"
+    tables.print_line(tables.console(stderr=True), sentence)

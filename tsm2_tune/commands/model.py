@@ -1,4 +1,4 @@
-"""The command that shows what bounds a problem."""
+"""`tsm2-tune model`."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def model(
 
     For each problem: the least bytes to move, the floating-point operations, their ratio (arithmetic intensity), the
     device's ratio of both rates (machine balance), whether memory or arithmetic is the bound, and the least time. For
-    column-major A B in f32, f64, c64 and c128 also the t1, t2 and t3 that Algorithm 5 of the TSM2 paper chooses.
-    Rates are the data sheet's. Without a GPU here, name a card with --device.
+    column-major A B in f32, f64, c64 and c128, also t1, t2 and t3 by Algorithm 5 of the TSM2 paper. Rates are those
+    of the data sheet. Without a GPU, name a card with --device.
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
     from tsm2_tune.console import plan_tables  # slow to import, so arguments are checked first

@@ -1,4 +1,4 @@
-"""The options that several commands share, as click has them."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _TIME = re.compile(
 
 
 class WholeNumber(click.IntRange):
-    """A whole number in the range, spelt in the digits 0 to 9: int() takes those of other scripts too, and 1_000."""
+    """A whole number in the range, in digits 0 to 9. int() would also accept 1_000 and digits of other scripts."""
 
     name = "integer"
 
@@ -61,7 +61,7 @@ class WholeNumber(click.IntRange):
 
 
 class Seconds(click.FloatRange):
-    """A time in the range: a number of seconds, or one with its unit, such as 90s, 2m or 1h."""
+    """A time in the range: a number of seconds, or a number with a unit, such as 90s, 2m or 1h."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         unit = 1
@@ -74,7 +74,7 @@ class Seconds(click.FloatRange):
 
 
 class Percent(click.ParamType):  # type: ignore[type-arg]
-    """A share that `share_of` reads, up to the most."""
+    """A share in percent, at most `most`."""
 
     name = "percent"
 
@@ -90,7 +90,7 @@ class Percent(click.ParamType):  # type: ignore[type-arg]
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]
-    """One of some names; of another one it says which may be meant."""
+    """One of several names. The error for another name suggests a similar one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -100,7 +100,7 @@ class Choice(click.Choice):  # type: ignore[type-arg]
 
 
 def is_given(ctx: click.Context, name: str) -> bool:
-    """Whether the command line has the option whose parameter is called so."""
+    """Return whether the command line sets the parameter of this name."""
     return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
@@ -125,10 +125,10 @@ layout_option = option(
 
 
 def shapes_options(required: bool) -> Callable[[F], F]:
-    """--shapes, which may also be arguments, --dtype, --math, --op and --layout, together."""
+    """Add --shapes, which arguments may replace, --dtype, --math, --op and --layout."""
 
     def decorate(command: F) -> F:
-        """The command with these options."""
+        """Return the command with these options."""
 
         @wraps(command)
         def with_shapes(*arguments: Any, shapes: str | None, items: tuple[str, ...], **named: Any) -> Any:
@@ -169,11 +169,11 @@ def shapes_options(required: bool) -> Callable[[F], F]:
 
 
 def family_options(function: F) -> F:
-    """--family and --guidelines, together."""
+    """Add --family and --guidelines."""
     function = option(
         "--guidelines",
         metavar="NAME=VALUE,...",
-        help="Change thresholds of the guideline rules. A lower threshold keeps more configurations. Those not"
+        help="Change thresholds of the guideline rules. A lower threshold keeps more configurations. Thresholds not"
         " named keep the family's value. `none` disables all guidelines; `none,min-reuse=4` all but min-reuse."
         f" [default: {Guidelines().text}; stricter for gemm; `space` prints them]",
     )(function)
@@ -187,7 +187,7 @@ def family_options(function: F) -> F:
 
 
 def database_option_of(default: str) -> Callable[[F], F]:
-    """--db, with this file where it is not given."""
+    """Return --db with this default."""
     return option(
         "--db",
         "database",
@@ -202,7 +202,7 @@ database_option = database_option_of(DEFAULT_DATABASE)
 
 
 def named_database(function: F) -> F:
-    """--db, which may also be an argument: `best h100.db`."""
+    """Add --db, which an argument may replace: `best h100.db`."""
 
     @wraps(function)
     def with_database(*arguments: Any, database: str, place: str | None, **named: Any) -> Any:
@@ -242,7 +242,7 @@ cluster_option = option(
 stored_device_option = option(
     "--device",
     shell_complete=completion.devices_here,
-    help="Only this device: a GPU's number, cpu, or words of its name, such as h100.",
+    help="Only this device: a GPU's number, cpu, or a part of its name, such as h100.",
 )
 planning_device_option = option(
     "--device",
@@ -250,7 +250,7 @@ planning_device_option = option(
     shell_complete=completion.devices_and_cards,
     help=f"A GPU's number (CUDA ordinal), cpu, or a card: {', '.join(PROFILES)}. [default: GPU 0, else cpu]",
 )
-wait_option = option("--wait", is_flag=True, help="If another run uses the device, wait for its end.")
+wait_option = option("--wait", is_flag=True, help="If another run uses the device, wait until it ends.")
 vendor_option = option(
     "--no-vendor", is_flag=True, help="Do not time cuBLAS and cuBLASLt beside the fastest kernels."
 )
@@ -287,7 +287,7 @@ json_option = option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
-    """--cache, a state of the L2, which is this one where it is not given."""
+    """Return --cache, a state of the L2, with this default."""
     return option(
         "--cache",
         type=Choice([one.value for one in Cache]),
@@ -299,7 +299,7 @@ def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
 
 
 def within_options(function: F) -> F:
-    """--within and --no-measure."""
+    """Add --within and --no-measure."""
     for added in (
         option("--no-measure", is_flag=True, help="With --within: use only times that are stored."),
         option(
@@ -315,7 +315,7 @@ def within_options(function: F) -> F:
 
 
 def outcomes_option(name: str, variable: str, known: Sequence[Outcome], about: str) -> Callable[[F], F]:
-    """An option that names outcomes, separated by commas."""
+    """Return an option that names outcomes, separated by commas."""
     return option(
         name,
         variable,
@@ -343,7 +343,7 @@ def tuning_options(function: F) -> F:
             default=DEFAULT_RUN_LIMIT_SECONDS,
             show_default=True,
             metavar="TIME",
-            help="Most time for each stage of a trial (verifying, timing): seconds, or such as 2m.",
+            help="Time limit of each stage of a trial (verifying, timing): seconds, or with a unit, such as 2m.",
         ),
         option(
             "--compile-limit",
@@ -351,20 +351,20 @@ def tuning_options(function: F) -> F:
             default=DEFAULT_COMPILE_LIMIT_SECONDS,
             show_default=True,
             metavar="TIME",
-            help="Most time to compile one configuration: seconds, or such as 2m.",
+            help="Time limit for compiling one configuration: seconds, or with a unit, such as 2m.",
         ),
         option(
             "--seed",
             type=WholeNumber(0, MOST_SEED),
             default=0,
             show_default=True,
-            help="Seed of the input matrices and of the order.",
+            help="Seed of the input matrices, and of the order of configurations.",
         ),
         option(
             "--max-trials",
             type=WholeNumber(min=1),
             metavar="N",
-            help="Most configurations to try for each problem, earlier runs included.",
+            help="The most configurations to try for each problem, earlier runs included.",
         ),
         option(
             "--budget",
@@ -380,7 +380,7 @@ def tuning_options(function: F) -> F:
 
 
 def selection_options(function: F) -> F:
-    """--device, --shapes, --dtype, --op, --layout and --cache of results that are stored: what `selected` takes."""
+    """Add the options that select stored results: --device, --shapes, --dtype, --op, --layout and --cache."""
 
     @wraps(function)
     def with_selection(
@@ -404,11 +404,13 @@ def selection_options(function: F) -> F:
         return function(*arguments, which=which, **named)
 
     for added in (
-        cache_option(None, "Only times with the L2 in this state. Without it, dirty comes before clean and warm."),
+        cache_option(
+            None, "Only times with the L2 in this state. Without it: dirty if stored, else clean, else warm."
+        ),
         option(
             "--layout",
             type=Choice(LAYOUTS),
-            help="Storage order that --op refers to, as for tuning. Without --op: only products with C in it.",
+            help="Storage order that --op refers to, as for tuning. Without --op: only products whose C has it.",
         ),
         option("--op", "ops", metavar="OP,...", shell_complete=completion.ops, help=f"Only these ops. {OP_SYNTAX}"),
         option(
@@ -421,7 +423,7 @@ def selection_options(function: F) -> F:
         option(
             "--shapes",
             metavar="MxNxK,...",
-            help="Only these shapes, spelled as for tuning, or problems as they are printed: 16x16x1000:f64:tn.",
+            help="Only these shapes, written as for tuning, or problems as printed: 16x16x1000:f64:tn.",
         ),
         stored_device_option,
     ):

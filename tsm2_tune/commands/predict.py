@@ -1,4 +1,4 @@
-"""The command that tells what kernels would gain, without a GPU."""
+"""`tsm2-tune predict`: predict what kernels gain over cuBLAS, without a GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ kernels_option = option(
     "database",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Take the kernels of this database, not those that the package brings.",
+    help="Use the kernels of this database instead of those included in the package.",
 )
 
 
@@ -45,11 +45,11 @@ def predict(
     tsm2-tune predict --device h100 --shapes 30000x12x5000
     tsm2-tune predict --db results.db --shapes 30000x12x5000,16x16x1000000 --dtype f64 --json
 
-    For each problem: the time of the kernel that an exported module would choose, that of the faster one of cuBLAS
-    and cuBLASLt, as in `tsm2-tune best`, the ratio of both, and who computes the problem if a program calls the
-    module. A time is measured at the shape, or predicted. The nearest shape at which the kernel was measured comes
-    next, and its distance: 0.7 is twice as long in one of m, n and k. Below stands what the module decides by: it
-    leaves a problem to cuBLAS's gemm if that is faster.
+    For each problem it prints the time of the kernel that an exported module would choose, the time of cuBLAS or
+    cuBLASLt, whichever is faster, their ratio, and which of them the module calls. A time is measured at the shape,
+    or predicted. Then it prints the nearest shape at which the kernel was measured, and the distance: 0.7 is twice as
+    long in one of m, n and k. A line below the table gives the module's reason: it leaves a problem to cuBLAS's gemm
+    if that is faster.
     """
     from tsm2_tune.api.parse import problems_of
 
@@ -66,7 +66,7 @@ def predict(
 
 
 def _text_of(spec: str | None) -> Pretuned:
-    """Return the kernels that the package brings for the card. Raise InputError if there are none."""
+    """Return the kernels included in the package for the card. Raise InputError if there are none."""
     from tsm2_tune.pretuned import pretuned
 
     texts = {one.name: one for one in pretuned()}
@@ -77,7 +77,7 @@ def _text_of(spec: str | None) -> Pretuned:
 
 
 def _device_of(known: Sequence[str], spec: str | None, database: str | None) -> str:
-    """Return the device of the database that is named."""
+    """Return the named device of the database."""
     from tsm2_tune.tuner.device.target import stored_target
 
     return stored_target(known, spec, database or "")[0]
@@ -126,26 +126,26 @@ def _print(device: str, found: Sequence[Choice]) -> None:
 
 
 def number_text(value: float | None, digits: int) -> str:
-    """Return the number as a cell of a table; a dash if it is not known."""
+    """Return the number as a cell of a table, or a dash for None."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def chosen_text(choice: Choice) -> str:
-    """Return who computes the problem if a program calls the exported module."""
+    """Return whether an exported module calls cuBLAS or the kernel for the problem."""
     return "cuBLAS" if choice.is_vendors else "kernel"
 
 
 def closing_text(ratios: Sequence[float | None], choices: Sequence[Choice]) -> str:
-    """Return a line that compares the kernels with cuBLAS, and what an exported module gains, which chooses."""
+    """Return a line that compares the kernels, and an exported module, with cuBLAS."""
     found = [(ratio, choice.is_vendors) for ratio, choice in zip(ratios, choices, strict=True) if ratio is not None]
     if not found:
         return "no time to compare with cuBLAS"
     faster = sum(ratio >= 1 for ratio, _ in found)
     text = f"geometric mean {_mean([ratio for ratio, _ in found]):.2f} x cuBLAS"
     text += f": {faster} faster, {len(found) - faster} slower"
-    if left := sum(is_left for _, is_left in found):
-        gain = _mean([1.0 if is_left else ratio for ratio, is_left in found])
-        text += f"; an exported module leaves {left} of {len(found)} to cuBLAS: {gain:.2f} x"
+    if vendors := sum(is_vendors for _, is_vendors in found):
+        gain = _mean([1.0 if is_vendors else ratio for ratio, is_vendors in found])
+        text += f"; an exported module leaves {vendors} of {len(found)} to cuBLAS: {gain:.2f} x"
     return text
 
 

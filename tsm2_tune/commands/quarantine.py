@@ -1,4 +1,4 @@
-"""The command that lists and forgives kernels that hung or faulted, and the line that a run prints about them."""
+"""`tsm2-tune quarantine`, and the line that a run prints about quarantined kernels."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from tsm2_tune.tuner.results.storage.addresses import command_on
 if TYPE_CHECKING:
     from tsm2_tune.tuner.search.quarantine import Quarantined
 
-ALL = "all"  # the same as in tuner.quarantine
-
-DIGITS = 12  # of a digest, that a table has
+ALL = "all"  # as in tuner.search.quarantine
+DIGITS = 12  # of a digest, in the table
 LEAST_DIGITS = 8  # enough to identify a kernel
 
 
@@ -39,7 +38,7 @@ class Digest(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command(cls=Command)
-@option("--forgive", "digest", type=Digest(), help=f"Remove the kernel whose digest begins so, or {ALL}.")
+@option("--forgive", "digest", type=Digest(), help=f"Release the kernel whose digest begins with this, or {ALL}.")
 @stored_device_option
 @named_database
 @json_option
@@ -50,9 +49,8 @@ def quarantine(digest: str | None, device: str | None, database: str, as_json: b
     tsm2-tune quarantine
     tsm2-tune quarantine --forgive 3f9a0c51
 
-    A search leaves such a kernel out for other problems, until it is forgiven, or the compiler or driver changes.
-    What timed out is tried again under a larger --run-limit, and `tsm2-tune --retry crashed,timed-out` tries all
-    again.
+    A search skips such a kernel for other problems until it is forgiven, or the compiler or driver changes. A larger
+    --run-limit retries kernels that timed out. `tsm2-tune --retry crashed,timed-out` retries all.
     """
     from tsm2_tune.api.selection import selected
     from tsm2_tune.tuner.results.store import Store
@@ -74,7 +72,7 @@ def quarantine(digest: str | None, device: str | None, database: str, as_json: b
 
 
 def print_quarantined(count: int, database: str) -> None:
-    """Print how many kernels a search left out because they hung or faulted for another problem."""
+    """Print how many kernels a search skipped because they hung or faulted for another problem."""
     if count:
         tell(f"{count} quarantined: `{command_on('quarantine', database)}` lists them")
 

@@ -1,4 +1,4 @@
-"""The command that records the cuBLAS products of a program."""
+"""`tsm2-tune record`: run a program and write its cuBLAS products as a file for --shapes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ WHOLE = 1.0  # the largest share of GPU time
     default="0%",
     show_default=True,
     metavar="PERCENT",
-    help="Leave out, as comments, products that take a smaller share of all GPU time. Of several that differ"
-    " in one extent alone, and take that share together, a few stay.",
+    help="Write products with a smaller share of all GPU time as comments. If products that differ in one extent"
+    " alone have this share together, a few of them stay.",
 )
 @program_argument
 @click.pass_context
 def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]) -> None:
     """List the cuBLAS products of a program.
 
-    The program runs as it is. The list has each product's shape, calls and GPU time.
+    The program runs unchanged. The list has each product's shape, calls and GPU time.
 
     \b
     tsm2-tune record --output products.txt --worth 1% -- python simulation.py

@@ -1,4 +1,4 @@
-"""The command that writes a report."""
+"""`tsm2-tune report`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tsm2_tune.tuner.results.storage.addresses import shown_name
     multiple=True,
     type=click.Path(dir_okay=False),
     metavar="OTHER.db",
-    help="Put the winners beside those of this database. May be given several times.",
+    help="Compare the winners with those of this database. May be given several times.",
 )
 @option("--title", default="", metavar="TEXT", help="The heading of the page.")
 @option("--note", default="", metavar="TEXT", help="A text below the heading.")
@@ -36,8 +36,8 @@ def report(
     tsm2-tune report
     tsm2-tune report h200.db --compare h100.db -o cards.html
 
-    The page is one file, which needs no network: gains over cuBLAS, winners, a roofline, the course of each search,
-    times over two tunables, and trials. It needs the package vl-convert-python.
+    The page is one file that needs no network. It shows gains over cuBLAS, winners, a roofline, the progress of each
+    search, times over two tunables, and trials. Writing it needs the package vl-convert-python.
     """
     into_file = output != "-"
     with tables.waiting(f"reading {shown_name(database)}"):

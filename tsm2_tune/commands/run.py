@@ -1,4 +1,4 @@
-"""The command that runs a program with a library in front of cuBLAS."""
+"""`tsm2-tune run`: run a program with a library in front of cuBLAS."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ program_argument = click.argument("program", nargs=-1, metavar="PROGRAM...", cal
 
 @click.command(cls=Command, context_settings=PROGRAM)
 @database_option
-@option("--library", metavar="FILE", help="Take kernels from this exported C library, not from a database.")
+@option("--library", metavar="FILE", help="Use the kernels of this exported C library instead of a database's.")
 @option(
     "--pretuned",
     is_flag=True,
-    help="Take the kernels that the package brings for this GPU, or for one of its compute capability.",
+    help="Use the kernels included in the package for this GPU, or for its compute capability.",
 )
 @option(
     "--report",
     is_flag=True,
-    help="Say at the end which products there were, and their time by cuBLAS and by the kernels, which take turns at"
-    " first: a kernel that is slower in the program goes back to cuBLAS.",
+    help="At the end, list the products with their times by cuBLAS and by the kernels. Both compute the first"
+    " products of each shape in turns. A shape whose kernel is slower then goes back to cuBLAS.",
 )
 @option(
     "--verify",
     is_flag=True,
-    help=f"Let cuBLAS compute the first {VERIFIED} products of each shape too, and compare: a kernel whose result is"
-    " wrong is not used again.",
+    help=f"Compare the first {VERIFIED} products of each shape with cuBLAS. A kernel with a wrong result is not used"
+    " again.",
 )
 @program_argument
 @click.pass_context
@@ -78,23 +78,22 @@ def run(
 ) -> None:
     """Run a program with tuned kernels for cuBLAS calls.
 
-    A product goes to a tuned kernel if that is faster than cuBLAS.
+    A tuned kernel computes a product if it is faster than cuBLAS.
 
     \b
     tsm2-tune run -- python simulation.py
     tsm2-tune run --pretuned -- python simulation.py
     tsm2-tune run --report --verify -- ./simulation input.txt
 
-    The program is not changed: a library that stands in for cuBLAS is loaded before it (LD_PRELOAD), and before those
-    that it starts. Products that no kernel computes go to cuBLAS. A program that has cuBLAS linked into itself is not
-    reached.
+    The program does not change: LD_PRELOAD puts a library in front of cuBLAS, in the program and in the programs that
+    it starts. cuBLAS computes the other products. This does not work for a program that links cuBLAS statically.
     """
     from tsm2_tune.interpose.build import standin_path
     from tsm2_tune.interpose.journal import written_in
 
     given = [f"--{name}" for name in ("db", "library") if is_given(ctx, name.replace("db", "database"))]
     if pretuned and given:
-        raise click.UsageError(f"--pretuned and {given[0]} each say where kernels are from: name one of them")
+        raise click.UsageError(f"--pretuned and {given[0]} each choose the kernels: name one of them")
     path_of_program(program[0])  # before kernels are compiled, which may take minutes
     pack = _library(library) if library is not None else _made_pack(database, pretuned)
     if pack is None and not report:  # a sentence said why
@@ -109,8 +108,10 @@ def run(
 
 
 def _made_pack(database: str, pretuned: bool) -> Path | None:
-    """Return the file of the pretuned kernels or of the database's winners. If there is none, print why and return
-    None."""
+    """Return the library of the pretuned kernels or of the database's winners.
+
+    If there is none, print why and return None.
+    """
     from tsm2_tune.interpose.pack_library import pack_path, pretuned_path  # slow to import
 
     return pretuned_path(tell) if pretuned else pack_path(database, tell)
@@ -155,19 +156,19 @@ def print_products(written: Written, status: int, *, has_times: bool) -> None:
         tell(f"no product was seen: {failed(status)}" if status else written.none_seen)
         return
     compared = sum(one.calls - one.taken - one.lost for one in seen)
-    left = f"{calls - taken} left to cuBLAS" + (f", {compared} of these to compare with it" if compared else "")
-    tell(f"{count_of(calls, 'product')} seen, {taken} computed by tuned kernels, {left}")
+    others = f"{calls - taken} left to cuBLAS" + (f", {compared} of these to compare with it" if compared else "")
+    tell(f"{count_of(calls, 'product')} seen, {taken} computed by tuned kernels, {others}")
     for sentence in (*written.besides, *_troubles(seen)):
         tell(sentence)
     of_taken = [one for one in seen if one.taken and not one.went_back]
     if has_times:
         both = [one for one in of_taken if one.cublas_us and one.taken_us]
         if both:
-            before = sum(one.calls * median(one.cublas_us) for one in both)
-            after = sum(one.calls * median(one.taken_us) for one in both)
+            cublas_us = sum(one.calls * median(one.cublas_us) for one in both)
+            kernels_us = sum(one.calls * median(one.taken_us) for one in both)
             tell(
-                f"time of the shapes that were taken: {before / 1e3:.2f} ms by cuBLAS, {after / 1e3:.2f} ms by"
-                f" the kernels, {before / after:.2f} times as fast"
+                f"time of the shapes that were taken: {cublas_us / 1e3:.2f} ms by cuBLAS,"
+                f" {kernels_us / 1e3:.2f} ms by the kernels, {cublas_us / kernels_us:.2f} times as fast"
             )
         _print_table(console, of_taken, "taken:")
     lost = sorted((one for one in seen if one.lost), key=lambda one: (-one.us * one.lost, -one.lost))
@@ -178,8 +179,8 @@ def print_products(written: Written, status: int, *, has_times: bool) -> None:
     )
     for one in seen:
         if one.compared:
-            spelt = f"{'x'.join(map(str, one.shape))} {one.dtype} {one.op}"
-            tell(f"verified: {spelt}, {one.compared} times, worst {one.worst:.3g} of the bound")
+            product = f"{'x'.join(map(str, one.shape))} {one.dtype} {one.op}"
+            tell(f"verified: {product}, {one.compared} times, worst {one.worst:.3g} of the bound")
 
 
 def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
@@ -193,8 +194,8 @@ def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
     for reason, why in TROUBLES.items():
         count = sum(one.left[REASONS.index(reason)] for one in seen)
         if count:
-            told = "a message above says more; the CUDA driver may be older than the toolkit that compiled them"
-            yield f"{count_of(count, 'product')} left to cuBLAS as {why}: {told}"
+            hint = "a message above says more; the CUDA driver may be older than the toolkit that compiled them"
+            yield f"{count_of(count, 'product')} left to cuBLAS as {why}: {hint}"
 
 
 def _print_table(console: Console, seen: Sequence[Seen], title: str) -> None:

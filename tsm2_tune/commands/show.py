@@ -1,4 +1,4 @@
-"""The command that shows one trial, or lists all."""
+"""`tsm2-tune show`."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def show(
     from tsm2_tune.tuner.results.store import Store
 
     selection = selected(**which)
-    of_list = selection.device is not None or selection.cache is not None or selection.is_of_problems
-    if trial is not None and of_list:
+    has_selection = selection.device is not None or selection.cache is not None or selection.is_of_problems
+    if trial is not None and has_selection:
         raise click.UsageError(
-            "--device, --shapes, --dtype, --op and --cache are of the list: leave them or TRIAL out"
+            "--device, --shapes, --dtype, --op and --cache select from the list: leave them or TRIAL out"
         )
     if trial is None and (has_samples or has_source):
-        raise click.UsageError("--samples and --source are of one trial: name its number, such as show 35")
+        raise click.UsageError("--samples and --source need one trial: name its number, such as show 35")
     with Store.open(database, create=False) as store:
         if trial is not None:
             shown = {"as_json": as_json, "has_samples": has_samples, "has_source": has_source}

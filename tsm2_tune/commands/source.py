@@ -1,4 +1,4 @@
-"""The command that prints the CUDA source of a kernel."""
+"""`tsm2-tune source`."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def source(
     tsm2-tune source 35
     tsm2-tune source tsm2:version=v3,threads=128,columns=16,prefetch=4 --dtype f64
 
-    A number is a trial's, as `best` and `show` list it: its source is in the database. A configuration is spelled as
-    `best --long` and `space --list` print it. Without --dtype, --op and --layout it is the source for the first type
+    A number is a trial's, as `best` and `show` list it. Its source is in the database. A configuration is written as
+    `best --long` and `space --list` print it. Without --dtype, --op and --layout, the source is for the first type
     and layout that the kernel computes.
     """
     if kernel.isascii() and kernel.isdecimal():

@@ -1,4 +1,4 @@
-"""The command that counts the configurations of a space, and audits the guidelines after a run."""
+"""`tsm2-tune space`: count configurations, list families, audit guidelines."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from tsm2_tune.tuner.results.storage.addresses import shown_name
 
 if TYPE_CHECKING:
     from tsm2_tune.generator.space.guidelines import Thresholds
+    from tsm2_tune.generator.space.space import SearchSpace
 
 NOT_OF_AN_AUDIT = {
     "shapes": "--shapes",
@@ -103,16 +104,7 @@ def space(
     searched = [tsm2_tune.plan_space(problem, device=limits, family=names, guidelines=chosen) for problem in problems]
     if as_lines:
         for one in searched:
-            for c in one.kept:
-                facts = {
-                    "problem": one.problem.text,
-                    "family": c.config.family,
-                    "configuration": c.config.text,
-                    "tunables": c.config.tunables,
-                    **asdict(c.resources),
-                    **asdict(c.occupancy),
-                }
-                click.echo(json.dumps(facts))
+            _print_kept(one)
         return
     if as_json:
         click.echo(json.dumps([plan_tables.space_counts(one) for one in searched], indent=2))
@@ -121,6 +113,20 @@ def space(
         plan_tables.print_space(one, tables.console(), explain=explain)
     if shapes is None:
         tell(f"no shape is named: this is {LARGE_SQUARE}; for another: tsm2-tune space 20480x16x20480")
+
+
+def _print_kept(searched: SearchSpace) -> None:
+    """Print each kept configuration as a line of JSON."""
+    for one in searched.kept:
+        facts = {
+            "problem": searched.problem.text,
+            "family": one.config.family,
+            "configuration": one.config.text,
+            "tunables": one.config.tunables,
+            **asdict(one.resources),
+            **asdict(one.occupancy),
+        }
+        click.echo(json.dumps(facts))
 
 
 def _print_families(*, as_json: bool) -> None:
@@ -146,11 +152,11 @@ def _refuse_unused(ctx: click.Context, is_audit: bool, is_of_families: bool) -> 
     elif is_audit:
         for name, option in NOT_OF_AN_AUDIT.items():
             if is_given(ctx, name):
-                raise click.UsageError(f"--audit is of all that the database has: leave {option} out")
+                raise click.UsageError(f"--audit covers all trials of the database: leave {option} out")
     elif is_given(ctx, "database"):
-        raise click.UsageError("--db is for --audit: name that too, or leave --db out")
+        raise click.UsageError("--db is for --audit: name --audit too, or leave --db out")
     elif is_given(ctx, "explain") and (is_given(ctx, "as_lines") or is_given(ctx, "as_json")):
-        raise click.UsageError("--explain is of the table that people read: leave it out, or --list and --json")
+        raise click.UsageError("--explain extends the table: leave it out, or --list and --json")
 
 
 def _audit(

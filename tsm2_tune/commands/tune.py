@@ -1,4 +1,4 @@
-"""The command that tunes, which is also what `tsm2-tune` does without a command's name."""
+"""`tsm2-tune tune`, which is also the command without a name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tsm2_tune.console.printable import printable, tell
 from tsm2_tune.tuner.results.storage.addresses import command_on, shown_name
 from tsm2_tune.tuner.runs.blas_threads import one_blas_thread
 
-if TYPE_CHECKING:  # completion in a shell waits for what is imported here
+if TYPE_CHECKING:  # slow to import, and shell completion waits
     from tsm2_tune import TuningResult
     from tsm2_tune.console.json_events import EventLines
     from tsm2_tune.console.run_progress import RunProgress
@@ -85,8 +85,8 @@ def tune(
     tsm2-tune --device 0 --shapes 20480x16x20480,1e7x8x8 --dtype f32,f64 --budget 60s
 
     It enumerates kernel configurations, drops those that the device or the guidelines rule out, generates and
-    compiles CUDA for the rest, verifies and times each, and stores every trial. Run the same command again to
-    continue. Then `best` shows the winners and `export` writes them as an importable module.
+    compiles CUDA for the rest, verifies and times each, and stores every trial. The same command again continues.
+    Then `best` shows the winners and `export` writes them as an importable module.
     """
     if shapes is None:
         raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480")
@@ -96,9 +96,6 @@ def tune(
         click.echo(f"tuning {len(problems)} problem{'s'[: len(problems) > 1]} on {_place(spec, cluster)}")
     with one_blas_thread():
         from tsm2_tune.api.devices import targets_of  # slow to import, so arguments are checked first
-    from tsm2_tune.commands.quarantine import print_quarantined
-    from tsm2_tune.console.run_progress import print_interrupted
-
     problems = computable(problems, names)
     with ended_by_signals(ctx, database, stderr=as_json):
         thresholds = thresholds_of(guidelines)
@@ -127,12 +124,7 @@ def tune(
                 **limits,
             )
         shown.end(result)
-    print_quarantined(sum(one.quarantined for one in result.ended), shown_name(database))
-    _print_unsolved(result, shown_name(database))
-    print_interrupted(result.interrupted)
-    if result.unfinished:
-        count = len(result.unfinished)
-        tell(f"{count} problems not finished, as runs ended early: run the same command again to continue")
+    _print_incomplete(result, shown_name(database))
     if not result.is_complete:
         ctx.exit(1)
 
@@ -167,8 +159,21 @@ def _shown(
     return RunProgress(console(), database, opening, pairs=pairs)
 
 
+def _print_incomplete(result: TuningResult, database: str) -> None:
+    """Print what the run left out or did not finish, if anything."""
+    from tsm2_tune.commands.quarantine import print_quarantined
+    from tsm2_tune.console.run_progress import print_interrupted
+
+    print_quarantined(sum(one.quarantined for one in result.ended), database)
+    _print_unsolved(result, database)
+    print_interrupted(result.interrupted)
+    if result.unfinished:
+        count = len(result.unfinished)
+        tell(f"{count} problems not finished, as runs ended early: run the same command again to continue")
+
+
 def _print_unsolved(result: TuningResult, database: str) -> None:
-    """Say how many problems have no winner, if any."""
+    """Print how many problems have no winner, if any."""
     from tsm2_tune.console import tables
 
     if not result.unsolved:
@@ -177,5 +182,5 @@ def _print_unsolved(result: TuningResult, database: str) -> None:
         f"no winner for {len(result.unsolved)} of {len(result.ended)} problems: see `{command_on('show', database)}`"
     )
     if any(one.timed_out for one in result.ended if one.winner is None):
-        sentence += "; for what timed out choose smaller shapes or another device, or raise --run-limit, --budget"
+        sentence += "; for timeouts choose smaller shapes or another device, or raise --run-limit, --budget"
     tables.print_line(tables.console(stderr=True), sentence)

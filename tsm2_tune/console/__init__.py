@@ -1,4 +1,4 @@
-"""Text for a terminal, and events as JSON for programs: tables, progress, time left.
+"""Text for a terminal, and events as JSON for programs: tables, progress, remaining time.
 
 Commands use it, and the report its columns of winners. Nothing here tunes or stores.
 """

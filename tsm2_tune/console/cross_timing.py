@@ -33,14 +33,14 @@ from tsm2_tune.tuner.search.phase_timer import Phases
 
 
 class CrossTimingProgress:
-    """Shows the events of a Crossing, and at the end the number of trials. Use as a context manager."""
+    """Shows the events of cross timing, and at the end the number of trials. Use as a context manager."""
 
     def __init__(self, console: Console, phases: Phases) -> None:
         self._console = console
         self._measuring = PairProgress(console, "pairs", counts=("final",))
         self._heartbeat = Heartbeat(lambda seconds: self._measuring.print_phase(seconds, phases.now), LONG_SECONDS)
         self._outcomes = Counter[Outcome]()
-        self._between = 0  # trials that were right at shapes that nobody tuned
+        self._between = 0  # right trials at intermediate shapes
 
     def __enter__(self) -> CrossTimingProgress:
         self._measuring.__enter__()
@@ -74,7 +74,7 @@ class CrossTimingProgress:
 
 
 class PairProgress:
-    """Shows the progress of trials that no search suggests. Use as a context manager.
+    """Shows the progress of trials outside of a search. Use as a context manager.
 
     `counts` names the kinds of events to count.
     """
@@ -118,7 +118,7 @@ class PairProgress:
         self._update()
 
     def _remaining_text(self, event: PairMeasured) -> str:
-        """Return the time left at the pace so far; empty before the first pair and after the last."""
+        """Return the remaining time at the pace so far; empty before the first pair and after the last."""
         if not 0 < event.done < event.total:
             return ""
         seconds = (time.monotonic() - self._started) / event.done * (event.total - event.done)

@@ -32,14 +32,14 @@ class ProblemProgress:
     """The progress of one problem."""
 
     problem: Problem
-    total: int  # configurations to try, including those that earlier runs tried
+    total: int  # configurations to try, including earlier runs'
     tried: int  # configurations tried so far
-    spent_seconds: float  # on its trials, including earlier runs'
+    spent_seconds: float  # total time of its trials, including earlier runs'
     best_us: float | None  # the least median so far
-    vendor_us: float | None  # in the newest final; None if no final measured it
+    vendor_us: float | None  # the vendor's least median in the newest final; None if no final measured it
     floor_us: float | None = None  # None before the first trial of this run
     trials: int = 0  # in this run
-    pace_seconds: float = 0.0  # total of this run's trials without the first, which waits for its compiler
+    pace_seconds: float = 0.0  # total of this run's trials without the first, which waits for the compiler
     last_at: float = 0.0  # when the last trial ended, or the problem began
     is_searched: bool = False  # the finals have begun
 
@@ -84,7 +84,7 @@ class Tally:
         self._clock = clock
         self.turns: dict[str, ProblemProgress] = {}  # by the run's name
         self.ended: dict[Problem, ProblemEnded] = {}
-        self._began: dict[str, float] = {}  # when the run began its problem, or the one before ended
+        self._began: dict[str, float] = {}  # when the run's previous problem ended, by the run's name
         self._started = clock()
         self._durations, self._finals, self._pace = _Mean(), _Mean(), _Mean()  # seconds of problems, finals, trials
         self._end: float | None = None  # the shown end
@@ -134,10 +134,9 @@ class Tally:
 
     @property
     def mean_x_vendor(self) -> float | None:
-        """The geometric mean of the vendor's time over the winner's, of all problems so far that have both."""
-        won = [
-            one.winner.x_cublas for one in tuple(self.ended.values()) if one.winner is not None
-        ]  # copied: another thread adds
+        """The geometric mean of the vendor's time over the winner's, over all problems that have both."""
+        ended = tuple(self.ended.values())  # a copy, since another thread adds to it
+        won = [one.winner.x_cublas for one in ended if one.winner is not None]
         logs = [log(x) for x in won if x is not None]
         return exp(sum(logs) / len(logs)) if logs else None
 
@@ -192,8 +191,8 @@ class Tally:
             own = search + (max(0.0, finals - (now - turn.last_at)) if turn.is_searched else finals)
             durations.add(now - self._began.get(run, self._started) + own)
             seconds += own
-        coming = max(0, self.problems - len(self.ended) - len(self.turns))
-        return (seconds + coming * durations.value) / max(1, len(self.turns))
+        future = max(0, self.problems - len(self.ended) - len(self.turns))
+        return (seconds + future * durations.value) / max(1, len(self.turns))
 
     def _search_seconds(self, turn: ProblemProgress) -> float | None:
         """Return the seconds that the search still takes; None while its pace is unknown."""

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-LONG_SECONDS = 10.0  # without an event until the first heartbeat; the next comes after twice as long, and so on
-LOOKS = 20  # checks of the clock until the first heartbeat
+LONG_SECONDS = 10.0  # silence before the first heartbeat; before each next one it is twice as long
+CHECKS = 20  # checks of the clock until the first heartbeat
 FINALS = ("the final round", "the vendor's routines", "full verification")  # phases after a problem's search
 PHASES = {  # descriptions of a run's phases
     "start": "starting",
@@ -39,8 +39,7 @@ def phase_text(phase: str, seconds: float | None = None) -> str:
 
 
 class Heartbeat:
-    """Calls `tell` from a thread if no event comes for so many seconds. Its argument is the seconds since the last
-    event.
+    """Calls `tell` from a thread with the seconds since the last event, if none comes for `long_seconds`.
 
     It calls again after twice as long, and so on. Use as a context manager: entering counts as an event, and leaving
     stops the calls.
@@ -68,13 +67,13 @@ class Heartbeat:
         self._last = (time.monotonic(), self._long_seconds)  # last event, and seconds to the next heartbeat
 
     def _watch(self) -> None:
-        while not self._over.wait(self._long_seconds / LOOKS):
+        while not self._over.wait(self._long_seconds / CHECKS):
             last = since, due_seconds = self._last
             seconds = time.monotonic() - since
             if seconds >= due_seconds:
                 try:
                     self._tell(seconds)
-                except OSError:  # a closed pipe or a full disk: the run itself meets it when it prints
+                except OSError:  # a closed pipe or a full disk: the run raises it when it prints
                     return
-                if self._last is last:  # no event came in between
+                if self._last is last:  # no event since
                     self._last = (since, 2 * due_seconds)

@@ -21,16 +21,16 @@ RunEvent = tuple[str, Event]  # the name of the run, and one of its events
 
 
 class MergedEvents:
-    """Merges the events of several runs. It holds back pairs until all live runs measure pairs."""
+    """Merges the events of several runs. It holds back events of pairs until all live runs time pairs."""
 
     def __init__(self) -> None:
         self._device_names: dict[str, str] = {}  # by run
         self._at: dict[str, Problem] = {}  # the current problem, by run
-        self._in_pairs = dict[str, bool]()  # whether it measures pairs, by live run
+        self._in_pairs = dict[str, bool]()  # whether the run times pairs, by live run
         self._new_trials: dict[tuple[str, Problem], int] = {}
         self._ends: dict[tuple[str, Problem], ProblemEnded] = {}  # the last end of each problem
-        self._held: list[RunEvent] = []  # events of pairs that wait
-        self._most_done = -1  # pairs done, the most that any run counted
+        self._held: list[RunEvent] = []  # events of pairs, until all runs time pairs
+        self._most_done = -1  # the largest number of pairs done in any run
 
     def merged(self, event: OfRun | RunEnded) -> Iterator[RunEvent]:
         """Yield the events to show now. A run without further work yields RunEnded."""

@@ -92,7 +92,7 @@ def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Conso
 
 
 def data_sheet_text(limits: DeviceLimits) -> str:
-    """Return a sentence that the device's rates are those of its data sheet, as it was not measured."""
+    """Return a sentence that the device's rates come from its data sheet."""
     clock_and_memory = f"at {limits.sm_clock_mhz:g} MHz, {rate_text(limits.dram_gbytes_per_s)}"
     if limits.compute_capability == HOST:
         return f"round numbers, as nothing was measured: {limits.sms} cores {clock_and_memory}"
@@ -176,10 +176,12 @@ def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
         print_table(console, heads, cells, right=(1, 2, 3, 4, 5, 6, 8, 9, 10))
     below = [one.problem.text for one in found if one.tsm2 and one.tsm2.time_us < one.roofline.least_us]
     if below:
-        print_line(console, f"less than the least for {', '.join(below)}: TSM2's model counts reading A, not B and C")
+        print_line(
+            console, f"below the least time for {', '.join(below)}: TSM2's model counts reads of A, not of B and C"
+        )
     for one in found:
         if one.unmodelled is not None:
-            print_line(console, f"TSM2's model says nothing of {one.problem.text}: {one.unmodelled}")
+            print_line(console, f"TSM2's model does not cover {one.problem.text}: {one.unmodelled}")
 
 
 def print_ladder(problem: Problem, device: str, rungs: Sequence[Rung], console: Console) -> None:

@@ -6,8 +6,8 @@ import re
 
 import click
 
-# What a terminal would obey instead of showing it: controls but for newline; and what it does not show: line ends of
-# Unicode, marks and changes of direction, characters without a width, tags.
+# Characters that a terminal obeys (controls except newline) or does not show (Unicode line ends, changes of
+# direction, characters without a width, tags).
 _CONTROLS = re.compile(
     "[\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f"
     "\\ufeff\\ufff9-\\ufffb\\U000e0000-\\U000e007f]"

@@ -29,13 +29,13 @@ from tsm2_tune.tuner.search.loop import Options
 if TYPE_CHECKING:  # slow to import, and needed after the search
     from tsm2_tune.console.cross_timing import CrossTimingProgress
 
-MOST_CHANGED = 5  # problems named whose winner changed
+MOST_CHANGED = 5  # named problems whose winner changed
 MOST_SPREAD_PERCENT = 5.0  # half the width of a 95 % interval over the median; a judgement
 NAME = "tsm2-tune"  # of the command
 
 
 class RunProgress:
-    """Shows the events of a run: first those of the search, then those of pairs. Use as a context manager.
+    """Shows the events of a run: of its searches, then of pairs. Use as a context manager.
 
     `opening` returns the lines to print when a run begins, given its event and its name. The name is empty if there
     is only one run. With `pairs`, pairs follow the search.
@@ -112,19 +112,21 @@ class RunProgress:
             print_line(self._console, noise)
         if result.winners:
             if result.target.is_host:
-                print_line(self._console, "times are of emulated kernels, not of a GPU's")
+                print_line(self._console, "these times are of emulated kernels, not of a GPU")
             for line in next_steps(self._database):
                 print_line(self._console, line)
 
 
 def l2_state_text(target: Target, options: Options, *, is_asked: bool) -> str:
-    """Return the state of the L2 in which trials are timed. For a host, say so only if a state it lacks `is_asked`
-    for."""
+    """Return the state of the L2 in which trials are timed.
+
+    For the host, which has none, return a note if `is_asked`, else "".
+    """
     cache = target.cache(options.cache)
     if not target.is_host:
         return f", timed with the L2 {cache}"
     if is_asked and options.cache is not cache:
-        return f"; --cache {options.cache} has no effect here: it is of a GPU's L2, which the host does not emulate"
+        return f"; --cache {options.cache} has no effect here: the host does not emulate a GPU's L2"
     return ""
 
 
@@ -138,7 +140,7 @@ def print_interrupted(count: int) -> None:
 
 
 def changed_text(changed: Sequence[Problem]) -> str:
-    """Return the problems whose winner changed after their searches, as another problem's kernel was faster."""
+    """Return a line on the problems whose winner changed, since another problem's kernel was faster."""
     shown = ", ".join(problem.text for problem in changed[:MOST_CHANGED])
     number = f"{len(changed)} problem{'s' if len(changed) != 1 else ''}"
     return f"{number} got a faster kernel from another shape: {shown}{', ...' if len(changed) > MOST_CHANGED else ''}"
@@ -168,7 +170,7 @@ def next_steps(database: str) -> Iterator[str]:
 
 
 def program() -> str:
-    """Return the command's name as it is typed here: with its folder where PATH does not have it."""
+    """Return the command's name as typed: with its folder if PATH lacks the command."""
     typed = sys.argv[0]
     is_off_path = os.path.basename(typed) == NAME and shutil.which(NAME) is None
     return typed if is_off_path else NAME

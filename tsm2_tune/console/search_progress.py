@@ -38,9 +38,9 @@ from tsm2_tune.tuner.search.phase_timer import Phases
 
 SILENCE_SECONDS = 15.0  # between two lines with the number of trials, if there is no bar
 BAR_WIDTH = 20
-LEAST_WIDTH = 100  # of a terminal with room for a bar beside its lines of progress
-GAP = "  "  # between the parts of a line of progress
-WHY = {  # the search ended
+LEAST_WIDTH = 100  # of a terminal that shows bars
+GAP = "  "  # between the parts of a line
+WHY = {  # reasons for the end of a search
     Why.ALL_TRIED: "all tried",
     Why.MAX_TRIALS: "--max-trials reached",
     Why.BUDGET: "--budget spent",
@@ -52,16 +52,13 @@ WHY = {  # the search ended
 class _Shown:
     """The display of a run's current problem."""
 
-    number: int  # the problem's, from 1, in the order in which problems began
+    number: int  # the problem's number, from 1, in the order in which problems began
     task: TaskID  # the line of progress
     failed: dict[str, int] = field(default_factory=dict)  # trials that are not ok, by outcome
 
 
 class _Line(ProgressColumn):
-    """A column that asks its task for the text at each refresh, since time passes between events.
-
-    It folds long text.
-    """
+    """A column whose text is computed at each refresh, since times change between events. It folds long text."""
 
     def render(self, task: Task) -> Text:
         text: Callable[[], str] = task.fields["text"]
@@ -259,7 +256,7 @@ class SearchProgress:
         return f"{name}{shown.number}/{self._tally.problems} "
 
     def _print_line(self, text: str) -> None:
-        """Print a line above the progress bar. Brackets in it are no markup."""
+        """Print a line above the progress bar, without markup."""
         self._printed_at = time.monotonic()
         print_line(self._progress.console, text)
 

@@ -14,8 +14,8 @@ from tsm2_tune.tuner.results.trial import in_a_line
 
 ROOM_FOR_THE_REST = 100  # bytes of a comment
 LEAST_OF_SERIES = 4  # products that differ in one extent alone
-STEP = 2  # least ratio of two kept extents of a series
-NO_PRODUCTS = (  # reasons for which cuBLAS computes a product whatever is tuned
+STEP = 2  # least ratio of neighbouring kept extents of a series
+NO_PRODUCTS = (  # reasons for which cuBLAS computes a product even if a kernel is tuned
     "an epilogue is asked for",
     "cuBLASLt is asked for more than a product in place",
 )
@@ -24,7 +24,7 @@ NO_PRODUCTS = (  # reasons for which cuBLAS computes a product whatever is tuned
 def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> Iterator[str]:
     """Yield the lines of a shapes file: problems, most time first, each with its calls and its share of the time.
 
-    There are at most as many problems as a shapes file may have.
+    They fit the size and the number of problems that a shapes file may have.
     """
     head = [f"# Products of {in_a_line(shlex.join(program))}, by cuBLAS, most GPU time first."]
     head += [f"# {in_a_line(sentence)}" for sentence in written.besides]
@@ -36,7 +36,7 @@ def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> It
         room -= len(line.encode()) + 1
         if room < 0 or count == MOST_PROBLEMS:
             rest = count_of(len(written.seen) - count, "product")
-            yield f"# left out, as a file for --shapes can have no more: {rest} of less time"
+            yield f"# left out, as a file for --shapes can hold no more: {rest} of less time"
             return
         yield line
 
@@ -57,7 +57,7 @@ def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
         if problem is None or not is_computed(problem):
             m, n, k = one.shape
             yield f"# left out, as no kernel family computes it: {m}x{n}x{k} {one.dtype}: {about}"
-        elif is_no_product(one):
+        elif is_more_than_product(one):
             yield f"# left out, as {one.reason}: {problem.text}: {about}"
         elif problem in of_series:
             yield f"{problem.text}  # {about}, for {of_series[problem]} that differ in one extent"
@@ -71,8 +71,8 @@ def is_computed(problem: Problem) -> bool:
     return any(family.supports(problem) for family in FAMILIES.values())
 
 
-def is_no_product(one: Seen) -> bool:
-    """Return whether each of these calls asked cuBLAS for more than a product."""
+def is_more_than_product(one: Seen) -> bool:
+    """Return whether every call asks cuBLAS for more than a product, such as an epilogue."""
     return sum(one.left[REASONS.index(reason)] for reason in NO_PRODUCTS) == one.calls
 
 
@@ -81,7 +81,7 @@ def totals_of(seen: Sequence[Seen]) -> dict[Problem, float]:
     totals = defaultdict[Problem, float](float)
     for one in seen:
         problem = one.problem
-        if problem is not None and is_computed(problem) and not is_no_product(one):
+        if problem is not None and is_computed(problem) and not is_more_than_product(one):
             totals[problem] += one.total_us
     return totals
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tsm2_tune.console.printable import printable
 from tsm2_tune.console.winner_columns import columns_of, device_text, long_columns_of, summary_text, uniform_text
 
-if TYPE_CHECKING:  # imported where it is used, so that other commands start sooner
+if TYPE_CHECKING:  # slow to import, so functions import it
     from rich.console import Console
     from rich.table import Table
 
@@ -40,11 +40,11 @@ def console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[float], None]]:
-    """Show on standard error what takes its time, if that is a terminal.
+    """Show on standard error what is being done, if that is a terminal.
 
-    Call what is yielded with the share that is done, from 0 to 1: after a second the time left is shown, too.
+    Call the yielded function with the share that is done, from 0 to 1, to show it and the remaining time.
     """
-    if not sys.stderr.isatty():  # whatever FORCE_COLOR says
+    if not sys.stderr.isatty():  # even with FORCE_COLOR
         yield lambda share: None
         return
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""One trial in ten lines or as JSON, and a table of all trials."""
+"""A trial in ten lines or as JSON, and a table of all trials."""
 
 from __future__ import annotations
 

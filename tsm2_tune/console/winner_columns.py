@@ -71,7 +71,7 @@ class Column:
     head: str
     text: Callable[[BestRow], str]
     is_number: bool = True
-    dropped: int = 0  # the order in which columns are left out on a narrow terminal; 0: never
+    dropped: int = 0  # the order in which a narrow terminal drops columns; 0: never
 
 
 def columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
@@ -103,7 +103,7 @@ def _vendor_text(row: BestRow) -> str:
 
 
 def uniform_text(rows: Sequence[BestRow]) -> str:
-    """Return the product and the layout if all rows have the same ones, else what is the same."""
+    """Return the product and the layout, each if all rows share it."""
     found = ({text(row.op) for row in rows} for text in (product_text, layout_text))
     return ", ".join(next(iter(one)) for one in found if len(one) == 1)
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # a command line is parsed without NumPy
 
 INT32_MAX = 2**31 - 1
 PADDING_ROWS = 20  # the most rows that verification adds to a leading dimension
-# The largest element offset for which kernels use a 32-bit index: 2**22 under its end, since a loop counter
-# steps past the operand by up to a grid's threads.
+# The largest element offset for which kernels use a 32-bit index. It is 2**22 below the type's end, since a loop
+# counter steps past the operand by up to a grid's threads.
 LARGEST_32_BIT_OFFSET = 2**31 - 2**22
 FULL_MATH = "full"  # sums of products, in the precision of the type
 
@@ -34,13 +34,13 @@ class Semiring:
     one: float  # neutral element of products
     instructions: int = 1  # to add a product to a sum
     unit: str = "FMA"  # the unit of those instructions
-    is_exact: bool = False  # whether results are the exact ones, rounded, in any order of summation
+    is_exact: bool = False  # whether every order of summation gives the exact result, rounded
 
 
 PLUS_TIMES = Semiring("PlusTimes", zero=0.0, one=1.0)
-# C[i, j] = min(alpha + min over l of (A[i, l] + B[l, j]), beta + C[i, j]): lengths of paths, infinite where there is
-# none. A sum that is NaN, of a NaN or of infinities of both signs, counts as none. Rounding keeps order, so that the
-# least rounded sum is the least sum, rounded.
+# C[i, j] = min(alpha + min over l of (A[i, l] + B[l, j]), beta + C[i, j]): lengths of paths, infinite without a path.
+# NaN sums (of a NaN, or of infinities of both signs) are ignored. Rounding is monotonic, so the least rounded sum is
+# the least sum, rounded.
 MIN_PLUS = Semiring("MinPlus", zero=math.inf, one=0.0, instructions=2, unit="addition and minimum", is_exact=True)
 
 
@@ -48,7 +48,7 @@ MIN_PLUS = Semiring("MinPlus", zero=math.inf, one=0.0, instructions=2, unit="add
 class Dtype:
     """An element type, with the arithmetic of its products.
 
-    A complex element has two real parts beside each other, of the type `component_name`.
+    A complex element has two adjacent real parts, of the type `component_name`.
     """
 
     name: str  # the short name used in texts and tables
@@ -62,11 +62,9 @@ class Dtype:
     component_name: str = ""  # the Dtype of one of them, with the same bits; "" if that is this one
     sum_name: str = ""  # the Dtype of sums of products, and of alpha and beta; "": this one
     product_roundings: float = 1  # error of a product and its addition, in unit roundoffs of the sum
-    operand_error: float = 0.0  # relative error of a product from rounding its operands before
+    operand_error: float = 0.0  # relative error of a product from rounding its operands
     tensor_products: int = 1  # products of the tensor cores for one product
-    math: str = (
-        FULL_MATH  # of MATHS, how elements are multiplied and added up; where it is another, of `component_name`
-    )
+    math: str = FULL_MATH  # one of MATHS: how elements, of `component_name` if it is not full, are multiplied
     semiring: Semiring = PLUS_TIMES
 
     @property
@@ -188,7 +186,7 @@ TF32_DTYPES = ("tf32", "3xtf32")
 MATHS = tuple(dict.fromkeys(dtype.math for dtype in DTYPES.values()))
 ELEMENT_TYPES = tuple(name for name, dtype in DTYPES.items() if dtype.math == FULL_MATH)
 
-# What others call the types.
+# Other libraries' names of the types.
 DTYPE_ALIASES = {
     **dict.fromkeys(("float32", "float", "single", "fp32", "s", "r_32f"), "f32"),
     **dict.fromkeys(("float64", "double", "fp64", "d", "r_64f"), "f64"),
@@ -225,7 +223,7 @@ OP_LETTERS = {
 }
 COLUMN_MAJOR, CONJUGATED = "nj", "cj"  # letters
 SAME = "x"  # in place of B's letter: B is the matrix of A itself
-ACROSS = {"t": "n", "c": "n", "n": "t", "j": "t"}  # A's letter -> B's, where both are one matrix
+ACROSS = {"t": "n", "c": "n", "n": "t", "j": "t"}  # A's letter -> B's, if both are one matrix
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,4 +1,4 @@
-"""The spelling of shapes: text -> (m, n, k), many at a time."""
+"""Parse shapes: text -> (m, n, k), many at a time."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ A problem as it is printed (100000x8x16:f32:tnt) has its own type and op, and ig
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """Return the shapes that `text` spells, each once, in its order. InputError names what is wrong.
+    """Return the shapes in the text, each once, in its order. Raise InputError for an invalid text.
 
-    The text is what SHAPE_SYNTAX says, without @FILE and problems.
+    SHAPE_SYNTAX describes the text; @FILE and problems are not allowed here.
     """
     shapes: dict[Shape, None] = {}
     items = [item.strip() for item in text.split(",") if item.strip()]
@@ -47,7 +47,7 @@ def _parse_item(item: str) -> list[Shape]:
     for name, text in zip("mnk", dimensions, strict=True):
         if text in ("m", "n", "k"):
             if text == name:
-                raise InputError(f"shape {item!r}: {name} cannot be spelt as itself")
+                raise InputError(f"shape {item!r}: {name} cannot refer to itself")
             values[name] = text
         else:
             values[name] = _parse_dimension(text, item)
@@ -96,10 +96,10 @@ def _parse_number(text: str, item: str) -> int:
             f" a dimension must be at least 1, at most {LARGEST_DIMENSION}"
         )
     if not re.fullmatch(r"-?\d+(\.\d+)?(e\+?\d{1,2})?", text, re.ASCII):
-        spelt = (
+        hint = (
             "a range is FROM:TO:STEP or FROM:TO:*FACTOR" if ":" in text else "expected MxNxK, such as 20480x16x20480"
         )
-        raise InputError(f"shape {item!r}: {text!r} is no whole number; {spelt}")
+        raise InputError(f"shape {item!r}: {text!r} is no whole number; {hint}")
     value = float(text) if re.search(r"[.e]", text) else int(text)
     if value != int(value):
         raise InputError(f"shape {item!r}: {text!r} is no whole number")

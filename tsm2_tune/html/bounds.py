@@ -12,7 +12,7 @@ MOST_PROBLEMS = 500  # rows of the tables behind charts
 MOST_LOSSES = 100
 MOST_POINTS = 3000  # of the roofline: SVG elements, which a browser draws in under a second
 MOST_SEARCHES = 100  # lines of convergence
-MOST_OF_MAPS = 20_000  # trials behind heat maps
+MOST_OF_MAPS = 20_000  # trials in heat maps
 MOST_TRIALS = 5000  # rows of the table of trials
 MOST_CHARACTERS = 500  # of a text in a cell
 

@@ -9,11 +9,20 @@ Spec = dict[str, Any]
 
 COUNTS: Spec = {"grid": False, "tickMinStep": 1, "format": ",d"}  # an axis of whole numbers
 
-COLOURS = ("#3f86c9", "#d97f26", "#37a06c", "#b565cc", "#cf5050", "#8f8a2b", "#2aa1a8", "#808080")  # on both grounds
-PALE = "#8c8c8c"  # of what is many
+COLOURS = (
+    "#3f86c9",
+    "#d97f26",
+    "#37a06c",
+    "#b565cc",
+    "#cf5050",
+    "#8f8a2b",
+    "#2aa1a8",
+    "#808080",
+)  # on light and dark
+PALE = "#8c8c8c"  # of marks that are many
 INK = "currentColor"
-WIDE = 12.0  # of an axis: from its least to its most
-MOST_BARS = 40  # problems that have a line of their own
+WIDE = 12.0  # ratio of an axis's largest to its least value
+MOST_BARS = 40  # problems with a bar each
 CONFIG: Spec = {
     "font": "system-ui, sans-serif",
     "aria": False,  # the page says what a chart shows, and has its numbers in a table

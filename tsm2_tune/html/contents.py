@@ -15,8 +15,8 @@ from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome, TuningRun, in_a_line
 
-TIMED = (Outcome.OK, Outcome.BEHIND)  # of the latter by its first launches
-TIMES = ("median_us", "low_us", "high_us")  # of a trial's first measurement; NULL where it was not measured
+TIMED = (Outcome.OK, Outcome.BEHIND)  # BEHIND has the time of its first launches
+TIMES = ("median_us", "low_us", "high_us")  # of a trial's first measurement; NULL without one
 SHOWN = (
     "id", "device_name", "config", "family", "tunables", "basis", "outcome", "detail", "registers", "spill_bytes",
     "smem_bytes", "blocks_per_sm", "guideline_broken", "floor_us", "total_seconds", "ended_at", "cache", "is_between",
@@ -43,7 +43,7 @@ class TrialRow:
     smem_bytes: int | None
     blocks_per_sm: int | None
     guideline_broken: str | None
-    median_us: float | None  # None where it gave no right result
+    median_us: float | None  # None without a right result
     low_us: float | None
     high_us: float | None
     floor_us: float
@@ -51,9 +51,9 @@ class TrialRow:
     ended_at: str
     is_between: bool
     is_superseded: bool
-    strategy: str | None  # of the search that tried it; None where none did, or where nobody stored it
-    space_configurations: int | None  # in the space of that search; None as for the strategy
-    search_ended: str | None  # why it ended; None also if it was interrupted
+    strategy: str | None  # of the search that tried it; None without a search, or if it was not stored
+    space_configurations: int | None  # in that search's space; None as for the strategy
+    search_ended: str | None  # why that search ended; None also if it was interrupted
 
     @property
     def is_compared(self) -> bool:

@@ -20,8 +20,8 @@ ENDED: Mapping[str | None, str] = {Why.MAX_TRIALS: "--max-trials", Why.BUDGET: "
 class Step:
     """The best time after some trials."""
 
-    trials: int  # that had ended
-    seconds: float  # that they had taken
+    trials: int  # ended so far
+    seconds: float  # their total time
     best_us: float
 
 
@@ -30,7 +30,7 @@ class Search:
     """The best time so far over the trials of a search."""
 
     name: str
-    steps: tuple[Step, ...]  # where the best time changes, and the end
+    steps: tuple[Step, ...]  # one for each change of the best time, and one for the end
     trials: int
     seconds: float
 
@@ -60,12 +60,12 @@ def by_search(trials: Sequence[TrialRow]) -> tuple[list[list[TrialRow]], str]:
     groups = grouped(own, lambda one: (one.device, one.problem, one.cache, one.basis))
     timed = [group for group in groups if sum(one.total_seconds for one in group) > 0]
     untimed = len(groups) - len(timed)
-    note = f"{untimed:,} problems were imported from a text, which tells no order and no seconds." if untimed else ""
+    note = f"{untimed:,} problems were imported from a text, which has no order and no seconds." if untimed else ""
     return timed, note
 
 
 def searches(groups: Sequence[Sequence[TrialRow]]) -> tuple[list[Search], str]:
-    """Return the searches of these trials that found something, with most trials first, and what is left out."""
+    """Return the searches with a result, most trials first, and a sentence on what is left out."""
     found = [search for group in groups for search in _search(group)]
     found.sort(key=lambda one: -one.trials)
     note = left_out("searches", min(len(found), MOST_SEARCHES), len(found), "those with most trials")
@@ -123,11 +123,11 @@ class Coverage:
     search: str
     tried: int
     configurations: int
-    ended: str | None  # why, as the tuner stores it
+    ended: str | None  # the stored reason for the end of the search
 
 
 def coverages(searches: Sequence[Sequence[TrialRow]]) -> list[Coverage]:
-    """Return the coverage of each search, given its trials, those that tried most first.
+    """Return the coverage of each search, given its trials; searches with most configurations first.
 
     A search is left out if the size of its space is not stored, or if several spaces were searched and none has all
     that was tried.
@@ -153,7 +153,7 @@ def completeness(found: Sequence[Coverage], searches: int) -> str:
     text = f"Configurations tried: {tried:,} of {configurations:,} ({rounded(100 * tried / configurations).text} %)"
     text += f" in {len(found):,} searches, of which {whole:,} tried all."
     if len(found) < searches:
-        text += f" How many configurations there are is not known for {searches - len(found):,} more."
+        text += f" The number of configurations is unknown for {searches - len(found):,} more."
     return text
 
 

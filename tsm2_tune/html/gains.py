@@ -17,7 +17,7 @@ from tsm2_tune.tuner.measure.vendor.libraries import version_text
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.trial import TuningRun
 
-CLOSE = 0.03  # a difference from the vendor that is called none
+CLOSE = 0.03  # a relative difference that counts as none
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,16 @@ class Gain:
     """Some winners compared with the vendor."""
 
     winners: int
-    compared: int  # with a right answer of the vendor's
-    wrong: int  # the vendor's answer is outside the bound
+    compared: int  # with a right result of the vendor
+    wrong: int  # with a result of the vendor outside the error bound
     faster: int  # by more than CLOSE
     close: int
     slower: int
-    mean: float | None  # geometric, of the vendor's time over ours; None where nothing is compared
+    mean: float | None  # geometric, of the vendor's time over ours; None if none is compared
     median: float | None
     least: float | None
     most: float | None
-    percent_of_floor: float  # the median
+    percent_of_floor: float  # median over the winners
 
 
 def gain_of(winners: Sequence[BestRow]) -> Gain:

@@ -8,15 +8,15 @@ from typing import Any
 from tsm2_tune.html.bounds import MOST_OF_MAPS, grouped, left_out
 from tsm2_tune.html.contents import TrialRow
 
-LEAST_TRIALS = 4  # of a map
+LEAST_TRIALS = 4  # in a map
 UNSET = "-"  # a tunable that an older version's configuration lacks
 
 
 def maps(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
     """Return the maps, those with most trials first, and a sentence on what is left out.
 
-    There is a map for each problem and family of which two tunables have several values. It has a name, the trials'
-    times as `us` and, for each tunable, its values in order and the place of each trial's value among them.
+    There is a map for each problem and family with two tunables of several values. It has a name, the trials' times
+    as `us` and, for each tunable, its values in order and the index of each trial's value.
     """
     timed = [one for one in trials if one.is_compared]
     groups = grouped(timed, lambda one: (one.device, one.problem, one.cache, one.family))

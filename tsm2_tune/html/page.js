@@ -1,11 +1,11 @@
 "use strict";
-// Draws the charts, sorts tables, fills the heat map and lists trials. Texts of the database become text nodes alone.
+// Draws the charts, sorts tables, fills the heat map and lists trials. Texts of the database only become text nodes.
 
 const contents = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const LONG = 24;  // characters: a longer text may break anywhere
 
-// Columns, as tables.columnar makes them -> rows.
+// Columns, as table_data.columnar makes them -> rows.
 function rowsOf(columns) {
   const names = Object.keys(columns);
   const lists = names.map((name) => {
@@ -58,7 +58,7 @@ function csvOf(rows) {
   return rows.map((row) => `${row.map(csvCell).join(",")}\r\n`).join("");
 }
 
-// The value of a cell of a table of this page: a number, a text, or null where it shows a dash.
+// The value of a cell of a table of this page: a number, a text, or null if it shows a dash.
 function valueOf(cell) {
   if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
   return cell.textContent === "-" ? null : cell.textContent;

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from tsm2_tune.html import charts, comparison, convergence, gains, heat_maps, roofline, trial_list
+from tsm2_tune.html import charts, convergence, gains, heat_maps, roofline, side_by_side, trial_list
 from tsm2_tune.html.bounds import grouped
 from tsm2_tune.html.contents import Contents
 from tsm2_tune.html.table_data import Table, columnar
@@ -34,7 +34,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart with a text for readers who do not see it. Its numbers are in the tables of its section."""
+    """A chart with a text for screen readers. Its numbers are in the tables of its section."""
 
     name: str
     label: str
@@ -52,11 +52,11 @@ class Section:
     chart: Chart | None = None
     tables: tuple[Table, ...] = ()
     folded: tuple[Table, ...] = ()  # numbers of the chart
-    rest: Mapping[str, Any] = field(default_factory=dict)  # what the page's own script shows
+    rest: Mapping[str, Any] = field(default_factory=dict)  # data for the page's own script
 
     @property
     def is_list(self) -> bool:
-        """Whether the page's script makes a searchable table of it."""
+        """Whether the page's script shows it as a searchable table."""
         return "rows" in self.rest
 
 
@@ -183,9 +183,7 @@ def _heat_maps(own: Contents) -> Section | None:
     found, note = heat_maps.maps(own.trials)
     if not found:
         return None
-    about = (
-        "The least time of all trials that have a pair of values, whatever their other tunables. Choose a family and"
-    )
+    about = "The least time of all trials with a pair of values, over all other tunables. Choose a family and"
     about += " two of its tunables. An empty cell was not tried, or gave no right result."
     label = "The least time for each pair of values of the two chosen tunables"
     chart = Chart("heat-map", label, charts.heat_map(), {})
@@ -193,18 +191,18 @@ def _heat_maps(own: Contents) -> Section | None:
 
 
 def _comparison(own: Contents, others: Sequence[Contents]) -> Section | None:
-    sides = [one for each in (own, *others) for one in comparison.sides(each.name, each.winners)]
-    found = comparison.comparisons(sides)
+    sides = [one for each in (own, *others) for one in side_by_side.sides(each.name, each.winners)]
+    found = side_by_side.comparisons(sides)
     if not found:
         about = "Nothing can be compared: no problem has a winner on both sides."
         return Section("comparison", "Side by side", (about,)) if others else None
-    sentences = tuple(map(comparison.sentence, found))
-    rows = comparison.dots(found)
+    sentences = tuple(map(side_by_side.sentence, found))
+    rows = side_by_side.dots(found)
     if not rows:
         return Section("comparison", "Side by side", sentences)
     data = {"compared": columnar(rows, ("other", "problem", "rank", "x", "us", "other_us"))}
     chart = Chart("comparison", "Times of the other over those of the first", charts.comparison(rows), data)
-    tables = tuple(comparison.table(one) for one in found if one.pairs)
+    tables = tuple(side_by_side.table(one) for one in found if one.pairs)
     return Section("comparison", "Side by side", sentences, chart, folded=tables)
 
 
@@ -213,8 +211,8 @@ def _trials(own: Contents) -> Section | None:
     if not rows:
         return None
     about = (
-        "Times are of the search, in microseconds. The spread is how far the 95 % confidence interval of the median"
-        " reaches."
+        "Times are those of the search, in microseconds. The spread is how far the 95 % confidence interval of the"
+        " median reaches."
     )
     heads = trial_list.heads(rows)
     rest = {"rows": columnar(rows, tuple(heads)), "heads": heads, "outcomes": [one.value for one in Outcome]}
@@ -249,7 +247,7 @@ def _compact(value: Any, **_: Any) -> str:
 
 
 def _safe(script: str) -> str:
-    """Escape what would end the script in a page. Its strings and patterns keep their meaning."""
+    """Escape text that would end the script in a page. Strings and patterns keep their meaning."""
     return script.replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

@@ -11,7 +11,7 @@ from tsm2_tune.html.table_data import Cell, Table, count, rounded
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.trial import TuningRun
 
-MARGIN = 2.0  # of the axis beside the outermost points
+MARGIN = 2.0  # ratio of the axis's ends to the outermost points
 
 
 def points(trials: Sequence[TrialRow], winners: Sequence[BestRow]) -> tuple[list[dict[str, Any]], str]:

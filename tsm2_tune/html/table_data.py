@@ -46,7 +46,7 @@ class Table:
 
 
 def fixed(value: float | None, digits: int) -> Number:
-    """Return a cell with so many digits after the decimal point, or a dash for None."""
+    """Return a cell with `digits` digits after the decimal point, or a dash for None."""
     return Number(value, "-" if value is None else f"{value:,.{digits}f}")
 
 

@@ -1,4 +1,4 @@
-"""The list of trials, as many as a page holds."""
+"""The list of trials, as many as fit a page."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _why(one: TrialRow) -> str:
     """Return why the trial does not compete, or an empty text if it does."""
     reasons = [] if one.outcome == "ok" else [one.detail]
     if one.is_superseded:
-        reasons.append("superseded: this version makes another kernel of it")
+        reasons.append("superseded: this version renders another kernel")
     if one.guideline_broken is not None:
         reasons.append(f"breaks the guideline {one.guideline_broken} by its real occupancy")
     return "; ".join(reasons)

@@ -1,4 +1,4 @@
-"""Facts of each compute capability that no driver tells, with the source of each row."""
+"""Facts of each compute capability that drivers do not report, with the source of each row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ComputeCapability = tuple[int, int]
 HOST: ComputeCapability = (0, 0)
 
 FLOPS_PER_FMA = 2
-ISSUED_SINCE_7_0 = 128  # instructions of a thread a clock a multiprocessor: four of a warp
+ISSUED_SINCE_7_0 = 128  # thread instructions per clock per multiprocessor: four warp instructions
 
 # The keys of Architecture.sources.
 SOURCES = {
@@ -47,17 +47,17 @@ class Architecture:
     f32_latency_clocks: float  # of a dependent FMA
     f64_latency_clocks: float
     sources: tuple[str, ...]
-    # Fermi rounds a warp's registers up to twice the unit where a thread has one of these counts.
+    # Fermi rounds a warp's registers up to twice the unit if a thread has one of these counts.
     double_unit_at: tuple[int, ...] = ()
-    # The register check of a second chip of the family that a block must pass too, as its partitions.
+    # Register partitions of a second chip of the family, whose check a block must pass too.
     checked_partitions: int | None = None
 
     def cores(self, dtype_name: str) -> float:
-        """Products that are added up per clock per multiprocessor, of real numbers; tensor cores are not counted.
+        """Return the real products added up per clock per multiprocessor, without tensor cores.
 
-        Without an FMA a product takes two instructions; in f32 since compute capability 9.0, which has the least of
-        three numbers in one, three for two products. In f64 all are of its cores. In f32 minima have units of their
-        own: what is issued bounds them, since compute capability 7.0 that of 128 threads a clock.
+        Without an FMA a product takes two instructions. In f32 since compute capability 9.0, which has a minimum of
+        three numbers, two products take three. In f64 the f64 cores execute all of them. In f32 other units compute
+        minima, so the issue rate is the bound: 128 thread instructions per clock since compute capability 7.0.
         """
         dtype = dtype_named(dtype_name)
         is_f64, instructions = dtype.sum.component.name == "f64", dtype.semiring.instructions
@@ -129,7 +129,7 @@ OLDEST_GPU = (2, 0)
 # Dense FMAs per clock per multiprocessor of the tensor cores, by element type; 16-bit products are added up in f32.
 # From NVIDIA's white papers of Volta, Turing, A100, GA102, Ada and H100, and the data sheets' rates over
 # multiprocessors x clock x 2 of the others. It is the chip's rate: some products of a chip are held to half of it in
-# 16 bits. Left out is f64 where it is no faster than FMAs.
+# 16 bits. f64 is left out if it is no faster than FMAs.
 _HALF_OF_7 = {"f16": 512}
 _OF_8_6 = {"f16": 512, "bf16": 512, "tf32": 256}
 _OF_10 = {"f16": 4096, "bf16": 4096, "tf32": 2048}
@@ -165,12 +165,12 @@ def architecture_of(compute_capability: ComputeCapability) -> Architecture:
 
 
 def tensor_fmas(compute_capability: ComputeCapability) -> dict[str, int]:
-    """Dense FMAs per clock per multiprocessor of the tensor cores, by element type; none where there are no cores."""
+    """Return dense FMAs per clock per multiprocessor of the tensor cores, by element type; empty without any."""
     return TENSOR_FMAS.get(architecture_of(compute_capability).compute_capability, {})
 
 
 def peak_gflops(limits: DeviceLimits, dtype_name: str) -> float:
-    """Peak arithmetic rate in GFLOPS, two for each FMA: multiprocessors x cores x clock x 2.
+    """Return the peak arithmetic rate in GFLOPS, two for each FMA: multiprocessors x cores x clock x 2.
 
     The clock is the driver's highest, so the result can exceed the data sheet's, which uses the boost clock.
     """

@@ -1,4 +1,4 @@
-"""DeviceLimits of real cards, so that spaces and models need no GPU; and peaks as published."""
+"""DeviceLimits of real cards, so that spaces and models need no GPU, and published peaks."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ POSITIVE = (
 class DeviceLimits:
     """The limits that configurations are pruned by. Driver attribute names are in brackets.
 
-    Facts that no driver tells stand in `architecture`, by compute capability; (0, 0) is the host.
+    `architecture` has facts that drivers do not report, by compute capability; (0, 0) is the host.
     """
 
     name: str

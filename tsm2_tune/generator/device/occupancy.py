@@ -1,4 +1,4 @@
-"""How many blocks of a kernel a multiprocessor holds at once, and what limits them."""
+"""Occupancy: resident blocks of a kernel on a multiprocessor, and what limits them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tsm2_tune.generator.device.architecture import Architecture, architecture_o
 from tsm2_tune.generator.device.limits import DeviceLimits
 
 Ints = np.ndarray[Any, np.dtype[Any]]
-UNLIMITED = 2**31 - 1  # blocks, where a kernel uses none of a resource
+UNLIMITED = 2**31 - 1  # blocks of a kernel that does not use a resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,18 @@ class Occupancy:
     blocks_per_sm: int
     warps_per_sm: int
     threads_per_sm: int
-    limited_by: tuple[str, ...]  # of "warps", "blocks", "registers", "shared memory": those that bind
+    limited_by: tuple[str, ...]  # one or more of "warps", "blocks", "registers", "shared memory"
     registers_per_thread_limit: int  # the architecture's
 
 
-@lru_cache(maxsize=8192)  # a space asks for the same few resources again and again
+@lru_cache(maxsize=8192)  # a space has few different resources
 def occupancy(limits: DeviceLimits, *, threads: int, registers: int, smem_bytes: int) -> Occupancy:
-    """Occupancy of a kernel with `threads` and `smem_bytes` a block and `registers` a thread.
+    """Return the occupancy of a kernel with `threads` and `smem_bytes` a block and `registers` a thread.
 
-    `smem_bytes` is static and dynamic shared memory together, without the driver's reserve. No block fits
-    where a kernel asks for more than a block or a thread may have. This is what the driver's
-    cuOccupancyMaxActiveBlocksPerMultiprocessor answers for a kernel that has opted in to the shared memory
-    it asks for and left the split between shared memory and L1 to the driver; sources in `architecture`.
+    `smem_bytes` is static and dynamic shared memory together, without the driver's reserve. No block fits if the
+    kernel needs more than a block or a thread may have. The result equals the driver's
+    cuOccupancyMaxActiveBlocksPerMultiprocessor for a kernel that opted in to its shared memory and left the split
+    between shared memory and L1 to the driver. `architecture` has the sources.
     """
     if threads < 1 or registers < 0 or smem_bytes < 0:
         raise ValueError(f"no kernel has {threads} threads, {registers} registers, {smem_bytes} shared bytes")
@@ -56,7 +56,7 @@ def occupancy(limits: DeviceLimits, *, threads: int, registers: int, smem_bytes:
 
 
 def occupancies(limits: DeviceLimits, *, threads: Ints, registers: Ints, smem_bytes: Ints) -> Occupancy:
-    """`occupancy` of many kernels: every number is an array. What limits each is not said."""
+    """Return `occupancy` of many kernels: every number is an array, and `limited_by` is empty."""
     architecture = architecture_of(limits.compute_capability)
     warps = -(-threads // limits.warp_threads)
     by_registers = _table_by_registers(limits, int(warps.max(initial=1)))
@@ -79,7 +79,7 @@ def occupancies(limits: DeviceLimits, *, threads: Ints, registers: Ints, smem_by
 
 @cache
 def _table_by_registers(limits: DeviceLimits, most_warps: int) -> Ints:
-    """`_blocks_by_registers` of (registers, warps - 1); the last row is of more registers than a thread may have."""
+    """Return `_blocks_by_registers` by (registers, warps - 1). The last row has more registers than a thread may."""
     architecture = architecture_of(limits.compute_capability)
     rows = range(architecture.registers_per_thread + 2)
     warps = range(1, most_warps + 1)
@@ -89,7 +89,7 @@ def _table_by_registers(limits: DeviceLimits, most_warps: int) -> Ints:
 
 
 def _many_by_smem(limits: DeviceLimits, architecture: Architecture, smem_bytes: Ints) -> Ints:
-    """`_blocks_by_smem` of each."""
+    """Return `_blocks_by_smem` of each kernel."""
     reserved, unit = limits.smem_bytes_reserved_per_block, architecture.smem_unit_bytes
     units = -(-(smem_bytes + reserved) // unit)
     allocated = unit * np.arange(int(units.max(initial=0)) + 1)
@@ -123,8 +123,7 @@ def _blocks_by_registers(limits: DeviceLimits, architecture: Architecture, regis
 
 
 def _blocks_in_partitions(limits: DeviceLimits, partitions: int, registers_per_warp: int, warps: int) -> int:
-    """Return the number of blocks that fit a register file split into `partitions`, where a warp lies wholly in one
-    of them.
+    """Return the number of blocks that fit a register file of `partitions`. A warp lies wholly in one of them.
 
     The launch check counts a block as if it used every partition alike, so its warps are rounded up.
     """

@@ -19,22 +19,22 @@ from tsm2_tune.generator.problem import DTYPES, TF32_DTYPES, Dtype, Problem
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """The rates that bound every kernel on a device, in 1e9 a second: measured in a run, or of the data sheet."""
+    """The rates that bound every kernel on a device, in 1e9 a second, measured in a run or from the data sheet."""
 
     read_gbytes_per_s: float  # streaming read
     copy_gbytes_per_s: float  # bytes read plus bytes written
     gflops: tuple[tuple[str, float], ...]  # dtype name -> rate of the fastest unit, two operations an FMA
 
     def memory_us(self, problem: Problem) -> float:
-        """Return the least time for the problem's bytes, in microseconds, where nothing of it is in a cache."""
+        """Return the least time for the problem's bytes, in microseconds, with cold caches."""
         us: float = self.bytes_us(problem.read_bytes, problem.written_bytes)
         return us
 
     def bytes_us(self, read_bytes: Any, written_bytes: Any) -> Any:
-        """Return the least time for so many bytes, in microseconds; of arrays an array.
+        """Return the least time for these bytes, in microseconds. Arrays give an array.
 
-        Bytes read at the read ceiling plus bytes written at the rate w for which a copy, one byte written for each
-        byte read, takes what was measured: 2/copy = 1/read + 1/w.
+        Bytes are read at the read ceiling and written at the rate w that explains the measured copy, which writes a
+        byte for each byte read: 2/copy = 1/read + 1/w.
         """
         read, copy = self.read_gbytes_per_s, self.copy_gbytes_per_s
         us_per_written_kb = max(2 / copy - 1 / read, 1 / read)
@@ -69,10 +69,9 @@ class Roofline:
 
 
 def roofline(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Roofline:
-    """Return the problem on the device whose ceilings these are.
+    """Return the roofline of the problem on a device with these ceilings.
 
-    Raise InputError if the device has no unit for the problem's products, or where the ceilings do not know their
-    type.
+    Raise InputError if the device has no unit for the problem's products, or if the ceilings lack their type.
     """
     _check_unit(problem.dtype, limits)
     unit, _ = _fastest(problem.dtype, *_rates(limits))
@@ -108,11 +107,11 @@ class Modelled:
     problem: Problem
     roofline: Roofline
     tsm2: ModelChoice | None  # the choice of the paper's model; None if it does not cover the problem
-    unmodelled: str | None  # why it says nothing
+    unmodelled: str | None  # the reason if it does not
 
 
 def modelled(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Modelled:
-    """Roofline and TSM2's model of the problem. Raise InputError as `roofline`."""
+    """Return the roofline and the TSM2 model of the problem. Raise InputError as `roofline`."""
     why_not = unmodelled(problem)
     choice = choose(problem, limits) if why_not is None else None
     return Modelled(problem, roofline(problem, limits, ceilings), choice, why_not)
@@ -130,18 +129,17 @@ def data_sheet(limits: DeviceLimits) -> Ceilings:
 def gflops_by_dtype(
     fma: Mapping[str, float], mma: Mapping[str, float] | None = None
 ) -> tuple[tuple[str, float], ...]:
-    """Return each element type's rate, from those of arithmetic in registers (`Dtype.rate_name`) and of the tensor
-    cores.
+    """Return each element type's rate, the faster of FMAs (by `Dtype.rate_name`) and tensor cores.
 
-    It is that of the faster way. Complex products are computed with real FMAs, or with the f64 tensor cores: c128's
-    by four real products, c64's, whose digits f64 holds twice, by three. Four are counted either way.
+    Complex products take real FMAs or f64 tensor cores: c128 takes four real products, c64 three, since f64 has twice
+    its digits. The rate counts four either way.
     """
     return tuple((dtype.name, _fastest(dtype, fma, mma or {})[1]) for dtype in DTYPES.values())
 
 
 def _fastest(dtype: Dtype, fma: Mapping[str, float], mma: Mapping[str, float]) -> tuple[str, float]:
     """Return the unit that computes products of the type fastest, and its rate."""
-    real_products = {"c64": 3, "c128": 4}  # of the tensor cores, for the four that count
+    real_products = {"c64": 3, "c128": 4}  # on tensor cores; the rate counts four
     of_mma = {"c64": "f64", "c128": "f64", "3xtf32": "tf32"}.get(dtype.name, dtype.name)
     gflops = fma[dtype.rate_name]
     tensor_gflops = mma.get(of_mma, 0.0) * dtype.parts**2 / real_products.get(dtype.name, 1)
@@ -151,14 +149,14 @@ def _fastest(dtype: Dtype, fma: Mapping[str, float], mma: Mapping[str, float]) -
 
 
 def _rates(limits: DeviceLimits) -> tuple[dict[str, float], dict[str, float]]:
-    """GFLOPS of arithmetic in registers, and of tensor cores, by type."""
+    """Return GFLOPS of FMAs, and of tensor cores, by type."""
     fma = {name: peak_gflops(limits, name) for name, dtype in DTYPES.items() if name == dtype.rate_name}
     a_clock = limits.sms * limits.sm_clock_mhz * FLOPS_PER_FMA / 1e3
     return fma, {name: fmas * a_clock for name, fmas in tensor_fmas(limits.compute_capability).items()}
 
 
 def _check_unit(dtype: Dtype, limits: DeviceLimits) -> None:
-    """Raise InputError if the type is one of the tensor cores' alone and a GPU has none for it."""
+    """Raise InputError if the type needs tensor cores that the GPU lacks."""
     capability = limits.compute_capability
     if dtype.name in TF32_DTYPES and capability != HOST and "tf32" not in tensor_fmas(capability):
         raise InputError(
@@ -168,5 +166,5 @@ def _check_unit(dtype: Dtype, limits: DeviceLimits) -> None:
 
 
 def rate_text(gbytes_per_s: float) -> str:
-    """Return the rate in TB/s, or in GB/s where that is the handier unit."""
+    """Return the rate in TB/s, or in GB/s below 100 GB/s."""
     return f"{gbytes_per_s / 1e3:.3g} TB/s" if gbytes_per_s >= 100 else f"{gbytes_per_s:.3g} GB/s"

@@ -11,19 +11,19 @@ from tsm2_tune.generator.space.rules import Rule
 
 # Compute capabilities: m16n8k8 of doubles is Hopper's, m16n8k16 of 16-bit floats is Ampere's.
 OLDEST_WITH_F64_MMA, OLDEST_WITH_HALF_MMA = (9, 0), (8, 0)
-WITH_WARPGROUP_PRODUCTS = (9, 0)  # alone: no architecture before or after has them
+WITH_WARPGROUP_PRODUCTS = (9, 0)  # no other architecture has them
 
 
 def has_f64_tensor_cores(limits: DeviceLimits, problem: Problem) -> bool:
-    """Return whether the device multiplies in f64 by the instruction, at least as fast as the element type's FMAs do.
+    """Return whether the device has f64 tensor cores that are at least as fast as the element type's FMAs.
 
-    The host has a branch that does the same. Hopper's f64 tensor cores are as fast as FMAs in f32; chips that are not
-    made for double precision multiply a 64th as fast in it.
+    The host emulates them. Hopper's f64 tensor cores are as fast as f32 FMAs; chips that are not made for double
+    precision reach a 64th of that.
     """
     return _has_f64_tensor_cores(limits.compute_capability, problem.dtype_name)
 
 
-@cache  # it is asked of every configuration
+@cache  # called for every configuration
 def _has_f64_tensor_cores(capability: tuple[int, int], dtype_name: str) -> bool:
     if capability < OLDEST_WITH_F64_MMA:
         return capability == HOST
@@ -34,7 +34,7 @@ def _has_f64_tensor_cores(capability: tuple[int, int], dtype_name: str) -> bool:
 HAS_F64_TENSOR_CORES = Rule(
     "has-f64-tensor-cores",
     "limit",
-    "the instruction needs compute capability 9.0 or newer, and is not to be slower than the type's FMAs",
+    "the instruction needs compute capability 9.0 or newer, and must not be slower than the type's FMAs",
     lambda c: has_f64_tensor_cores(c.limits, c.problem),
     of=(),
 )

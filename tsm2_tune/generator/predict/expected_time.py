@@ -1,10 +1,10 @@
-"""How long a launch is expected to take, by planning alone: what orders trials, and tells absurd choices.
+"""Expected time of a launch, without running it. It orders trials, and exposes absurd choices.
 
     start-up + tiles in waves, each as long as its bytes or its arithmetic takes + sums of splits
 
-Each term is a function below. Rates are those of `Ceilings`: measured, or the data sheet's. Of 1,033 winners on an
-H200 (benchmarks/results/h200-versus-cublas.json) it is 0.45 to 1.92 times what was measured, of 98 % of them 0.64 to
-1.27 times: `python -m benchmarks.first_choices --beside` says so.
+Each term is a function below. Rates are those of `Ceilings`: measured, or the data sheet's. For 1,033 winners on an
+H200 (benchmarks/results/h200-versus-cublas.json) it is 0.45 to 1.92 times the measured time, for 98 % of them 0.64 to
+1.27 times. `python -m benchmarks.first_choices --beside` prints this.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.roofline import Ceilings, data_sheet
 from tsm2_tune.generator.space.candidate import Candidate
 
-START_US = 5.0  # between two events around a kernel that has next to nothing to do: the least of small winners
+START_US = 5.0  # between two events around a kernel with next to no work: the least time of small winners
 SUMS_BYTES_PER_CLOCK = 64  # bytes that a multiprocessor reads from the L2
-ROUND_US = 1.0  # until the last block of a round knows that it is, and its first sums have come
+ROUND_US = 1.0  # until the last block of a round has read the counter and loaded its first sums
 
 
 def expected_us(candidate: Candidate, ceilings: Ceilings | None = None) -> Any:
-    """Microseconds, on a device of these ceilings, or of its data sheet's; infinite where no block fits.
+    """Return the expected time in microseconds, by these ceilings or the data sheet's; infinity if no block fits.
 
-    Of a table of candidates, for each of which a block fits, an array.
+    For a table of candidates, in which a block of each fits, return an array.
     """
     rates = ceilings or sheet(candidate.limits)
     if not is_table(candidate) and candidate.occupancy.blocks_per_sm < 1:
@@ -38,11 +38,11 @@ def expected_us(candidate: Candidate, ceilings: Ceilings | None = None) -> Any:
 
 
 def is_table(candidate: Candidate) -> bool:
-    """Return whether it is many, whose numbers are arrays."""
+    """Return whether the candidate is a table, whose numbers are arrays."""
     return isinstance(candidate.launch.blocks(candidate.problem.m, candidate.problem.n), np.ndarray)
 
 
-@lru_cache(maxsize=64)  # a space asks for each of its candidates
+@lru_cache(maxsize=64)  # called for each candidate of a space
 def sheet(limits: DeviceLimits) -> Ceilings:
     """Return the data sheet's rates."""
     return data_sheet(limits)
@@ -57,7 +57,7 @@ def gflops(candidate: Candidate, ceilings: Ceilings) -> float:
 
 
 def padded_flops(candidate: Candidate) -> Any:
-    """Operations, with those of tiles' rows and columns that C does not have."""
+    """Return the operations, including those of tile rows and columns outside C."""
     problem, launch = candidate.problem, candidate.launch
     columns: Any = launch.columns_per_block
     columns = problem.n if isinstance(columns, int) and columns == 0 else columns
@@ -72,7 +72,7 @@ def moved_us(candidate: Candidate, ceilings: Ceilings) -> Any:
 
 
 def bytes_in_flight_per_sm(candidate: Candidate, blocks: Any) -> Any:
-    """Return the bytes that the busiest multiprocessor has in flight, with so many blocks on the device."""
+    """Return the bytes in flight of the busiest multiprocessor, with this many blocks on the device."""
     busiest = -(-blocks // candidate.limits.sms) * candidate.launch.threads
     resident = candidate.occupancy.threads_per_sm
     threads = np.minimum(resident, busiest) if is_table(candidate) else min(resident, busiest)
@@ -93,7 +93,7 @@ def waves_us(candidate: Candidate, ceilings: Ceilings) -> Any:
     moved_bytes = traffic.read_bytes + traffic.written_bytes
     bytes_per_us = moved_bytes / moved_us(candidate, ceilings)
     flops_per_us_per_sm = gflops(candidate, ceilings) * 1e3 / limits.sms
-    flops_us = padded_flops(candidate) / blocks / flops_per_us_per_sm  # of a block that has a multiprocessor
+    flops_us = padded_flops(candidate) / blocks / flops_per_us_per_sm  # of a block alone on a multiprocessor
     latency_us = architecture_of(limits.compute_capability).memory_latency_clocks / limits.sm_clock_mhz
 
     def wave_us(wave_blocks: Any) -> Any:
@@ -108,11 +108,10 @@ def waves_us(candidate: Candidate, ceilings: Ceilings) -> Any:
 
 
 def sums_us(candidate: Candidate) -> float:
-    """Return the time in which the last blocks add up the sums of the splits: one block a tile, or two rounds of
-    groups.
+    """Return the time to add up the partial sums of the splits: by one block a tile, or in two rounds of groups.
 
-    Each persistent block adds up a slice; if each has whole tiles too, other blocks still compute in the meantime.
-    Tables have no splits.
+    Each persistent block adds up a slice; if each has whole tiles too, this overlaps with other blocks' tiles. Tables
+    have no splits.
     """
     problem, launch = candidate.problem, candidate.launch
     if not launch.has_workspace:

@@ -52,7 +52,7 @@ class ModelChoice:
     time_us: float  # the longer of the model's memory and arithmetic times
 
 
-@lru_cache  # a descent asks a thousand times
+@lru_cache  # called a thousand times in a descent
 def peaks(limits: DeviceLimits, dtype_name: str) -> PublishedPeak:
     """Return the paper's own peaks for the cards it measured; for the rest multiprocessors x cores x clock x 2."""
     published = PUBLISHED_PEAKS.get((limits.name, dtype_named(dtype_name).name))
@@ -81,7 +81,7 @@ def max_threads_per_sm(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: 
 
 
 def whole_threads_per_sm(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: float) -> int:
-    """MaxOccup in whole warps, as many in every register partition; at least one in each.
+    """Return MaxOccup in whole warps, equally many in each register partition, and at least one.
 
     The paper does not say how MaxOccup becomes a number that block sizes divide. Registers are allocated to
     warps within partitions (four on most chips), so that full occupancy comes in steps of 128 threads.
@@ -141,7 +141,7 @@ def arithmetic_time_us(problem: Problem, limits: DeviceLimits, *, t2: float, t3:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where a descent may go: a range of t2, t3 up to its bound, and t2_weight t2 + t3_weight t3 <= most."""
+    """The region of a descent: a range of t2, t3 up to its bound, and t2_weight t2 + t3_weight t3 <= most."""
 
     least_t2: float
     most_t2: float
@@ -151,7 +151,7 @@ class Region:
 
     @classmethod
     def of(cls, limits: DeviceLimits, dtype_name: str, *, least_t2: float, most_t2: float) -> Region | None:
-        """t2 in this range, as far as a thread has registers; none where it has not.
+        """Return the region with t2 in this range and enough registers for a thread; None if there is none.
 
         The paper's formula for R_thread knows no limit of a thread, only that of the multiprocessor; beyond
         the former a kernel spills.
@@ -185,7 +185,7 @@ class Region:
 
 
 def descended(time: Callable[[Point], float], region: Region) -> Point:
-    """Where gradient descent on (t2, t3) from (1, 1) ends. Algorithm 5, section 3.6.3.
+    """Return the end of gradient descent on (t2, t3) from (1, 1). Algorithm 5, section 3.6.3.
 
     The paper gives the start, the step 0.1 and the stop 1e-4, but not the scale of the time that they refer
     to. Here the descent is on log(time), whose minima are the same and which has no unit; a step goes 0.1 along
@@ -212,7 +212,7 @@ def descended(time: Callable[[Point], float], region: Region) -> Point:
 
 
 def _slopes(time: Callable[[Point], float], region: Region, point: Point) -> tuple[float, float]:
-    """Slopes of log(time) along t2 and t3, by differences within the region; 0 if it lets nothing move.
+    """Return the slopes of log(time) along t2 and t3, by differences within the region; 0 where it allows no step.
 
     The differences span a step, so that beside a kink both of its sides count.
     """
@@ -229,17 +229,17 @@ def _slopes(time: Callable[[Point], float], region: Region, point: Point) -> tup
 
 
 def unmodelled(problem: Problem) -> str | None:
-    """Return why the paper's model says nothing of the problem; None if it does."""
+    """Return why the paper's model does not cover the problem; None if it does."""
     if problem.dtype_name not in FMA_DTYPES:
-        return f"it is of fused multiply-adds, in {', '.join(FMA_DTYPES)}"
-    return None if problem.op == "nn" else "it is of A B with all three matrices column-major, op nn"
+        return f"it covers fused multiply-adds, in {', '.join(FMA_DTYPES)}"
+    return None if problem.op == "nn" else "it covers A B with all three matrices column-major, op nn"
 
 
-@lru_cache(maxsize=1024)  # a plan asks for what it tries first, and for what it says of the problem
+@lru_cache(maxsize=1024)  # called twice for each problem of a plan
 def choose(problem: Problem, limits: DeviceLimits) -> ModelChoice:
     """Algorithm 5, with the bound of line 9 read as t2 <= n (it prints k) and line 12 as m k n / t2.
 
-    What follows from the formulas, for whatever latencies: t2 x MaxOccup never falls as t2 grows, so the memory
+    For all latencies, the formulas imply: t2 x MaxOccup never falls as t2 grows, so the memory
     branch always ends with the largest t2 it may have. At t2_threshold the memory branch predicts half the arithmetic
     branch's time, the factor 2 of an FMA, so of a compute-bound problem the memory branch wins wherever Util_mem
     there is above one half.
@@ -254,7 +254,7 @@ def choose(problem: Problem, limits: DeviceLimits) -> ModelChoice:
     """
     why_not = unmodelled(problem)
     if why_not is not None:
-        raise InputError(f"TSM2's model says nothing of {problem.text}: {why_not}")
+        raise InputError(f"TSM2's model does not cover {problem.text}: {why_not}")
     threshold = t2_threshold(limits, problem.dtype_name)
     bound: Bound = "memory" if problem.n <= threshold else "compute"
 

@@ -34,7 +34,7 @@ class Candidate:
     problem: Problem
     limits: DeviceLimits
     guidelines: Guidelines
-    compiled: Resources | None = None  # after compiling, if that is known
+    compiled: Resources | None = None  # of the compiled kernel, if known
 
     @cached_property
     def resources(self) -> Resources:

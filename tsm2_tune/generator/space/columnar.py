@@ -1,4 +1,4 @@
-"""Candidates in tables: of a space of a million, an object each is made only where somebody looks at it."""
+"""Columnar candidates: arrays hold the tunables of a large space, and objects are made on access."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tsm2_tune.generator.space.candidate import Candidate
 
 
 class Lazy(Sequence[Candidate]):
-    """Candidates that are made where somebody asks for one."""
+    """A sequence whose candidates are made on access."""
 
     @abstractmethod
     def at(self, place: int) -> Candidate:
@@ -33,7 +33,7 @@ class Lazy(Sequence[Candidate]):
 
 
 class Rows(Lazy):
-    """The candidates of a table, which is one itself: of its configuration's tunables some are arrays."""
+    """The candidates of a table: a candidate whose configuration has arrays for some tunables."""
 
     def __init__(self, table: Candidate) -> None:
         self.table = table
@@ -43,7 +43,7 @@ class Rows(Lazy):
 
     @property
     def wide(self) -> Candidate:
-        """The table in integers of 64 bits, which products of extents do not overflow."""
+        """The table with 64-bit integers, so that products of extents do not overflow."""
         columns = {name: column.astype(np.int64) for name, column in self._columns.items()}
         return replace(self.table, config=replace(self.table.config, **columns))
 
@@ -86,14 +86,14 @@ class Joined(Lazy):
 
     def at(self, place: int) -> Candidate:
         part = bisect_right(self._ends, place)
-        return self.parts[part][place - self._ends[part]]  # from the part's end, below 0
+        return self.parts[part][place - self._ends[part]]  # a negative index counts from the part's end
 
     def __iter__(self) -> Iterator[Candidate]:
         return chain.from_iterable(self.parts)
 
 
 class Chosen(Lazy):
-    """Those of a sequence at these places, in their order."""
+    """The candidates of a sequence at these indices, in this order."""
 
     def __init__(self, candidates: Sequence[Candidate], places: Ints) -> None:
         self._candidates, self._places = candidates, places
@@ -117,7 +117,7 @@ def parts_of(candidates: Sequence[Candidate]) -> Iterator[tuple[int, Sequence[Ca
 
 
 def places(candidates: Sequence[Candidate], configs: Collection[KernelConfig]) -> dict[KernelConfig, int]:
-    """Where these configurations are, those that are there."""
+    """Return the index of each configuration that is among the candidates."""
     found: dict[KernelConfig, int] = {}
     for first, part in parts_of(candidates):
         if isinstance(part, Rows):

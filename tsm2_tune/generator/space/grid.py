@@ -1,4 +1,7 @@
-"""Configurations as products of axes: what looks at some tunables alone is asked once for each of their values."""
+"""Grids of configurations: products of axes, filtered by conditions.
+
+A condition that reads few tunables is evaluated once for each combination of their values.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Option = tuple[TunableValue, ...]  # values of the tunables of an axis
 
 
 class Grid(Generic[C]):
-    """Combinations of an option of each axis, the last axis moving fastest: those for which all of `where` hold."""
+    """The combinations of one option of each axis that fulfil every condition. The last axis varies fastest."""
 
     def __init__(
         self,
@@ -29,9 +32,10 @@ class Grid(Generic[C]):
         axes: Mapping[str, Sequence[Any]],
         where: Mapping[str, Callable[[C], bool]] = MappingProxyType({}),
     ) -> None:
-        """`axes`: options by the tunable, or tuples of values by several tunables with spaces between.
+        """Name the axes and the conditions by tunables; several names are separated by spaces.
 
-        `where`: conditions, by the tunables that each looks at.
+        `axes` has the options of a tunable, or tuples of values of several tunables. `where` has conditions that read
+        only the named tunables.
         """
         self._config_type, self._where = config_type, where
         self._numbered: dict[tuple[int, tuple[int, ...]], Ints] = {}
@@ -41,8 +45,8 @@ class Grid(Generic[C]):
             for names, options in zip(self._names, axes.values(), strict=True)
         ]
         given = {name: (axis, index) for axis, names in enumerate(self._names) for index, name in enumerate(names)}
-        fields = [one.name for one in declared(config_type)][: len(given)]  # those behind have their defaults
-        self._values = [  # of each field: an axis, and the values of its options
+        fields = [one.name for one in declared(config_type)][: len(given)]  # later fields have their defaults
+        self._values = [  # for each field: its axis, and the values of the axis's options
             (axis, np.array([option[index] for option in self._options[axis]], object))
             for axis, index in (given[name] for name in fields)
         ]
@@ -52,14 +56,14 @@ class Grid(Generic[C]):
 
     @cached_property
     def every(self) -> Bools:
-        """Return whether each combination of options is in the grid, as an array with one dimension an axis."""
+        """An array with one dimension an axis: whether each combination of options is in the grid."""
         every = np.ones([len(options) for options in self._options], bool)
         for names, condition in self._where.items():
             every &= self.answers(names.split(), condition, every)
         return every
 
     def holds(self, config: KernelConfig) -> bool:
-        """Return whether the configuration is one of the grid's, whatever its late tunables."""
+        """Return whether the grid has the configuration, whatever its late tunables."""
         return (
             type(config) is self._config_type
             and all(values(config) in options for values, options in self._sets)
@@ -74,20 +78,20 @@ class Grid(Generic[C]):
             for names, options in zip(self._names, self._options, strict=True)
         ]
 
-    def chosen(self, those: Bools) -> Iterator[C]:
-        """Yield the configurations at the places where `those` is true, which is as `every`."""
-        return self._at(np.argwhere(those))
+    def chosen(self, mask: Bools) -> Iterator[C]:
+        """Yield the configurations where `mask`, an array like `every`, is true."""
+        return self._at(np.argwhere(mask))
 
-    def answers(self, of: Collection[str], ask: Callable[[C], bool], those: Bools) -> Bools:
-        """Return the results of `ask` where `those` is true, and false elsewhere. `ask` reads only the tunables `of`.
+    def answers(self, of: Collection[str], ask: Callable[[C], bool], mask: Bools) -> Bools:
+        """Return the results of `ask` where `mask` is true, and false elsewhere. `ask` reads only the tunables `of`.
 
         The array has size 1 along axes without any of these tunables.
         """
         looked_at = [tuple(index for index, name in enumerate(names) if name in of) for names in self._names]
         others = tuple(axis for axis, indices in enumerate(looked_at) if not indices)
-        answers: Bools = np.asarray(those.any(axis=others, keepdims=True))
+        answers: Bools = np.asarray(mask.any(axis=others, keepdims=True))
         places = np.argwhere(answers)
-        alike = np.zeros(len(places), np.int64)  # a number for each combination of the values that are looked at
+        alike = np.zeros(len(places), np.int64)  # a number for each combination of read values
         for axis, indices in enumerate(looked_at):
             if indices:
                 alike = alike * len(self._options[axis]) + self._numbers(axis, indices)[places[:, axis]]

@@ -1,4 +1,4 @@
-"""Thresholds of the guideline rules, and how a user spells them."""
+"""Thresholds of the guideline rules, and their text in --guidelines."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ NO_GUIDELINES = "none"  # the word for thresholds of 0
 @dataclass(frozen=True, slots=True)
 @plain
 class Guidelines:
-    """Thresholds of the guideline rules; the user's to set. A lower one keeps more configurations, 0 all of them.
+    """Thresholds of the guideline rules. A lower threshold keeps more configurations; 0 keeps all.
 
     BACUGen's guidelines (section 5.3) for Fermi are 512 threads and 2 blocks a multiprocessor; those for a
     memory-bound kernel are weaker, since Little's law asks for bytes in flight and not for threads.
     """
 
     min_threads_per_sm: int = 256  # resident threads that hide latency
-    min_blocks_per_sm: int = 1  # of more, one computes while another waits at a barrier; some winners are alone
+    min_blocks_per_sm: int = 1  # with more, one computes while another waits at a barrier; some winners need only 1
     min_reuse: float = 4.0  # FMAs for each element of A loaded into a register, as far as n allows
-    min_line_bytes: int = 0  # neighbours in memory that neighbouring threads read
+    min_line_bytes: int = 0  # contiguous bytes that neighbouring threads read
 
     @property
     def text(self) -> str:
-        """As a user spells them, such as min-threads-per-sm=256,min-blocks-per-sm=1."""
+        """The text for --guidelines, such as min-threads-per-sm=256,min-blocks-per-sm=1."""
         values = ((option_name(field.name), getattr(self, field.name)) for field in fields(self))
         return ",".join(
             f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values
         )
 
     def moved(self, thresholds: Thresholds) -> Guidelines:
-        """Return the same but for these thresholds."""
+        """Return a copy with these thresholds."""
         return replace(self, **dict[str, Any](thresholds))
 
 
-# What a user moves: of Guidelines, by name. The others stay each family's own.
+# Thresholds that a user sets, by their field's name. The others keep each family's value.
 Thresholds = Mapping[str, float]
 
 
 def option_name(name: str) -> str:
-    """Return a field's name as a user spells it."""
+    """Return a field's name as in --guidelines."""
     return name.replace("_", "-")
 
 
@@ -73,7 +73,7 @@ def parse_thresholds(text: str) -> dict[str, float]:
 
 
 def _threshold(name: str, value: str, *, whole: bool) -> float:
-    """Return the number that `value` spells. Raise InputError if it is none that the guideline can have."""
+    """Return the number in `value`. Raise InputError if the guideline cannot have it."""
     try:
         if not value.isascii() or "_" in value:  # int() and float() accept these
             raise ValueError

@@ -1,8 +1,8 @@
-"""Shapes between tuned ones, and the kernels that planning prefers there.
+"""Intermediate shapes, which lie between tuned ones, and the kernels that the model prefers there.
 
-A program multiplies shapes that nobody tuned. The winners of a few shapes have tiles that suit these; between them
-others do. Planning alone finds kernels that are worth having there: in searches of 216 shapes on an H200 the faster
-of the first two trials took 1.3 % longer than the winner in the median, and 4.9 % in the geometric mean.
+A program multiplies shapes that nobody tuned, and other tiles suit these. The model alone finds good kernels: in
+searches of 216 shapes on an H200 the faster of the first two trials took 1.3 % longer than the winner in the median,
+and 4.9 % in the geometric mean.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tsm2_tune.generator.space.order import FAR_BEHIND
 from tsm2_tune.generator.space.seeds import first_choices
 
 KERNELS_OF_A_SHAPE = 2
-MOST_SHAPES = 48  # between the tuned ones of an element type and op
-APART = 1.3  # a shape that is less than so many times another's size in one extent is not between, but beside it
+MOST_SHAPES = 48  # intermediate shapes of an element type and op
+APART = 1.3  # least ratio of an intermediate shape's extent to that of any other shape
 
 
 def shapes_between(tuned: Collection[Problem], most: int | None = None) -> list[Problem]:
-    """At most so many, or else as many as are tuned, all of one element type and op.
+    """Return at most `most` intermediate shapes, by default at most as many as are tuned, of one element type and op.
 
-    Each is the geometric mean of two that have no third one between them, which is no nearer to their mean than they
-    are; and of all such means the one that is farthest from the tuned shapes and those found before.
+    A candidate is the geometric mean of two tuned shapes, if no third one is nearer to the mean than they are. Each
+    next shape is the candidate farthest from the tuned shapes and the shapes found so far.
     """
     shapes = sorted(tuned)
     logs = _logs(shapes)
     squares = ((logs[:, None] - logs[None]) ** 2).sum(axis=2)
     firsts, seconds = np.triu_indices(len(shapes), 1)
-    # By Thales: a third one is within the ball around the mean where it sees the two under more than a right angle.
+    # By Thales, a third shape is inside the ball around the mean if it sees the two at an obtuse angle.
     alone = [bool((squares[i] + squares[j] >= squares[i, j]).all()) for i, j in zip(firsts, seconds, strict=True)]
     means = np.exp((logs[firsts[alone]] + logs[seconds[alone]]) / 2).round().astype(int).tolist()
     between = list(dict.fromkeys(replace(shapes[0], m=m, n=n, k=k) for m, n, k in means))
@@ -58,9 +58,9 @@ def _logs(shapes: Collection[Problem]) -> np.ndarray[Any, Any]:
 
 
 def kernels_between(tuned: Collection[Problem], limits: DeviceLimits) -> dict[str, dict[Problem, KernelConfig]]:
-    """A kernel's text -> the shapes between the tuned ones that it is for, and how it is started there.
+    """Return kernels for the intermediate shapes: a kernel's text -> its shapes, each with its configuration.
 
-    Of each shape the first choices of a search, of kernels that differ.
+    Each shape has the first choices of a search that are different kernels.
     """
     found: dict[str, dict[Problem, KernelConfig]] = {}
     for problem in shapes_between(tuned):

@@ -17,7 +17,7 @@ from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import SearchSpace
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-FAR_BEHIND = 2.0  # times as long as the fastest candidate of all: no first choice; winners on an H200 are below 1.6
+FAR_BEHIND = 2.0  # most expected time of a first choice over the least; winners on an H200 are below 1.6
 
 
 def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
@@ -28,14 +28,14 @@ def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
 def first_and_rest(
     space: SearchSpace, seed: int, near: Iterable[Measured] | None = None
 ) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
-    """First choices, by the measured problems that are `near` as `first_choices` has it; the others by expected time.
+    """Return the first choices, and the other candidates by expected time. `near` is as for `first_choices`.
 
-    A first choice that is far behind what any candidate is expected to take stands among the others.
+    A first choice that is expected to take over FAR_BEHIND times the least time is among the others.
     """
     preferred = first_choices(map(family_named, space.families), space.problem, space.limits, near)
     at = places(space.kept, frozenset(preferred))
     times_us = expected_times_us(space.kept)
-    alone = len(space.families) == 1  # whatever it prefers is all that is asked for
+    alone = len(space.families) == 1  # a single family keeps all its first choices
     far_us = np.inf if alone else FAR_BEHIND * float(times_us.min(initial=np.inf))
     first = [at[config] for config in preferred if config in at and times_us[at[config]] <= far_us]
     rest = np.delete(np.arange(len(space.kept)), first).tolist()

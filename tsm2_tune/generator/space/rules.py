@@ -13,12 +13,12 @@ from tsm2_tune.generator.space.candidate import Candidate, tunable
 
 RuleKind = Literal["limit", "shape", "guideline"]
 RESOURCES = "resources"  # stands for the tunables that decide a block's resources
-REGISTERS_SPARED = 1.15  # estimated registers over those with which the inner loop does not spill yet
+REGISTERS_SPARED = 1.15  # estimated registers over those that the inner loop needs to run without spills
 
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """The options of a tunable of which the smallest that covers an extent is the largest useful one."""
+    """Options of a tunable. The smallest option that covers the extent is the largest useful one."""
 
     tunable: str
     options: tuple[int, ...]
@@ -63,7 +63,7 @@ def columns_within_n(options: tuple[int, ...], least: Callable[[Problem], int] =
     """Return the rule for a tunable `columns`: columns of C that one thread or warp accumulates, at least `least`."""
     return covering_rule(
         "columns-within-n",
-        "a column group wider than needed for n computes columns that nobody asked for",
+        "a column group wider than n needs computes columns that C does not have",
         tunable="columns",
         options=options,
         extent=lambda problem: max(problem.n, least(problem)),
@@ -98,7 +98,7 @@ def strides_fill_device(*of: str) -> Rule:
     return Rule(
         "grid-fills-device",
         "shape",
-        "striding over rows pays only where the grid still gives every multiprocessor a block",
+        "striding over rows pays only if the grid still gives every multiprocessor a block",
         lambda c: tunable(c, "row_tiles") == 1 or c.problem.m >= c.launch.rows_per_block * c.limits.sms,
         of=(*of, "row_tiles"),
     )
@@ -153,7 +153,7 @@ GUIDELINE_RULES = (
     Rule(
         "min-reuse",
         "guideline",
-        "an element of A in a register should feed several columns of C, as far as n has them",
+        "an element of A in a register should feed several columns of C, or all n",
         lambda c: c.resources.reuse >= min(c.guidelines.min_reuse, c.problem.n),
         of=(RESOURCES,),
     ),
@@ -172,7 +172,7 @@ def _registers_reachable(candidate: Candidate) -> bool:
 REGISTERS_REACHABLE = Rule(
     "registers-reachable",
     "shape",
-    "a bound on registers that makes the compiler spill, or that it would meet anyway, is of no use",
+    "a bound on registers is useless if the compiler spills to meet it, or meets it anyway",
     _registers_reachable,
     of=(RESOURCES, "min_blocks"),
 )

@@ -1,9 +1,9 @@
-"""Problems that were measured, each with its fastest configurations: tsm2_tune/pretuned/first_choices.txt.
+"""Measured problems, each with its fastest configurations: tsm2_tune/pretuned/first_choices.txt.
 
     h200 f32 nn 20480 16 20480 stream_a_fma:threads=128,columns=8,prefetch=8,stages=4,splits=12@377.2 ...
 
-A line has the card, the problem, and its fastest kernels, the fastest first, each as it was started there and with
-the microseconds that it took. `python -m benchmarks.measured` makes the file of result files.
+A line has the card, the problem, and its fastest configurations, the fastest first, each with its time in
+microseconds. `python -m benchmarks.measured` writes the file from result files.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 
 FILE = Path(__file__).parents[2] / "pretuned" / "first_choices.txt"
-# Whose kernels compute the same: elements as wide, or TF32 in registers, where the family gives f32's accuracy.
+# Element types whose fastest kernels suit a type too: types of the same width, and f32 for TF32.
 SIMILAR_DTYPES = {"bf16": ("f16",), "f16": ("bf16",), "tf32": ("f32",), "3xtf32": ("f32",)}
 
-# Distances: an extent of e times another's is so far away. Tiles are chosen by the small ones.
+# Distance of extents that differ by a factor of e. Small extents weigh more, since tiles depend on them.
 SMALL_EXTENT = 128
 PER_SMALL_EXTENT, PER_LARGE_EXTENT = 2.0, 0.2
 OTHER_STORAGE = (0.45, 0.3, 0.15)  # of A, of B and of C
-OTHER_LINES = 0.3  # whole vectors, or not
+OTHER_LINES = 0.3  # if only one problem's lines are whole vectors
 OTHER_TYPE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A configuration, and the microseconds that it took."""
+    """A configuration and its measured time."""
 
     config: KernelConfig
     us: float
@@ -45,9 +45,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Measured:
-    """A problem that was measured on a device, and its fastest kernels, the fastest first."""
+    """A problem measured on a device, and its fastest configurations, the fastest first."""
 
-    limits: DeviceLimits  # of the device; in the file a card of PROFILES
+    limits: DeviceLimits  # the device's; in the file a card of PROFILES
     problem: Problem
     choices: tuple[Choice, ...]
 
@@ -58,7 +58,7 @@ class Measured:
 
     @property
     def line(self) -> str:
-        """As the file has it."""
+        """The line in the file."""
         problem = self.problem
         extents = (problem.m, problem.n, problem.k)
         choices = (f"{one.config.text}@{one.us:.4g}" for one in self.choices)
@@ -66,15 +66,15 @@ class Measured:
 
 
 def read_line(line: str) -> Measured:
-    """Return the line's problem, with those configurations that this version has.
+    """Return the line's problem, with the configurations that this version has.
 
-    Raise ValueError if it is no such line.
+    Raise ValueError for an invalid line.
     """
     card, dtype_name, op, *fields = line.split(" ")
-    m, n, k, *spelt = fields
-    if card not in PROFILES or not spelt:
+    m, n, k, *texts = fields
+    if card not in PROFILES or not texts:
         raise ValueError
-    choices = [(config_spelt(text), float(us)) for text, us in (one.split("@") for one in spelt)]
+    choices = [(config_spelt(text), float(us)) for text, us in (one.split("@") for one in texts)]
     known = tuple(Choice(config, us) for config, us in choices if config is not None)
     if not all(0 < one.us < float("inf") for one in known):
         raise ValueError
@@ -83,9 +83,9 @@ def read_line(line: str) -> Measured:
 
 @cache
 def lines_of(file: Path) -> dict[str, tuple[tuple[int, str], ...]]:
-    """Return a type -> its lines, with their numbers.
+    """Return the numbered lines of each element type.
 
-    A file that is missing has none: a search goes by the model alone.
+    A missing file has none: searches then use the model alone.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -102,9 +102,9 @@ def lines_of(file: Path) -> dict[str, tuple[tuple[int, str], ...]]:
 
 @cache
 def measured(dtype_name: str, file: Path = FILE) -> tuple[Measured, ...]:
-    """Return the problems of a type and of those alike, in the file's order.
+    """Return the measured problems of an element type and of similar types, in the file's order.
 
-    Raise InputError for a line that is none.
+    Raise InputError for an invalid line.
     """
     found = []
     for name in (dtype_name, *SIMILAR_DTYPES.get(dtype_name, ())):
@@ -121,13 +121,13 @@ def measured(dtype_name: str, file: Path = FILE) -> tuple[Measured, ...]:
 
 @cache
 def times_the_model(one: Measured, choice: Choice) -> float:
-    """Return how many times as long as expected the configuration took."""
+    """Return the configuration's measured time over its expected time."""
     family = family_named(choice.config.family)
     return choice.us / float(expected_us(Candidate(family, choice.config, one.problem, one.limits, Guidelines())))
 
 
 def distance(problem: Problem, other: Problem) -> float:
-    """Between problems, in what matters to the choice of a kernel."""
+    """Return the distance of two problems in the properties on which the choice of a kernel depends."""
     (mine, is_odd), (its, other_is_odd) = _lines(problem), _lines(other)
     storage = 0.0
     if mine != its:
@@ -143,14 +143,14 @@ def distance(problem: Problem, other: Problem) -> float:
 
 
 def _apart(one: int, other: int) -> float:
-    """Return how far one extent is away from the other."""
+    """Return the distance of two extents."""
     smaller = one if one < other else other
     return abs(log(one / other)) * (PER_SMALL_EXTENT if smaller <= SMALL_EXTENT else PER_LARGE_EXTENT)
 
 
 @cache
 def _lines(problem: Problem) -> tuple[tuple[str, str, str], bool]:
-    """The extents along lines of A, of B and of C, and whether lines of a matrix are not whole 16-byte vectors."""
+    """Return the contiguous extents of A, B and C, and whether a matrix's lines are not whole 16-byte vectors."""
     along = problem.contiguous
     extents = (int(getattr(problem, extent)) for extent in along)
     return along, any(extent > 1 and extent * problem.dtype.element_bytes % 16 for extent in extents)

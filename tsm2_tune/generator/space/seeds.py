@@ -1,8 +1,8 @@
-"""Which configurations a search tries first: what was fastest for the nearest problems that were measured.
+"""First choices of a search: the fastest configurations of the nearest measured problems.
 
-Of each such configuration the time is expected that it takes here: what the model says, times what it took there over
-what the model says of there, and the more the farther away that is. Families that make their first choices by a
-formula propose these, and the nearest problems say only how their times are to the model's.
+They are ordered by their expected time here: the model's time, times the ratio of measured to modelled time there,
+times a penalty for the distance. Families that propose first choices by a formula keep these; the nearest problems
+only correct their times.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tsm2_tune.generator.space.rules import HARDWARE_RULES
 from tsm2_tune.generator.space.seed_table import Choice, Measured, distance, measured, times_the_model
 from tsm2_tune.generator.split_k import ONE_WAVE, in_one_wave
 
-NEIGHBOURS = 24  # measured problems that are asked
+NEIGHBOURS = 24  # nearest measured problems in use
 MOST_CHOICES = 32
 MOST_DIVISIONS = 3  # of a kernel
-UNCERTAIN = 0.2  # per distance
-LATER = 0.2  # of the time, that each further division or proposal counts more: the first choices are to be unlike
-UNKNOWN = 2.0  # distance of what was measured nowhere near
-# What was fastest in a type needs tensor cores for f64. A card that has none asks what was fastest in another type.
+UNCERTAIN = 0.2  # exponent of the penalty, per unit of distance
+LATER = 0.2  # penalty of each further division or proposal, as a share of the time: first choices should differ
+UNKNOWN = 2.0  # distance without a near measurement
+# A card without f64 tensor cores uses the measurements of these types instead.
 WITHOUT_TENSOR_CORES = {"f64": "f32", "c128": "c64"}
 
 
@@ -42,10 +42,10 @@ def first_choices(
     limits: DeviceLimits,
     near: Iterable[Measured] | None = None,
 ) -> tuple[KernelConfig, ...]:
-    """Return the configurations of these families, best first, that their rules and the hardware's keep.
+    """Return the first choices of these families, best first. The families' and the hardware's rules keep all.
 
-    Those come first that were measured for the problem itself. `near` are the measured problems that are asked;
-    without it, those that the package brings.
+    Configurations measured for the problem itself come first. `near` are the measured problems to use; the default is
+    the package's.
     """
     supporting = {family.name: family for family in families if family.supports(problem)}
     own = {name: _proposed(family, problem, limits) for name, family in supporting.items() if family.proposes}
@@ -82,7 +82,7 @@ def _proposed(family: Family[Any], problem: Problem, limits: DeviceLimits) -> li
 
 
 def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, float]], factor: float) -> None:
-    """Keep the least times: all of a kernel's divisions count from the first one's."""
+    """Update the least expected times. All divisions of a kernel count from the first one's time."""
     for place, (config, _) in enumerate(kept):
         us = kept[0][1] * factor * (1 + LATER * place)
         times[config] = min(us, times.get(config, us))
@@ -91,7 +91,7 @@ def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, 
 def _neighbours(
     families: dict[str, Family[Any]], problem: Problem, those: Iterable[Measured]
 ) -> list[tuple[float, Measured, Choice]]:
-    """Return the choices of these families for the nearest of those problems, by distance."""
+    """Return the nearest problems' choices of these families, by distance."""
     is_gram = problem.is_gram
     near = (
         (distance(problem, one.problem), place, one)
@@ -105,16 +105,16 @@ def _neighbours(
 
 
 def _is_same(one: Problem, other: Problem) -> bool:
-    """Return whether they are one product, of whatever type of the same kind."""
+    """Return whether both have the same shape and op, whatever their types."""
     return (one.m, one.n, one.k, one.op) == (other.m, other.n, other.k, other.op)
 
 
 def _kept(
     family: Family[Any], configs: Sequence[KernelConfig], problem: Problem, limits: DeviceLimits
 ) -> list[tuple[KernelConfig, float]]:
-    """Return those that the rules keep, with the model's times.
+    """Return the configurations that the rules keep, with the model's times.
 
-    Where that is none of them, since the device holds fewer blocks, the same with as many as it holds.
+    If that is none, since the device holds fewer blocks, try the same with as many blocks as it holds.
     """
 
     def kept(configs: Iterable[KernelConfig]) -> list[tuple[KernelConfig, float]]:
@@ -127,7 +127,7 @@ def _kept(
     return kept(dict.fromkeys(in_one_wave(family, config, problem, limits) for config in configs))
 
 
-@lru_cache(maxsize=1024)  # of several neighbours the same is made
+@lru_cache(maxsize=1024)  # several neighbours give the same
 def _time_us(family: Family[Any], config: KernelConfig, problem: Problem, limits: DeviceLimits) -> float | None:
     """Return the model's time; None if the family's rules or the hardware's drop the configuration."""
     candidate = Candidate(family, config, problem, limits, Guidelines())

@@ -23,7 +23,7 @@ from tsm2_tune.generator.space.guidelines import Guidelines, Thresholds
 from tsm2_tune.generator.space.rules import GUIDELINE_RULES, HARDWARE_RULES, RESOURCES, Rule
 from tsm2_tune.generator.space.tunables import declared
 
-OWN: Thresholds = MappingProxyType({})  # no threshold is moved
+OWN: Thresholds = MappingProxyType({})  # the families' own thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Counted(Lazy):
     problem: Problem
     limits: DeviceLimits
     families: tuple[str, ...]
-    guidelines: tuple[Guidelines, ...]  # in force, of each family
+    guidelines: tuple[Guidelines, ...]  # in force, one for each family
     number: int
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ def unfit(family: Family[Any], config: KernelConfig, problem: Problem) -> str | 
 def guidelines_in_force(
     family: Family[Any], problem: Problem, limits: DeviceLimits, asked: Guidelines | Thresholds
 ) -> Guidelines:
-    """Return the family's own thresholds with those asked for; a whole Guidelines replaces them."""
+    """Return the family's thresholds with the given ones in their place; a whole Guidelines replaces them all."""
     return asked if isinstance(asked, Guidelines) else family.guidelines(problem, limits).moved(asked)
 
 
@@ -111,7 +111,7 @@ def search_space(
 ) -> SearchSpace:
     """Enumerate the families and prune them, by each family's own guidelines with the given thresholds.
 
-    The default is all families that support the problem, without those that are `only_by_name`. A configuration that
+    The default is all families that support the problem, except `only_by_name` ones. A configuration that
     several rules would drop counts for the first of them.
     """
     chosen = _families_for(problem, families)
@@ -152,7 +152,7 @@ def has_configurations(
 
 
 def _families_for(problem: Problem, named: Sequence[str]) -> list[Family[Any]]:
-    """Return the named families, or all without those that are `only_by_name`, that support the problem."""
+    """Return the named families that support the problem; without names, all except `only_by_name` ones."""
     return [
         family
         for name, family in FAMILIES.items()
@@ -185,19 +185,21 @@ def _kept(
     combination of their values, before Candidates are made of whole configurations.
     """
 
-    @cache  # rules that look at the same tunables are asked of the same configurations
+    @cache  # rules that read the same tunables share configurations
     def candidate(config: KernelConfig) -> Candidate:
         return Candidate(family, config, problem, limits, guidelines)
 
-    of_some = list(takewhile(lambda one: one[1] is not None, ((rule, looked_at(rule, family)) for rule in rules)))
-    others = rules[len(of_some) :]
+    partial_rules = list(
+        takewhile(lambda one: one[1] is not None, ((rule, looked_at(rule, family)) for rule in rules))
+    )
+    others = rules[len(partial_rules) :]
     for grid in family.every_grid:
-        left = grid.every
-        for rule, tunables in of_some:
-            keeps = grid.answers(tunables or (), partial(_keeps, rule, candidate), left)
-            dropped[rule.name] += int((left & ~keeps).sum())
-            left = left & keeps
-        for one in map(candidate, grid.chosen(left)):
+        mask = grid.every
+        for rule, tunables in partial_rules:
+            keeps = grid.answers(tunables or (), partial(_keeps, rule, candidate), mask)
+            dropped[rule.name] += int((mask & ~keeps).sum())
+            mask = mask & keeps
+        for one in map(candidate, grid.chosen(mask)):
             broken = next((rule for rule in others if not rule.keeps(one)), None)
             if broken is None:
                 yield one

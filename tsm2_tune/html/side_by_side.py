@@ -12,7 +12,7 @@ from tsm2_tune.html.bounds import MOST_WINNERS, left_out
 from tsm2_tune.html.table_data import Table, fixed
 from tsm2_tune.tuner.results.records import BestRow
 
-MOST_SIDES = 4  # that are compared with the first
+MOST_SIDES = 4  # compared with the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Comparison:
 
     first: Side
     other: Side
-    pairs: tuple[tuple[BestRow, BestRow], ...]  # the first's and the other's, the largest gain of the first one first
-    other_states: int  # problems that both have, in different states of the L2
+    pairs: tuple[tuple[BestRow, BestRow], ...]  # the first's and the other's, largest gain of the first on top
+    other_states: int  # shared problems measured in different states of the L2
 
     @property
     def mean(self) -> float:
