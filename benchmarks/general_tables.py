@@ -131,4 +131,4 @@ def _loss(row: Row | None) -> str:
         return "–"
     best = min(row["choices_us"], key=lambda name: row["choices_us"][name])
     loss = row["choices_us"][row["global"]] / row["choices_us"][best] - 1
-    return f"`{best.split('-', 1)[1]}`, {100 * loss:.0f} %" if best != row["global"] else "the same"
+    return f"`{best.split(':', 1)[1]}`, {100 * loss:.0f} %" if best != row["global"] else "the same"

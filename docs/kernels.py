@@ -20,7 +20,6 @@ from typing import Any
 from tsm2_tune.api.parse import LARGE
 from tsm2_tune.generator import families
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.former_names import FORMER_NAMES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import unfit
 from tsm2_tune.generator.space.tunables import Declared, declared
@@ -85,7 +84,6 @@ def page(name: str, module: ModuleType) -> str:
 def said_of(family: Family[Any]) -> str:
     """A family: what it computes, where it won, its tunables, a configuration."""
     configs = list(islice(family.configurations(), MOST_LOOKED_AT))
-    former = sorted(old for old, new in FORMER_NAMES.items() if new == family.name)
     count = f"over {MOST_LOOKED_AT:,}" if len(configs) == MOST_LOOKED_AT else f"{len(configs):,}"
     template = f"tsm2_tune/templates/{family.template}"
     facts = [
@@ -94,7 +92,6 @@ def said_of(family: Family[Any]) -> str:
         f"- Configurations before any rule: {count}.",
         f"- Template: [{family.template}](../../{template}).",
         f"- Measured problems of which it is the fastest: {', '.join(won(family.name)) or 'none'}.",
-        *([f"- Name in older versions: {', '.join(f'`{one}`' for one in former)}."] if former else []),
         *(["- A search takes it only where `--family` names it."] if family.only_by_name else []),
     ]
     tunables = "\n".join(row_of(one, configs) for one in declared(family.config_type))

@@ -137,7 +137,7 @@ def with_other_trials(path: Path) -> None:
 
 def older(path: Path) -> None:
     good_database(path)
-    downgrade(path, 9)
+    downgrade(path)
 
 
 def main(folder: Path, number: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import sqlite3
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.results.fingerprint import basis, tools
 from tsm2_tune.tuner.results.records import BestRow, is_of_this_version
+from tsm2_tune.tuner.results.storage import migrations
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import (
     Cache,
@@ -289,49 +289,11 @@ def plain_sql(path: Path, statement: str) -> list[tuple[object, ...]]:
         return connection.execute(statement).fetchall()
 
 
-ADDED = (  # by each migration: table, and column where it added no whole table
-    (("source", "columns_per_block"), ("source", "splits")),
-    (("source", "flat_splits"),),
-    (("source", "persistent"),),
-    (("measurement", "floor_us"),),
-    (("trial", "compile_limit_seconds"), ("trial", "run_limit_seconds")),
-    (("claim", ""),),
-    (("trial", "full_verdict"),),
-    (("vendor_sample", ""), ("vendor_measurement", "")),
-    (("trial", "rows_per_block"), ("trial", "splits")),
-    (("run", "sms"),),
-    (("trial", "cache"), ("measurement", "cache"), ("vendor_measurement", "cache")),
-    (("trial", "is_between"),),
-    (),  # the view alone
-    (("measurement", "summary_of"), ("vendor_measurement", "summary_of")),
-    (("trial", "superseded"),),
-    (),  # spellings alone
-    (),  # another outcome
-    (),  # names alone
-    (("measurement", "slowed"), ("vendor_measurement", "slowed"), ("quarantine", ""), ("claim", "attempts")),
-    (("trial", "strategy"),),
-    (
-        *((table, name) for table in ("measurement", "vendor_measurement") for name in ("final", "final_stamp")),
-        ("trial", "stamp"),
-        ("trial", "first_basis"),
-    ),
-    (("trial", "verified_code"),),
-    (("trial", "space_configurations"),),
-    (("trial", "search_ended"),),
-)
-
-
-def dated(path: Path) -> None:
-    """Give the trials the stamps that a migration would give them."""
-    plain_sql(path, "UPDATE trial SET stamp = 1000000 * CAST(strftime('%s', ended_at) AS INTEGER)")
-
-
-def downgrade(path: Path, version: int) -> None:
-    """Make the file what a tsm2-tune of this older schema left."""
+def downgrade(path: Path) -> None:
+    """Make the file one of the previous schema."""
     plain_sql(path, "DROP VIEW best")
     for index in ("newest_of_family", "newest_stamp"):
         plain_sql(path, f"DROP INDEX {index}")
-    for table, column in itertools.chain(*reversed(ADDED[version - 1 :])):
-        plain_sql(path, f"ALTER TABLE {table} DROP COLUMN {column}" if column else f"DROP TABLE {table}")
+    plain_sql(path, "ALTER TABLE trial DROP COLUMN search_ended")
     plain_sql(path, "CREATE VIEW best AS SELECT 1")
-    plain_sql(path, f"PRAGMA user_version = {version}")
+    plain_sql(path, f"PRAGMA user_version = {migrations.OLDEST}")

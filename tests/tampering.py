@@ -19,13 +19,13 @@ from tests.fabricated import GPU, ONE_STATE, configuration, downgrade, final, tr
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.families.published import Ism2Config
+from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
 from tsm2_tune.generator.families.staged import StagedFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.tunables import declared
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.fingerprint import basis
-from tsm2_tune.tuner.results.storage import migrations, schema
+from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome, TimeLimits, Verdict
 from tsm2_tune.tuner.search.quarantine import quarantined
@@ -57,7 +57,7 @@ ODD: tuple[object, ...] = (
     *("\x00", "é", "\u202e", "=1+1", "'; DROP TABLE trial; --", "{{ 7 * 7 }}", "A" * 100_000, "{}", "[]", "null"),
     *("[" * 100_000, '{"a":' * 50_000, '{"f32": Infinity}', '{"f32": 1e999}', '{"f32": -1}', '{"f32": true}'),
     *(f'{{"f32": {"9" * 400}}}', f'{{"f32": {"9" * 5000}}}', '{"f32": [1]}', '{"\\ud800": 1}', '{"f32": 1e-300}'),
-    *('{"threads": NaN}', '{"threads": 1e999}', '{"version":"v9"}', "tsm2-v9-t128-c8-p4", "gemm-m0", "ladder-x"),
+    *('{"threads": NaN}', '{"threads": 1e999}', '{"version":"v9"}', "tsm2:version=v9", "gemm:m=0", "ladder:x"),
     *(b"", b"\xff\xfe", b"x" * 100_000, "ok", "timed-out", "interrupted", "crashed", "nn", "tx", "cn", "ttt", "f64"),
     *("c64", "minplus_f32", "tsm2", "gemm", "bygone", GPU, "2026-01-01T00:00:00+00:00", "2026-99-01T00:00:00+00:00"),
 )  # fmt: skip
@@ -184,18 +184,19 @@ def other_config(rng: random.Random, connection: sqlite3.Connection) -> None:
     """Another configuration, text and tunables at one: of no space, of another family, or just another one."""
     ladder, gemm = ({one.name: 1 for one in declared(family_named(name).config_type)} for name in ("ladder", "gemm"))
     at_one: tuple[tuple[str, str, dict[str, object]], ...] = (
-        ("tsm2", "tsm2-v3-t96-c8-p4", {"version": "v3", "threads": 96, "columns": 8, "prefetch": 4}),
-        ("tsm2", "tsm2-v3-t128-c8-p0", {"version": "v3", "threads": 128, "columns": 8, "prefetch": 0}),
-        ("tsm2", "tsm2-v9-t128-c8-p4", {"version": "v9", "threads": 128, "columns": 8, "prefetch": 4}),
-        ("tsm2", "tsm2-v3-t0-c0-p0", {"version": "v3", "threads": 0, "columns": 0, "prefetch": 0}),
-        ("tsm2", "tsm2-v3-t64-c8-p4", {"version": "v3", "threads": 64, "columns": 8, "prefetch": 4}),
-        ("tsm2", "tsm2-v2-t2147483647-c1-p1", {"version": "v2", "threads": 2**31 - 1, "columns": 1, "prefetch": 1}),
-        ("ism2", "ism2-o7-t128-c8-p8-r4", dict(Ism2Config(7, 128, 8, 8, 4).tunables)),
-        ("ism2", "ism2-o1-t128-c8-p8-r4", dict(Ism2Config(1, 128, 8, 8, 4).tunables)),
-        ("ladder", "ladder-none-m1-n1-k1-r1-c1", ladder | {"step": "none"}),
-        ("gemm", "gemm-m1-n1-k1-x1-y1-xa1-ya1-xb1-yb1-v1-xx-l1-s1", gemm | {"read": "xx"}),
-        ("bygone", "bygone-t1", {"threads": 1}),
-    )  # fmt: skip
+        *(
+            (config.family, config.text, config.tunables)
+            for config in (
+                *(Tsm2Config("v3", *values) for values in ((96, 8, 4), (128, 8, 0), (0, 0, 0), (64, 8, 4))),
+                Tsm2Config("v9", 128, 8, 4),
+                Tsm2Config("v2", 2**31 - 1, 1, 1),
+                *(Ism2Config(optimisation, 128, 8, 8, 4) for optimisation in (7, 1)),
+            )
+        ),
+        ("ladder", "ladder:step=none,block=1x1x1,thread=1x1", ladder | {"step": "none"}),
+        ("gemm", "gemm:block=1x1x1,threads=1x1,threads_a=1x1,threads_b=1x1,read=xx", gemm | {"read": "xx"}),
+        ("bygone", "bygone:threads=1", {"threads": 1}),
+    )
     family, text, tunables = rng.choice(at_one)
     connection.execute(
         "UPDATE trial SET family = ?, config = ?, tunables = ? WHERE id = ?",
@@ -282,7 +283,7 @@ def tamper(path: Path, rng: random.Random) -> str:
         return corrupted_bytes.__name__
     change = rng.choice(IN_SQL)
     if rng.random() < 0.05:
-        downgrade(path, rng.randint(1, migrations.version() - 1))
+        downgrade(path)
     with closing(sqlite3.connect(path)) as connection, suppress(sqlite3.Error), connection:
         connection.execute("PRAGMA synchronous = OFF")
         change(rng, connection)

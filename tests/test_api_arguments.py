@@ -116,7 +116,7 @@ def test_no_product_is_worth_more_than_all() -> None:
     ("arguments", "complaint"),
     [
         (("--shapes", "8x8x8", "--family", "tsm"), "unknown family 'tsm': expected one of"),
-        (("source", "tsm3-v3-t128-c16-p4"), "unknown family 'tsm3': expected one of"),
+        (("source", "tsm3:version=v3,threads=128"), "unknown family 'tsm3': expected one of"),
         (("space", "--guidelines", "min_reus=1"), "unknown guideline 'min-reus': expected one of"),
         (("--shapes", "8x8x8", "--retry", "crash"), "unknown outcome 'crash': expected one of"),
         (("forget", "--outcome", "time-out"), "unknown outcome 'time-out': expected one of"),
@@ -138,7 +138,7 @@ def test_spaces_may_be_around_an_x(text: str, tmp_path: Path) -> None:
 
 
 def test_a_spelling_of_many_configurations_has_no_source() -> None:
-    spelling = "stream_a_fma-t64-v1-c8-p16-s4-k*-r*-b6"
+    spelling = "stream_a_fma:threads=64,columns=8,prefetch=16,stages=4,splits=*,row_tiles=*"
     result = run("source", spelling)
     assert (result.exit_code, result.output) == (
         2,

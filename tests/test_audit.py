@@ -15,7 +15,6 @@ from tests.fabricated import (
     GPU,
     PROBLEM,
     configuration,
-    downgrade,
     final,
     host_run,
     plain_sql,
@@ -275,11 +274,6 @@ def test_a_device_that_nobody_here_knows_is_refused(path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(host_run(), trial())
     assert "the limits of the device 'Some CPU' are not known here" in refused("--audit", "--db", str(path))
-
-
-def test_an_older_schema_is_audited(database: str) -> None:
-    downgrade(Path(database), 1)
-    assert asked("--db", database)["trials"] == 2
 
 
 @pytest.mark.host

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, plain_sql, trial, tuning_run
 from tests.on_host import has_compiler
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource, code, digest_of
@@ -176,33 +172,6 @@ def test_trials_are_compared_once_while_a_store_is_open(path: Path, monkeypatch:
         for basis_of_trials in (BASIS, BASIS, "another"):
             store.supersede(GPU, PROBLEM, basis_of_trials)
     assert compared == [C128.text, C256.text]
-
-
-def test_of_an_older_file_the_newest_of_each_family_are_kept(path: Path) -> None:
-    """It told a family's trials apart by its files, and kernels by their texts, comments included."""
-    with Store.open(path, create=False) as store:
-        store.add_trial(RUN, trial(480, Ism2Config(1, 128, 8, 8, 4)))
-        before = store.best()
-    downgrade(path, 15)
-    plain_sql(path, "UPDATE trial SET basis = family || ' of today'")
-    plain_sql(
-        path,
-        "UPDATE trial SET basis = 'tsm2 of before', ended_at = '2020-01-01T00:00:00+00:00'"
-        f" WHERE config = '{C256.text}'",
-    )
-    for digest, text in plain_sql(path, "SELECT digest, text FROM source"):
-        full = hashlib.sha256(str(text).encode()).hexdigest()
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("UPDATE source SET digest = ? WHERE digest = ?", (full, digest))
-            connection.execute("UPDATE trial SET source_digest = ? WHERE source_digest = ?", (full, digest))
-    with Store.open(path, create=False) as store:
-        assert store.best() == before
-        assert texts_of(store) == {C128.text}
-        assert store.history(GPU, PROBLEM, ("ism2",), BASIS).tried()[0].config.family == "ism2"
-        assert not store.trial(2).current
-        store.supersede(GPU, PROBLEM, BASIS)
-        assert texts_of(store) == {C128.text}
-    assert plain_sql(path, "PRAGMA foreign_key_check") == []
 
 
 # A whole program

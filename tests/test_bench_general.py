@@ -80,32 +80,36 @@ def row(table: str, size: int, k: int, ours: float, cublas: float, choices: dict
     return {
         "table": table, "dtype": "f64", "op": "nn", "m": size, "n": size, "k": k,
         "ours_us": ours, "cublas_us": cublas, "cublaslt_us": None,
-        "configuration": "staged_dmma-t1", "choices_us": choices, "global": "staged_dmma-t2",
+        "configuration": "staged_dmma:stages=1", "choices_us": choices, "global": "staged_dmma:stages=2",
     }  # fmt: skip
 
 
 def test_tables_say_what_was_measured() -> None:
     rows = [
         row("paper", 1000, 1000, 20.0, 40.0, {}),
-        row("sizes", 1000, 1000, 40.0, 20.0, {"staged_dmma-t1": 40.0, "staged_dmma-t2": 44.0}),
-        row("short k", 1000, 32, 10.0, 20.0, {"staged_dmma-t2": 10.0}),
-        row("stencil", 1000, 1000, 40.0, 20.0, {"gemm-m1": 50.0, "gemm-m2": 40.0}),
+        row("sizes", 1000, 1000, 40.0, 20.0, {"staged_dmma:stages=1": 40.0, "staged_dmma:stages=2": 44.0}),
+        row("short k", 1000, 32, 10.0, 20.0, {"staged_dmma:stages=2": 10.0}),
+        row("stencil", 1000, 1000, 40.0, 20.0, {"gemm:block=1": 50.0, "gemm:block=2": 40.0}),
     ]
     facts = {"device": "D", "driver": "1", "toolkit": "T", "cublas": 2, "date": "today", "command": "it"}
     rates = {"read_gbytes_per_s": 1.0, "copy_gbytes_per_s": 1.0, "gflops": {"f32": 1.0, "f64": 1.0}}
     variants = [{"dtype": "f32", "op": "nt", "size": 1000, "kept": 9, "times_us": {"a": 20.0, "b": 40.0, "c": 200.0}}]
     found = tables({**facts, **rates, "variants": variants, "rows": rows})
     lines = {name: part.splitlines()[-1] for name, part in found.items()}
-    assert lines["general-paper"] == "| 1000 | f64 | nn | **20.0** | 40.0 | – | 100.0 | 200 % | `staged_dmma-t1` |"
-    assert lines["general-stencil"] == "| 1000 | f64 | nn | 40.0 | **20.0** | – | 50.0 | 50 % | `staged_dmma-t1` |"
+    assert (
+        lines["general-paper"] == "| 1000 | f64 | nn | **20.0** | 40.0 | – | 100.0 | 200 % | `staged_dmma:stages=1` |"
+    )
+    assert (
+        lines["general-stencil"] == "| 1000 | f64 | nn | 40.0 | **20.0** | – | 50.0 | 50 % | `staged_dmma:stages=1` |"
+    )
     assert found["general-forms"].splitlines()[-2:] == [
-        "| 1000 | f64 | nn | `gemm-m2` | 40.0 |",
-        "| 1000 | f64 | nn | `gemm-m1` | 50.0 |",
+        "| 1000 | f64 | nn | `gemm:block=2` | 40.0 |",
+        "| 1000 | f64 | nn | `gemm:block=1` | 50.0 |",
     ]
     assert lines["general-sizes"] == "| 1000 | – | 50.0 (50 %, –) | – | – |"
     assert found["general-global"].splitlines()[-2:] == [
         "| 1000 x 1000 x 32 | – | the same | – | – |",
-        "| 1000 x 1000 x 1000 | – | `t1`, 10 % | – | – |",
+        "| 1000 x 1000 x 1000 | – | `stages=1`, 10 % | – | – |",
     ]
     assert lines["general-variants"] == "| 1000 | SGEMM | nt | 9 | 3 | 10.0 | 50.0 | 100.0 | `a` |"
     assert "general-variants" not in tables({**facts, **rates, "variants": [], "rows": rows})

@@ -22,7 +22,9 @@ PROBLEM = Problem(20480, 2, 20480, "f32")
 
 
 def spelt(splits: int, stages: int = 2) -> KernelConfig:
-    config = config_spelt(f"stream_a_fma-t64-v1-c2-p16-s{stages}-k{splits}-r1-b6")
+    config = config_spelt(
+        f"stream_a_fma:threads=64,columns=2,prefetch=16,stages={stages},splits={splits},min_blocks=6"
+    )
     assert config is not None
     return config
 

@@ -20,9 +20,7 @@ from tests.fabricated import (
     GPU,
     PROBLEM,
     configuration,
-    downgrade,
     exported,
-    final,
     host_run,
     measurement,
     plain_sql,
@@ -218,21 +216,6 @@ def test_a_kernel_is_verified_in_full_for_all_states(store: Store) -> None:
     assert row.verified_in_full == 0
     assert store.full_verdict(row, [BASIS, "today, dirty"]) == ("9 calls right", FAKE_CODE)
     assert store.full_verdict(row, ["yesterday", "today, dirty"]) is None
-
-
-def test_times_of_an_older_file_are_clean(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(500, C128))
-        store.add_final(RUN, final((C128, 490.0), vendor=(vendor_measurement(980),)), *TODAY)
-    downgrade(path, 11)
-    with Store.open(path, create=True) as store:
-        (row,) = store.best()
-        assert (row.cache, row.median_us, row.clean_us, row.dirty_us) == ("clean", 490, 490, None)
-        assert (row.x_cublas, row.clean_x_cublas) == (2.0, 2.0)
-        assert [one.config for one in store.history(GPU, PROBLEM, *TODAY).tried()] == [
-            C128
-        ]  # so a clean search goes on
-        assert store.history(GPU, PROBLEM, *DIRTY_TODAY).tried() == ()
 
 
 @pytest.mark.parametrize("table", ["trial", "measurement"])

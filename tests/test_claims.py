@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, plain_sql, trial, tuning_run
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage.database import Database
@@ -237,16 +237,6 @@ def test_finals_wait_for_those_of_another_run(ours: Claims, theirs: Claims, monk
     ours.give_back()
     other.join(30)
     assert order == ["ours", "theirs"]
-
-
-def test_an_older_database_gets_the_table(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial())
-    downgrade(path, 6)
-    assert plain_sql(path, "SELECT * FROM sqlite_master WHERE name = 'claim'") == []
-    with Store.open(path, create=True) as store, store.claims(GPU) as ours:
-        assert take(ours) is Claimed.ELSEWHERE
-        assert take(ours, C256) is Claimed.YES
 
 
 def test_who_hangs_and_comes_back_late_changes_nothing(

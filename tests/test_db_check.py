@@ -169,10 +169,10 @@ def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:
             plain_sql(good, "INSERT INTO problem VALUES (90, 'nn', 'f32', 9, 9, 9, 1458, 972)")
             plain_sql(good, "INSERT INTO source SELECT 'x', kernel, text, dtype, threads, rows_per_block, smem_bytes,"
                             " columns_per_block, splits, flat_splits, persistent FROM source LIMIT 1")  # fmt: skip
-            downgrade(good, 19)
+            downgrade(good)
             removes = f"Remedy: tsm2-tune db vacuum --db {good} removes them"
             assert told(good) == [
-                f"note     schema: 19, older than this version's {migrations.version()}. Remedy: tsm2-tune db migrate"
+                f"note     schema: 24, older than this version's 25. Remedy: tsm2-tune db migrate"
                 f" --db {good} brings it to that, as does the next command that opens it",
                 "note     kernels: 1 trial of kernels that this version makes otherwise, on NVIDIA H200."
                 " They compete. Remedy: tune there again",
@@ -180,7 +180,7 @@ def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:
                 f"note     unused: 1 row of problem. No trial has them. {removes}",
                 f"note     claims: 1 claim of runs that have ended. {removes}, as does the next run",
             ]
-    assert plain_sql(good, "PRAGMA user_version") == [(19,)]
+    assert plain_sql(good, "PRAGMA user_version") == [(migrations.OLDEST,)]
 
 
 def test_damage_is_told_wherever_it_is(good: Path, tmp_path: Path) -> None:

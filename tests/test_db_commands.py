@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from tests.command import run
-from tests.fabricated import PROBLEM, configuration, dated, downgrade, plain_sql, trial, tuning_run
+from tests.fabricated import PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.tampering import good_database
-from tests.test_importing import Facts, best, facts
+from tests.test_importing import best, facts
 from tsm2_tune.tuner.results.storage import database as databases
 from tsm2_tune.tuner.results.storage import migrations
 from tsm2_tune.tuner.results.storage.database import Database
@@ -148,7 +148,7 @@ def test_where_one_is_refused_for_what_it_is_nothing_is_added(three: list[Path],
         sentence = "has schema 9999, newer than" if kind == "newer" else "has 'besides', unlike what"
         good_database(bad)
         plain_sql(bad, statement)
-    downgrade(three[1], 17)
+    downgrade(three[1])
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     found = run("db", "merge", str(three[0]), str(three[1]), str(bad), "--db", str(into))
     assert (found.exit_code, found.stdout, found.stderr.count("\n")) == (2, "", 1)
@@ -267,69 +267,46 @@ def test_a_file_that_takes_too_long_keeps_its_gaps(path: Path, monkeypatch: pyte
 # Migrating
 
 
-def older_facts(found: Facts) -> Any:
-    """Return the facts without what an older schema does not hold: stamps, identities of finals, machine code."""
-    return {
-        place: (
-            {
-                key: replace(one, values={**one.values, "stamp": 0, "verified_code": None})
-                for key, one in part.trials.items()
-            },
-            [replace(one, final="", stamp=0) for one in part.rounds],
-        )
-        for place, part in found.items()
-    }
-
-
 def test_an_older_schema_is_brought_to_this_one_with_a_copy_kept(path: Path) -> None:
     good_database(path)
-    dated(path)
     good, winners = facts(path), best(path)
-    downgrade(path, 17)
+    downgrade(path)
     before = dump(path)
     lines = said("migrate", "--keep", "--db", str(path)).splitlines()
-    kept = path.with_name("results.db.schema-17")
-    assert lines[0] == f"{path}: schema 17 before, {migrations.version()} now; {kept} is as before"
-    assert [line.partition(": ")[0] for line in lines[1:]] == [
-        "17 to 18",
-        "18 to 19",
-        "19 to 20",
-        "20 to 21",
-        "21 to 22",
-        "22 to 23",
-        "23 to 24",
-        "24 to 25",
+    kept = path.with_name("results.db.schema-24")
+    assert lines == [
+        f"{path}: schema 24 before, 25 now; {kept} is as before",
+        "24 to 25: A trial says why its search ended. Older trials do not.",
     ]
-    assert lines[1].startswith("17 to 18: A trial may end as behind")
     assert dump(kept) == before
     assert set(path.parent.iterdir()) == {path, kept}
-    assert (older_facts(facts(path)), best(path)) == (older_facts(good), winners)
+    assert (facts(path), best(path)) == (good, winners)
     again = f"{path}: schema {migrations.version()}, which is this version's: nothing to do\n"
     assert said("migrate", "--keep", "--db", str(path)) == again
 
 
 def test_a_copy_that_is_there_is_kept_and_no_other_file_is_overwritten(path: Path) -> None:
     good_database(path)
-    downgrade(path, 19)
-    kept = path.with_name("results.db.schema-19")
+    downgrade(path)
+    kept = path.with_name("results.db.schema-24")
     shutil.copy(path, kept)  # as of a migration that was killed
     kept.with_name(f"{kept.name}.part").write_text("half")
     content = kept.read_bytes()
     assert "is as before" in said("migrate", "--keep", "--db", str(path))
     assert kept.read_bytes() == content
     plain_sql(path, "DELETE FROM claim")
-    downgrade(path, 19)
+    downgrade(path)
     plain_sql(path, "UPDATE trial SET detail = 'another'")
     found = run("db", "migrate", "--keep", "--db", str(path))
     assert (found.exit_code, "is there already, and is no copy of" in found.stderr) == (2, True)
-    assert (kept.read_bytes(), plain_sql(path, "PRAGMA user_version")) == (content, [(19,)])
+    assert (kept.read_bytes(), plain_sql(path, "PRAGMA user_version")) == (content, [(24,)])
     assert set(path.parent.iterdir()) == {path, kept}
 
 
 @pytest.mark.slow
 def test_two_that_keep_a_copy_at_once_keep_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good_database(path)
-    downgrade(path, 19)
+    downgrade(path)
     before, copy, others = dump(path), databases.copy, list[Future[migrating.Migrated]]()
     with ThreadPoolExecutor() as pool:
 
@@ -341,8 +318,8 @@ def test_two_that_keep_a_copy_at_once_keep_one(path: Path, monkeypatch: pytest.M
 
         monkeypatch.setattr(databases, "copy", slowly)
         found = migrating.migrate(path, keep=True)
-        assert (found.before, others[0].result().before) == (19, migrations.version())
-    kept = path.with_name("results.db.schema-19")
+        assert (found.before, others[0].result().before) == (24, migrations.version())
+    kept = path.with_name("results.db.schema-24")
     assert found.kept == kept
     assert dump(kept) == before
     assert set(path.parent.iterdir()) == {path, kept}
@@ -350,7 +327,7 @@ def test_two_that_keep_a_copy_at_once_keep_one(path: Path, monkeypatch: pytest.M
 
 def test_no_copy_is_kept_of_what_another_program_has_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good_database(path)
-    downgrade(path, 19)
+    downgrade(path)
     copy = databases.copy
 
     def late(place: Path, into: Path) -> None:
@@ -366,7 +343,7 @@ def test_no_copy_is_kept_of_what_another_program_has_migrated(path: Path, monkey
 @pytest.mark.parametrize("command", ["migrate", "vacuum"])
 def test_what_cannot_be_written_is_refused(command: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good_database(path)
-    downgrade(path, 19)
+    downgrade(path)
     content, connect = path.read_bytes(), sqlite3.connect
 
     def read_only(name: str, *arguments: Any, **named: Any) -> sqlite3.Connection:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
 
 from tests.command import run
-from tests.fabricated import ADDED, dated, downgrade, trial, tuning_run
+from tests.fabricated import downgrade, trial, tuning_run
 from tests.servers import TestServer, asked
 from tests.tampering import good_database
 from tests.test_importing import best, facts
@@ -104,23 +103,24 @@ def test_a_schema_of_now_needs_no_migration_and_a_server_no_copy(address: str, p
     assert (found.exit_code, "--keep copies a file" in found.stderr) == (2, True)
 
 
-def test_schema_20_of_a_server_is_migrated(address: str, path: Path) -> None:
+def test_the_previous_schema_of_a_server_is_migrated(address: str, path: Path) -> None:
     good_database(path)
-    dated(path)
     said("merge", str(path), "--db", address)
     asked(address, "DROP VIEW best")
     asked(address, "CREATE VIEW best AS SELECT 1")
     for index in ("newest_of_family", "newest_stamp"):
         asked(address, f"DROP INDEX {index}")
-    for table, column in itertools.chain(*ADDED[19:]):
-        asked(address, f"ALTER TABLE {table} DROP COLUMN {column}")
-    asked(address, "UPDATE tsm2_tune SET schema_version = 20")
-    before = f"{shown_name(address)}: schema 20 before, {migrations.version()} now"
+    asked(address, "ALTER TABLE trial DROP COLUMN search_ended")
+    asked(address, "UPDATE tsm2_tune SET schema_version = 23")
+    found = run("db", "migrate", "--db", address)
+    assert (found.exit_code, "has schema 23, older than 24, the first that" in found.stderr) == (2, True)
+    asked(address, "UPDATE tsm2_tune SET schema_version = 24")
+    before = f"{shown_name(address)}: schema 24 before, {migrations.version()} now"
     assert said("migrate", "--db", address).startswith(before)
     indices = "SELECT indexdef FROM pg_indexes WHERE indexname = 'newest_of_family'"
-    collation = "SELECT collation_name FROM information_schema.columns WHERE column_name = 'strategy'"
+    collation = "SELECT collation_name FROM information_schema.columns WHERE column_name = 'search_ended'"
     assert "(superseded = 0)" in asked(address, indices)[0][0]
     assert asked(address, f"{collation} AND table_name = 'trial'") == [("C",)]
     assert said("check", "--db", address) == said("check", "--db", str(path))
-    downgrade(path, 20)  # which is migrated, too
+    downgrade(path)  # which is migrated, too
     assert facts(place_of(address)) == facts(path)  # type: ignore[arg-type]

@@ -12,17 +12,15 @@ from typing import Any
 import pytest
 
 from tests.exchanged import BEHIND, CRASHED, FASTEST, ISM2, LATE, REFUSED, SLOWER, UNSTARTED, WRONG, entry
-from tests.fabricated import GPU, PROBLEM, trial
+from tests.fabricated import GPU, PROBLEM
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import row_writer
 from tsm2_tune.tuner.results.domains import MOST_SAMPLES
 from tsm2_tune.tuner.results.exchange import kernel_tuner, t4
 from tsm2_tune.tuner.results.exchange.reading import DOCUMENTS, told_in, told_of
 from tsm2_tune.tuner.results.exchange.record import NAME, Entry, entry_of, record_of
 from tsm2_tune.tuner.results.merge.reading import WRONG as ERRORS
-from tsm2_tune.tuner.results.merge.union import Part, Tried
+from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.trial import Cache
 
 OF_STAGED = Problem(64, 32, 10**6, "f64", "tn")
@@ -105,32 +103,15 @@ def test_a_document_tells_what_it_was_made_of(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", DOCUMENTS)
-def test_names_of_older_versions_become_those_of_now(form: str) -> None:
-    config = config_spelt(
-        "staged_dmma:threads=128,ring_threads=128,block=32x32x32,stages=3,copy=cg,splits=16,warp=32x16"
-    )
-    assert config is not None
-    tried, now = next(iter(entry().part.trials.values())), trial(500, config, problem=OF_STAGED)
-    own = {name: value for name, value in row_writer.trial_values(now).items() if name in tried.values}
-    new = replace(
-        tried, values={**tried.values, **own, "config": config.text, "ended_at": "2026-01-02T03:04:05+00:00"}
-    )
-    before = {
-        "threads": 128, "sharers": 128, "tile_rows": 32, "tile_columns": 32, "chunk": 32, "stages": 3, "through": 2,
-        "splits": 16, "min_blocks": 1, "strips": 2, "octets": 2, "ahead": 0,
-    }  # fmt: skip
-    text = config.text.replace("staged_dmma", "staged_mma")
-    old = {"family": "staged_mma", "config": text, "tunables": json.dumps(before)}
-    finals = entry("tsm2").part.rounds[0]
-    timed = next(iter(finals.timed.values()))
-
-    def part(of: Tried) -> Part:
-        return Part({of.key: of}, [replace(finals, timed={of.key: timed})])
-
-    made = Entry(GPU, OF_STAGED, Cache.CLEAN, part(replace(new, values={**new.values, **old})))
+def test_a_family_that_is_no_more_is_left_out(form: str) -> None:
+    tried = next(iter(entry().part.trials.values()))
+    bygone = replace(tried, values={**tried.values, "family": "tsmr", "config": "tsmr:threads=64"})
+    made = Entry(GPU, PROBLEM, Cache.CLEAN, Part({bygone.key: bygone}, []))
     told = told_of(json.loads(json.dumps(DOCUMENTS[form](made))))
-    assert not told.left_out
-    assert told.parts == {(GPU, OF_STAGED): part(new)}
+    assert not told.parts
+    assert told.left_out == {
+        "tsmr:threads=64": f"left out: tsmr:threads=64, measured on {GPU}, is no configuration of this tsm2-tune"
+    }
 
 
 # What is refused

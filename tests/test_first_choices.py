@@ -125,7 +125,10 @@ def test_a_product_that_is_left_out_is_not_asked(table: list[Measured]) -> None:
 
 
 def test_the_nearest_counts_most(table: list[Measured]) -> None:
-    near, far = (spelt(f"stream_a_fma-t64-v1-c8-p16-s{stages}-k8-r1-b6") for stages in (4, 2))
+    near, far = (
+        spelt(f"stream_a_fma:threads=64,columns=8,prefetch=16,stages={stages},splits=8,min_blocks=6")
+        for stages in (4, 2)
+    )
     for config, m in ((far, 400_000), (near, 16_000)):
         problem = Problem(m, 8, 20000, "f32")
         us = 2 * float(expected_us(Candidate(family_named("stream_a_fma"), config, problem, H200, Guidelines())))

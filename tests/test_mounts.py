@@ -129,7 +129,7 @@ def test_a_merge_adds_nothing_where_one_of_its_files_is_written_there(remote: Pa
 
 
 def test_one_of_an_older_version_is_not_migrated_there_but_read(remote: Path) -> None:
-    downgrade(remote, 18)
+    downgrade(remote)
     content = remote.read_bytes()
     assert run("best", "--db", str(remote)).exit_code == 0
     said = run("forget", "1", "--db", str(remote))

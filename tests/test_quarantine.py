@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from tests.command import run
-from tests.fabricated import downgrade, plain_sql
+from tests.fabricated import plain_sql
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, stored_trial
 from tsm2_tune.commands.quarantine import print_quarantined
 from tsm2_tune.console import search_progress
@@ -204,16 +204,6 @@ def test_a_trial_and_its_quarantine_are_stored_together(store: Store, path: Path
     with pytest.raises(StoreError):
         store.add_trials(RUN, failed_and_right(), hazards=hazards(failed_and_right(), TARGET))
     assert plain_sql(path, "SELECT count(*) FROM trial") == [(0,)]
-
-
-def test_an_older_database_gets_the_table(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trials(RUN, failed_and_right())
-    downgrade(path, 19)
-    with Store.open(path, create=True) as store:
-        assert entries(store.database) == []
-        store.add_trials(RUN, [], hazards=hazards(failed_and_right(), TARGET))
-        assert len(entries(store.database)) == 1
 
 
 @pytest.mark.parametrize(

@@ -149,14 +149,6 @@ def test_a_configuration_is_read_in_any_order_and_without_what_is_usual() -> Non
         assert GemmConfig.parse(STENCIL.text.replace("block=96x96x16", wrong)) is None
 
 
-def test_the_spelling_of_older_versions_is_read() -> None:
-    before = "gemm-m96-n96-k16-x16-y16-xa32-ya8-xb8-yb32-v1-nc"
-    assert GemmConfig.parse(before) == GemmConfig.parse(f"{before}-l1-s1") == STENCIL
-    assert GemmConfig.parse(f"{before}-l2") == replace(STENCIL, load=2)
-    for wrong in (f"{before}-s2-l2", f"{before}-", before.removesuffix("-nc"), f"{before}-l02"):
-        assert GemmConfig.parse(wrong) is None
-
-
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_each_configuration_is_enumerated_once_and_reads_back(family: Any) -> None:
     configs = list(islice(family.configurations(), 20_000))  # of gemm's millions

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,20 +18,13 @@ from tests.fabricated import (
     PROBLEM,
     configuration,
     downgrade,
-    final,
-    measurement,
     plain_sql,
     trial,
     tuning_run,
-    vendor_measurement,
 )
-from tsm2_tune.errors import InputError, StoreError
-from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
-from tsm2_tune.generator.former_names import FORMER_NAMES
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage import database, migrations
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Final
 
 RUN = tuning_run()
 TODAY = ("tsm2", "ism2"), BASIS
@@ -82,6 +73,22 @@ def test_a_newer_schema(path: Path, create: bool) -> None:
     assert f"schema {migrations.version() + 1}, newer than {migrations.version()}" in refused(path, create=create)
 
 
+@pytest.mark.parametrize("command", ["best", "db migrate --keep", "db check", "db vacuum", "forget 1"])
+def test_schema_before_the_previous_is_refused(path: Path, command: str) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500))
+    downgrade(path)
+    plain_sql(path, f"PRAGMA user_version = {migrations.OLDEST - 1}")
+    content = path.read_bytes()
+    found = run(*command.split(), "--db", str(path))
+    sentence = (
+        f"Error: {path} has schema 23, older than 24, the first that this tsm2-tune migrates: run db migrate of"
+        " tsm2-tune 0.1.0 on it, or name another file with --db\n"
+    )
+    assert (found.exit_code, found.stdout, found.stderr) == (2, "", sentence)
+    assert path.read_bytes() == content
+
+
 def test_a_folder_and_a_path_under_a_file(tmp_path: Path, path: Path) -> None:
     assert "is a folder" in refused(tmp_path, create=True)
     path.touch()
@@ -93,7 +100,7 @@ def test_a_folder_and_a_path_under_a_file(tmp_path: Path, path: Path) -> None:
 def test_a_read_only_folder_can_be_read_but_not_written(tmp_path: Path, path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
-    downgrade(path, 17)
+    downgrade(path)
     path.chmod(0o444)
     tmp_path.chmod(0o555)
     try:
@@ -112,7 +119,7 @@ READING = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", [1, 18, migrations.version()])
+@pytest.mark.parametrize("version", [migrations.OLDEST, migrations.version()])
 def test_what_cannot_be_written_can_be_read_also_of_an_older_schema(
     version: int, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +127,7 @@ def test_what_cannot_be_written_can_be_read_also_of_an_older_schema(
         for us, config in ((500, C128), (600, C256)):
             store.add_trial(RUN, trial(us, config))
     if version < migrations.version():
-        downgrade(path, version)
+        downgrade(path)
     shutil.copy(path, path.with_name("writable.db"))
     content, names = path.read_bytes(), set(path.parent.iterdir())
     connect = sqlite3.connect
@@ -209,47 +216,6 @@ def test_an_older_schema_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch
     assert plain_sql(path, "PRAGMA user_version") == [(before + len(steps),)]
 
 
-def test_the_winner_and_its_floor_are_of_one_run(path: Path) -> None:
-    slow = replace(
-        RUN, ceilings=replace(RUN.ceilings, read_gbytes_per_s=400.0), started_at="2026-02-02T00:00:00+00:00"
-    )
-    other = Problem(20480, 8, 20480, "f32")
-    with Store.open(path, create=True) as store:
-        for config in (C128, C256):
-            store.add_trial(RUN, trial(5000, config, full_verdict=None))
-        store.add_final(slow, final((C128, 4900), (C256, 5100)), *TODAY)
-        store.add_trial(slow, trial(5000, C128, problem=other, floor_us=7.0, full_verdict=None))
-        before = store.best()
-    found = {row.n: row.floor_us for row in before}
-    assert found == {16: slow.ceilings.floor_us(PROBLEM), 8: 7.0}
-    assert before[1].percent_of_floor == pytest.approx(100 * found[16] / 4900)
-    plain_sql(path, "UPDATE trial SET floor_us = 9 WHERE problem_id = 1")  # what their own run had, whatever it was
-    downgrade(path, 4)
-    with Store.open(path, create=False) as store:
-        assert store.best() == before
-    assert plain_sql(path, "SELECT round, floor_us FROM measurement WHERE trial_id = 1") == [(0, 9), (1, found[16])]
-
-
-@pytest.mark.parametrize("rates", ["'{}'", "gflops || printf('%5000s', '')"])
-def test_ceilings_that_are_none_do_not_keep_a_file_from_opening(rates: str, path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(500))
-        store.add_final(tuning_run(seed=2), final((C128, 490)), *TODAY)
-    plain_sql(path, f"UPDATE run SET gflops = {rates} WHERE seed = 2")
-    downgrade(path, 4)
-    with Store.open(path, create=False) as store:
-        assert [row.floor_us for row in store.best()] == [400.0]
-
-
-def test_kernels_of_the_first_schema_do_not_split_k(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(500))
-    downgrade(path, 1)
-    with Store.open(path, create=False) as store:
-        launch = store.trial(1).trial.source.launch
-    assert (launch.columns_per_block, launch.splits, launch.flat_splits, launch.persistent) == (0, 1, 64, False)
-
-
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
@@ -262,66 +228,6 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
     monkeypatch.undo()
     with Store.open(path, create=True) as store:
         assert len(store.best()) == 1
-
-
-def test_configurations_with_letters_are_spelt_in_words(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        for us, config in ((500.0, C128), (600.0, C256)):
-            store.add_trial(RUN, trial(us, config))
-    plain_sql(path, "UPDATE trial SET config = 'tsm2-v3-t128-c8-p4' WHERE id = 1")
-    plain_sql(path, "UPDATE trial SET config = 'bygone-t1', family = 'bygone', tunables = '{}' WHERE id = 2")
-    downgrade(path, 16)
-    with Store.open(path, create=True) as store:
-        assert [row.config for row in store.best()] == [C128.text]
-        assert store.trial(1).trial.config == C128
-    assert plain_sql(path, "SELECT config FROM trial ORDER BY id") == [(C128.text,), ("bygone-t1",)]
-
-
-def test_names_of_older_versions_become_those_of_now(path: Path) -> None:
-    now = config_spelt(
-        "staged_dmma:threads=128,ring_threads=128,block=32x32x32,stages=3,copy=cg,splits=16,warp=32x16"
-    )
-    assert now is not None
-    before = {
-        "threads": 128, "sharers": 128, "tile_rows": 32, "tile_columns": 32, "chunk": 32, "stages": 3, "through": 2,
-        "splits": 16, "min_blocks": 1, "strips": 2, "octets": 2, "ahead": 0,
-    }  # fmt: skip
-    problem = Problem(64, 32, 10**6, "f64", "tn")
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(500.0, now, problem=problem))
-    plain_sql(
-        path,
-        "UPDATE trial SET family = 'staged_mma', config = replace(config, 'staged_dmma', 'staged_mma'),"
-        f" tunables = '{json.dumps(before)}'",
-    )
-    downgrade(path, 18)
-    with Store.open(path, create=True) as store:
-        assert [(row.config, row.family) for row in store.best()] == [(now.text, "staged_dmma")]
-        assert store.trial(1).trial.config == now
-
-
-def test_finals_of_before_counted_no_samples_at_a_dropped_clock(path: Path) -> None:
-    slowed = replace(measurement(490), slowed=2)
-    vendor = (replace(vendor_measurement(700), measurement=slowed),)
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(500, C128))
-        store.add_final(RUN, Final(PROBLEM, ((C128, slowed),), vendor), *TODAY)
-        assert [one.slowed for _, one in store.trial(1).rounds] == [None, 2]
-    assert plain_sql(path, "SELECT slowed FROM vendor_measurement") == [(2,)]
-    downgrade(path, 19)
-    with Store.open(path, create=True) as store:
-        assert [one.slowed for _, one in store.trial(1).rounds] == [None, None]
-    plain_sql(path, "UPDATE measurement SET slowed = 4 WHERE round = 1")
-    with Store.open(path, create=True) as store, pytest.raises(StoreError, match="4 of 3 samples at a dropped clock"):
-        store.trial(1)
-
-
-def test_a_family_of_an_older_version_is_told_what_it_is_called_now() -> None:
-    for before, now in FORMER_NAMES.items():
-        assert now in FAMILIES
-        assert before not in FAMILIES
-        with pytest.raises(InputError, match=f"family '{before}' is called {now} now"):
-            family_named(before)
 
 
 @pytest.mark.parametrize("how", ["moved", "removed", "replaced"])

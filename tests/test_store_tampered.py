@@ -62,9 +62,9 @@ def test_a_tampered_trial_is_refused_by_its_number(store: Store, path: Path, tam
     [
         ("family = 'bygone'", "bygone", C128.text, C128.tunables),
         (
-            'config = \'tsm2-v3-t128\', tunables = \'{"version": "v3", "threads": 128}\'',
+            'config = \'tsm2:version=v3,threads=128\', tunables = \'{"version": "v3", "threads": 128}\'',
             "tsm2",
-            "tsm2-v3-t128",
+            "tsm2:version=v3,threads=128",
             {"version": "v3", "threads": 128},
         ),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import TUNE, run
-from tests.fabricated import BASIS, GPU, PROBLEM, downgrade, plain_sql, trial, tuning_run
+from tests.fabricated import BASIS, PROBLEM, plain_sql, trial, tuning_run
 from tests.on_host import has_compiler
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
@@ -70,18 +70,6 @@ def test_limits_that_take_turns_end(store: Store) -> None:
     (stored,) = store.history(RUN.identity.name, PROBLEM, ("tsm2",), BASIS).tried()
     assert (stored.id, stored.limits) == (trial_id, TimeLimits(120.0, 100.0))
     assert not any(limits.exceed(stored.limits) for limits in both)
-
-
-def test_a_trial_of_an_older_schema_has_unknown_limits_and_is_outdone(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(limits=LONG, **LATE))
-    downgrade(path, 5)
-    with Store.open(path, create=True) as store:
-        (old,) = store.history(GPU, PROBLEM, ("tsm2",), BASIS).tried()
-        assert old.limits is None
-        assert SHORT.exceed(old.limits)
-        store.add_trial(RUN, trial(500, limits=SHORT))
-        assert [row.median_us for row in store.best()] == [500]
 
 
 def test_limits_exceed_others_by_either() -> None:

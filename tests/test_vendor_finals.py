@@ -17,7 +17,6 @@ from tests.fabricated import (
     ONE_STATE,
     PROBLEM,
     configuration,
-    downgrade,
     final,
     plain_sql,
     trial,
@@ -272,17 +271,6 @@ def test_the_vendor_is_forgotten_with_the_last_trial_of_its_final(store: Store, 
     assert plain_sql(path, "SELECT count(*) FROM run") == [(0,)]
     assert plain_sql(path, "PRAGMA foreign_key_check") == []
     assert stored(store).vendor_us is None  # the same round, measured without
-
-
-def test_a_file_of_before_has_no_vendor(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        stored(store, GEMM)
-    downgrade(path, 8)
-    with Store.open(path, create=False) as store:
-        (row,) = store.best()
-        assert (row.vendor_us, row.x_cublas) == (None, None)
-        store.add_final(RUN, final((C128, 500), (C256, 600), vendor=(GEMM,)), *TODAY)
-        assert [row.vendor_us for row in store.best()] == [480]
 
 
 @pytest.mark.parametrize(

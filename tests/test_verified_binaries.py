@@ -15,7 +15,6 @@ from tests.fabricated import (
     GPU,
     PROBLEM,
     configuration,
-    downgrade,
     fake_binary,
     imported,
     plain_sql,
@@ -130,13 +129,3 @@ def test_a_verdict_without_digests_is_given_anew_where_the_device_is(
     else:
         assert (status, kept) == (2, [(outcome.value, None)])
         assert "is wrong as it is compiled here, and competes no more" in said
-
-
-def test_trials_of_an_older_schema_have_no_digest(tmp_path: Path) -> None:
-    database = stored(tmp_path, FAKE_CODE)
-    downgrade(database, 22)
-    with Store.open(database, create=True) as store:
-        (row,) = store.best()
-        assert store.full_verdict(row) == ("every element of 9 calls right", None)
-        store.add_full_verdict(row.trial_id, "right", FAKE_CODE)
-        assert store.full_verdict(row) == ("right", FAKE_CODE)

@@ -15,7 +15,6 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tsm2_tune.errors import InputError, nearest_name, shown
-from tsm2_tune.generator.former_names import FORMER_NAMES
 from tsm2_tune.generator.problem import (
     DTYPE_ALIASES,
     DTYPES,
@@ -148,11 +147,9 @@ def family_names(names: Texts | None) -> tuple[str, ...]:
 
 
 def check_family(name: str) -> None:
-    """Raise InputError for an unknown family. For a name of an older version, say the current one."""
-    from tsm2_tune.generator.families import FAMILIES, family_named
+    """Raise InputError for an unknown family."""
+    from tsm2_tune.generator.families import FAMILIES
 
-    if name in FORMER_NAMES:
-        family_named(name)
     check_named("family", name, list(FAMILIES))
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.former_names import FORMER_NAMES
 from tsm2_tune.generator.space.tunables import TunableValue, declared
-from tsm2_tune.generator.spelling import read, read_letters, spelt
+from tsm2_tune.generator.spelling import read, spelt
 from tsm2_tune.runtime.choice.launch import FLAT_SPLITS, GROUP_SPLITS, Launch
 
 __all__ = [
@@ -29,7 +28,7 @@ NAME = re.compile("[a-z][a-z0-9_]*")  # of a family
 
 
 def family_spelt(text: str) -> str:
-    """Return the family's name in the text of a configuration, also of an older version's."""
+    """Return the family's name in the text of a configuration; "" if it begins with none."""
     return _parts(text)[0]
 
 
@@ -37,7 +36,7 @@ def _parts(text: str) -> tuple[str, str]:
     """Return the name of the family, and what follows it."""
     found = NAME.match(text)
     name = found[0] if found else ""
-    return FORMER_NAMES.get(name, name), text[len(name) :]
+    return name, text[len(name) :]
 
 
 class _CachedText:
@@ -71,11 +70,6 @@ class KernelConfig(_CachedText):
     def late_tunables(cls) -> dict[str, tuple[int, ...]]:
         """Return the tunables, with their values, that a search varies only in its fastest configurations."""
         return {one.name: one.tunable.late for one in declared(cls) if one.tunable.late}
-
-    @classmethod
-    def later_tunables(cls) -> dict[str, TunableValue]:
-        """Return the tunables added in later versions, with the values that older trials had."""
-        return {field.name: field.default for field in fields(cls) if field.default is not MISSING}
 
     @property
     def tunables(self) -> dict[str, TunableValue]:
@@ -128,27 +122,17 @@ class KernelConfig(_CachedText):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the configuration with this text, its tunables in any order; None if there is none.
-
-        In older versions' texts each tunable is a letter: tsm2-v3-t128-c8-p4.
-        """
+        """Return the configuration with this text, its tunables in any order; None if there is none."""
         family, values = _parts(text)
-        found = None
-        if family == cls.family and values.startswith(":"):
-            found = read(cls, values[1:])
-        elif family == cls.family and values.startswith("-"):
-            found = read_letters(cls, cls.later_tunables(), values[1:])
+        found = read(cls, values[1:]) if family == cls.family and values.startswith(":") else None
         return None if found is None else cls(**dict[str, Any](found))
 
     @classmethod
     def from_tunables(cls, values: dict[str, Any]) -> Self:
-        """Return the configuration with these tunables. Raise InputError for a name or a type that is not this
-        family's.
-
-        Tunables of later versions may be missing.
+        """Return the configuration with these tunables. Raise InputError if one is missing, or has a name or
+        a type that is not this family's.
         """
         expected = {one.name: one.type for one in declared(cls)}
-        values = cls.later_tunables() | values
         if set(values) != set(expected):
             raise InputError(
                 f"configuration of {cls.family}: expected the tunables {', '.join(expected)},"

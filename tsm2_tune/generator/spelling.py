@@ -1,9 +1,9 @@
-"""How the tunables of a configuration are spelt: `word=value,...`, and by older versions a letter for each."""
+"""The text of a configuration's tunables: `word=value,...`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
@@ -53,16 +53,6 @@ def unknown_word(config_type: type[Any], text: str) -> str:
 def words_of(config_type: type[Any]) -> tuple[str, ...]:
     """Return the words that name tunables in a configuration's text."""
     return tuple(_by_word(config_type))
-
-
-def read_letters(config_type: type[Any], later: Collection[str], text: str) -> dict[str, TunableValue] | None:
-    """The values in a text of older versions, such as v3-t128-c8-p4, which may lack those of `later` tunables."""
-    said = [one for one in declared(config_type) if one.tunable.letter is not None]
-    patterns = (f"(?:-{one.tunable.letter}({PATTERNS[one.type]})){'?' if one.name in later else ''}" for one in said)
-    found = re.fullmatch("".join(patterns), f"-{text}")
-    if found is None:
-        return None
-    return {one.name: one.type(value) for one, value in zip(said, found.groups(), strict=True) if value is not None}
 
 
 _BY_WORD: dict[Any, dict[str, list[Declared]]] = {}

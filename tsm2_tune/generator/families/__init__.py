@@ -26,7 +26,6 @@ from typing import Any
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig, family_spelt
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.former_names import FORMER_NAMES
 
 FAMILIES: dict[str, Family[Any]] = {
     family.name: family
@@ -44,8 +43,6 @@ FAMILIES: dict[str, Family[Any]] = {
 
 def family_named(name: str) -> Family[Any]:
     """Return the family called `name`. Raise InputError for an unknown one."""
-    if name in FORMER_NAMES:
-        raise InputError(f"family {name!r} is called {FORMER_NAMES[name]} now")
     if name not in FAMILIES:
         raise InputError(f"unknown family {name!r}: expected one of {', '.join(FAMILIES)}")
     return FAMILIES[name]

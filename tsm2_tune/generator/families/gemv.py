@@ -77,13 +77,11 @@ class GemvConfig(KernelConfig):
 
     family: ClassVar[str] = "gemv"
 
-    threads: Annotated[int, Tunable("threads of a block", symbol="t1", letter="t")]
-    lanes: Annotated[int, Tunable("threads of a block that share a row of A", letter="l")]
-    rows: Annotated[int, Tunable("rows of A of one thread", symbol="tcf", letter="r")]
-    vector: Annotated[int, Tunable("neighbours in memory that one load of A moves", letter="v")]
-    prefetch: Annotated[
-        int, Tunable("such loads of each of its rows that a thread has in registers", symbol="t3", letter="p")
-    ]
+    threads: Annotated[int, Tunable("threads of a block", symbol="t1")]
+    lanes: Annotated[int, Tunable("threads of a block that share a row of A")]
+    rows: Annotated[int, Tunable("rows of A of one thread", symbol="tcf")]
+    vector: Annotated[int, Tunable("neighbours in memory that one load of A moves")]
+    prefetch: Annotated[int, Tunable("such loads of each of its rows that a thread has in registers", symbol="t3")]
     splits: PartsOfK
 
     @property

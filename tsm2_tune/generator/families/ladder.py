@@ -44,30 +44,19 @@ class LadderConfig(KernelConfig):
 
     family: ClassVar[str] = "ladder"
 
-    step: Annotated[
-        str, Tunable("one of naive, coalesced, tiled, coarse1d, coarse2d, vectorised", symbol="GeMM-", letter="")
-    ]
-    block_m: Annotated[
-        int, Tunable("rows of C that a block computes", symbol="tiles_Arows", word="block", letter="m")
-    ]
-    block_n: Annotated[
-        int, Tunable("columns of C that a block computes", symbol="tiles_Bcols", word="block", letter="n")
-    ]
+    step: Annotated[str, Tunable("one of naive, coalesced, tiled, coarse1d, coarse2d, vectorised", symbol="GeMM-")]
+    block_m: Annotated[int, Tunable("rows of C that a block computes", symbol="tiles_Arows", word="block")]
+    block_n: Annotated[int, Tunable("columns of C that a block computes", symbol="tiles_Bcols", word="block")]
     tile_depth: Annotated[
         int,
         Tunable(
             "products along k of the tiles in shared memory; 1 where there are none",
             symbol="tiles_Acols",
             word="block",
-            letter="k",
         ),
     ]
-    coarse_rows: Annotated[
-        int, Tunable("rows of C that a thread computes", symbol="COARSE_Y", word="thread", letter="r")
-    ]
-    coarse_columns: Annotated[
-        int, Tunable("columns of C that a thread computes", symbol="COARSE_X", word="thread", letter="c")
-    ]
+    coarse_rows: Annotated[int, Tunable("rows of C that a thread computes", symbol="COARSE_Y", word="thread")]
+    coarse_columns: Annotated[int, Tunable("columns of C that a thread computes", symbol="COARSE_X", word="thread")]
 
     @property
     def threads(self) -> int:

@@ -43,9 +43,9 @@ OPTIMISATIONS = {
 
 Threads = Annotated[
     int,
-    Tunable("threads of a block, one row of A each; also the rows of B staged at a time", symbol="t1", letter="t"),
+    Tunable("threads of a block, one row of A each; also the rows of B staged at a time", symbol="t1"),
 ]
-Columns = Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
+Columns = Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class Tsm2Config(KernelConfig):
 
     family: ClassVar[str] = "tsm2"
 
-    version: Annotated[str, Tunable("published version: v0, v1, v2 or v3", symbol="V", letter="")]
+    version: Annotated[str, Tunable("published version: v0, v1, v2 or v3", symbol="V")]
     threads: Threads
     columns: Columns
-    prefetch: Annotated[int, Tunable("elements of A that one thread loads at a time", symbol="t3", letter="p")]
+    prefetch: Annotated[int, Tunable("elements of A that one thread loads at a time", symbol="t3")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,12 @@ class Ism2Config(KernelConfig):
     family: ClassVar[str] = "ism2"
 
     optimisation: Annotated[
-        int, Tunable("1: rows outermost; 2: rows inside the tile of B, C prefetched", is_constant=False, letter="o")
+        int, Tunable("1: rows outermost; 2: rows inside the tile of B, C prefetched", is_constant=False)
     ]
     threads: Threads
     columns: Columns
-    prefetch: Annotated[int, Tunable("elements of A that one thread loads ahead", symbol="t3", letter="p")]
-    row_tiles: Annotated[
-        int, Tunable("rows of A for each thread of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
-    ]
+    prefetch: Annotated[int, Tunable("elements of A that one thread loads ahead", symbol="t3")]
+    row_tiles: Annotated[int, Tunable("rows of A for each thread of the grid", symbol="tcf", usual=1, is_launch=True)]
 
 
 P = TypeVar("P", bound=Tsm2Config | Ism2Config)

@@ -56,13 +56,11 @@ class StagedWgmmaConfig(KernelConfig):
     threads: Threads
     block_m: BlockM
     block_n: BlockN
-    block_k: Annotated[int, Tunable("products along k in one place of the ring", word="block", letter="d")]
-    stages: Annotated[int, Tunable("places of the ring", letter="s")]
+    block_k: Annotated[int, Tunable("products along k in one place of the ring", word="block")]
+    stages: Annotated[int, Tunable("places of the ring")]
     splits: Annotated[
         int,
-        Tunable(
-            "blocks of the grid, which take parts of tiles, or tiles, in turns", usual=1, is_launch=True, letter="k"
-        ),
+        Tunable("blocks of the grid, which take parts of tiles, or tiles, in turns", usual=1, is_launch=True),
     ]
 
 

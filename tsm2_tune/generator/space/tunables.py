@@ -30,7 +30,6 @@ class Tunable:
     is_constant: bool = True
     # The values to which a search moves it in its fastest configurations alone. The space has the first one of these.
     late: tuple[int, ...] = ()
-    letter: str | None = None  # before its value in the spelling of older versions; None: these did not have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +100,24 @@ def declared(config_type: type[Any]) -> tuple[Declared, ...]:
 
 
 # What several kernels have alike.
-Threads = Annotated[int, Tunable("threads of a block", letter="t")]
-BlockM = Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
-BlockN = Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
-ThreadRows = Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread", letter="r")]
-ThreadColumns = Annotated[
-    int, Tunable("columns of C that one thread accumulates in registers", word="thread", letter="c")
-]
+Threads = Annotated[int, Tunable("threads of a block")]
+BlockM = Annotated[int, Tunable("rows of C that one block computes", word="block")]
+BlockN = Annotated[int, Tunable("columns of C that one block computes", word="block")]
+ThreadRows = Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread")]
+ThreadColumns = Annotated[int, Tunable("columns of C that one thread accumulates in registers", word="thread")]
 WarpStrips = Annotated[
-    int, Tunable("strips of 16 rows of C that one warp accumulates in registers", word="warp", unit=16, letter="r")
+    int, Tunable("strips of 16 rows of C that one warp accumulates in registers", word="warp", unit=16)
 ]
 WarpStripsOf8 = Annotated[
-    int, Tunable("strips of 8 rows of C that one warp accumulates in registers", word="warp", unit=8, letter="r")
+    int, Tunable("strips of 8 rows of C that one warp accumulates in registers", word="warp", unit=8)
 ]
 WarpOctets = Annotated[
-    int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
+    int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8)
 ]
-RingStages = Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
-PartsOfK = Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True, letter="k")]
-RowTiles = Annotated[
-    int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
-]
-MinBlocks = Annotated[
-    int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="b")
-]
+RingStages = Annotated[int, Tunable("places of the ring, on their way or arrived")]
+PartsOfK = Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True)]
+RowTiles = Annotated[int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True)]
+MinBlocks = Annotated[int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1)]
 # Loads of A that are first to evict leave the L2 to whatever else is there: to B and C, which is of use, and to the
 # dirty lines of the kernel before, which is not. Others push those out once.
 EvictFirst = Annotated[
@@ -133,6 +126,5 @@ EvictFirst = Annotated[
         "1 where loads of A are first to evict, 0 where they have no policy",
         is_constant=False,
         late=(1, 0),
-        letter="e",
     ),
 ]

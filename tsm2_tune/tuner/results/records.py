@@ -177,8 +177,7 @@ def config_of(family_name: str, text: str, values: str) -> KernelConfig:
     found, family = tunables(values), FAMILIES.get(family_name)
     if family is None:
         return OtherConfig(family_name, text, values)
-    known, later = {one.name for one in declared(family.config_type)}, family.config_type.later_tunables().keys()
-    if not known - later <= found.keys() <= known:
+    if found.keys() != {one.name for one in declared(family.config_type)}:
         return OtherConfig(family_name, text, values)
     config: KernelConfig = family.config_type.from_tunables(found)
     if config.text != text:

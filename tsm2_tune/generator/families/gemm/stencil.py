@@ -29,42 +29,29 @@ FERMI = 2  # major compute capability
 class StencilConfig(KernelConfig):
     """Every choice that the stencil needs, by the paper's names. An array for each number where it is a table."""
 
-    m_blk: Annotated[int, Tunable("rows of C that a block computes", symbol="M_blk", word="block", letter="m")]
-    n_blk: Annotated[int, Tunable("columns of C that a block computes", symbol="N_blk", word="block", letter="n")]
-    k_blk: Annotated[int, Tunable("products along k of a stripe", symbol="K_blk", word="block", letter="k")]
-    m_dim: Annotated[
-        int, Tunable("threads of a block along the rows of C", symbol="M_dim", word="threads", letter="x")
-    ]
-    n_dim: Annotated[
-        int, Tunable("threads of a block along the columns of C", symbol="N_dim", word="threads", letter="y")
-    ]
-    m_dim_a: Annotated[
-        int, Tunable("reading threads along A's memory", symbol="M_dimA", word="threads_a", letter="xa")
-    ]
-    n_dim_a: Annotated[int, Tunable("reading threads across A", symbol="N_dimA", word="threads_a", letter="ya")]
-    m_dim_b: Annotated[
-        int, Tunable("reading threads along B's memory", symbol="M_dimB", word="threads_b", letter="xb")
-    ]
-    n_dim_b: Annotated[int, Tunable("reading threads across B", symbol="N_dimB", word="threads_b", letter="yb")]
+    m_blk: Annotated[int, Tunable("rows of C that a block computes", symbol="M_blk", word="block")]
+    n_blk: Annotated[int, Tunable("columns of C that a block computes", symbol="N_blk", word="block")]
+    k_blk: Annotated[int, Tunable("products along k of a stripe", symbol="K_blk", word="block")]
+    m_dim: Annotated[int, Tunable("threads of a block along the rows of C", symbol="M_dim", word="threads")]
+    n_dim: Annotated[int, Tunable("threads of a block along the columns of C", symbol="N_dim", word="threads")]
+    m_dim_a: Annotated[int, Tunable("reading threads along A's memory", symbol="M_dimA", word="threads_a")]
+    n_dim_a: Annotated[int, Tunable("reading threads across A", symbol="N_dimA", word="threads_a")]
+    m_dim_b: Annotated[int, Tunable("reading threads along B's memory", symbol="M_dimB", word="threads_b")]
+    n_dim_b: Annotated[int, Tunable("reading threads across B", symbol="N_dimB", word="threads_b")]
     vector: Annotated[
-        int, Tunable("elements of shared memory that a thread reads at a time: 1 as published", usual=1, letter="v")
+        int, Tunable("elements of shared memory that a thread reads at a time: 1 as published", usual=1)
     ]
-    read: Annotated[
-        str, Tunable("loads of A and B: cached as any other (ca) or on the read-only path (nc)", letter="")
-    ]
+    read: Annotated[str, Tunable("loads of A and B: cached as any other (ca) or on the read-only path (nc)")]
     load: Annotated[
         int,
         Tunable(
             "elements of A or B that a thread loads at a time, where they are aligned: 1 as published",
             usual=1,
-            letter="l",
         ),
     ] = 1
     buffers: Annotated[
         int,
-        Tunable(
-            "stripes in shared memory; 1 as published, of more the others are copied meanwhile", usual=1, letter="s"
-        ),
+        Tunable("stripes in shared memory; 1 as published, of more the others are copied meanwhile", usual=1),
     ] = 1
 
 

@@ -37,12 +37,10 @@ class InnerDmmaConfig(InnerConfig):
     family: ClassVar[str] = "inner_dmma"
     most_strip_rows: ClassVar[int] = STRIP_ROWS
 
-    strips: Annotated[
-        int, Tunable("strips of 16 rows of C, or of 8, that one warp accumulates in registers", letter="r")
-    ]
-    octets: Annotated[int, Tunable("octets of columns of C that one warp accumulates in registers", letter="c")]
-    step: Annotated[int, Tunable("products along k that one warp loads for at a time", letter="p")]
-    stages: Annotated[int, Tunable("loads that one warp has in registers, on their way or arrived", letter="s")]
+    strips: Annotated[int, Tunable("strips of 16 rows of C, or of 8, that one warp accumulates in registers")]
+    octets: Annotated[int, Tunable("octets of columns of C that one warp accumulates in registers")]
+    step: Annotated[int, Tunable("products along k that one warp loads for at a time")]
+    stages: Annotated[int, Tunable("loads that one warp has in registers, on their way or arrived")]
     splits: Splits
     min_blocks: MinBlocks
     evict_first: EvictFirst = 1

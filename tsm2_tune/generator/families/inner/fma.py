@@ -30,8 +30,8 @@ class InnerFmaConfig(InnerConfig):
 
     rows: ThreadRows
     columns: ThreadColumns
-    step: Annotated[int, Tunable("products along k that one thread loads for at a time", word="thread", letter="p")]
-    stages: Annotated[int, Tunable("loads that one thread has in registers, on their way or arrived", letter="s")]
+    step: Annotated[int, Tunable("products along k that one thread loads for at a time", word="thread")]
+    stages: Annotated[int, Tunable("loads that one thread has in registers, on their way or arrived")]
     splits: Splits
     min_blocks: MinBlocks
     evict_first: EvictFirst = 1

@@ -53,8 +53,8 @@ class InnerFma16BitConfig(InnerConfig):
 
     family: ClassVar[str] = "inner_fma_16bit"
 
-    piece: Annotated[int, Tunable("neighbours along k that one thread has of every line at a time", letter="p")]
-    stages: Annotated[int, Tunable("pieces that one thread has in registers, on their way or arrived", letter="s")]
+    piece: Annotated[int, Tunable("neighbours along k that one thread has of every line at a time")]
+    stages: Annotated[int, Tunable("pieces that one thread has in registers, on their way or arrived")]
     splits: Splits
     min_blocks: MinBlocks
     evict_first: EvictFirst = 1

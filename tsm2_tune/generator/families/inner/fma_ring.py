@@ -82,14 +82,11 @@ class InnerFmaRingConfig(InnerConfig):
             "1 where a team's products of a chunk are neighbours, 0 where neighbouring teams' are",
             is_constant=False,
             usual=0,
-            letter="g",
         ),
     ]
     stage_kib: Annotated[
         int,
-        Tunable(
-            "KiB of one place of the ring, as nearly as its products can be shared", is_constant=False, letter="d"
-        ),
+        Tunable("KiB of one place of the ring, as nearly as its products can be shared", is_constant=False),
     ]
     stages: RingStages
     splits: Splits

@@ -77,10 +77,8 @@ class InnerMma16Config(InnerConfig):
 
     strips: WarpStrips
     octets: WarpOctets
-    block_k: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
-    stages: Annotated[
-        int, Tunable("places of the ring: 2 fed from registers, or more fed by asynchronous copies", letter="s")
-    ]
+    block_k: Annotated[int, Tunable("products along k in one place of the ring")]
+    stages: Annotated[int, Tunable("places of the ring: 2 fed from registers, or more fed by asynchronous copies")]
     splits: Splits
     evict_first: EvictFirst = 1
 

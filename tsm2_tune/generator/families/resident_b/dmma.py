@@ -86,12 +86,10 @@ class ResidentBDmmaConfig(ResidentBConfig):
 
     family: ClassVar[str] = "resident_b_dmma"
 
-    strips: Annotated[
-        int, Tunable("strips of 16 rows of C, of complex numbers 8, that one warp computes", letter="m")
-    ]
-    columns: Annotated[int, Tunable("columns of B in shared memory, and of C in registers", letter="c")]
-    depth: Annotated[int, Tunable("rows of B in shared memory", letter="d")]
-    ring_k: Annotated[int, Tunable("products along k in one place of a warp's ring", is_constant=False, letter="p")]
+    strips: Annotated[int, Tunable("strips of 16 rows of C, of complex numbers 8, that one warp computes")]
+    columns: Annotated[int, Tunable("columns of B in shared memory, and of C in registers")]
+    depth: Annotated[int, Tunable("rows of B in shared memory")]
+    ring_k: Annotated[int, Tunable("products along k in one place of a warp's ring", is_constant=False)]
     stages: RingStages
     copy: Annotated[
         int,
@@ -99,13 +97,10 @@ class ResidentBDmmaConfig(ResidentBConfig):
             "how A gets to shared memory: by way of the L1 (ca, 1) or the L2 alone (cg, 2)",
             is_constant=False,
             values=("registers", "ca", "cg"),
-            letter="l",
         ),
     ]
-    splits: Annotated[int, Tunable("blocks among which all rows are divided", usual=1, is_launch=True, letter="k")]
-    teams: Annotated[
-        int, Tunable("warps of a block that have the same rows and columns of their own", usual=1, letter="w")
-    ] = 1
+    splits: Annotated[int, Tunable("blocks among which all rows are divided", usual=1, is_launch=True)]
+    teams: Annotated[int, Tunable("warps of a block that have the same rows and columns of their own", usual=1)] = 1
 
 
 def _warp_rows(config: ResidentBDmmaConfig, problem: Problem) -> int:

@@ -49,7 +49,7 @@ PACK = 16  # rows: whole vectors of every type
 
 @dataclass(frozen=True, slots=True)
 class FmaConfig(ResidentBConfig):
-    vector_bytes: Annotated[int, Tunable("bytes of one load of A and of one store of C", letter="b")]
+    vector_bytes: Annotated[int, Tunable("bytes of one load of A and of one store of C")]
 
 
 F = TypeVar("F", bound=FmaConfig)
@@ -105,11 +105,9 @@ class ResidentBFmaConfig(FmaConfig):
 
     family: ClassVar[str] = "resident_b_fma"
 
-    vectors: Annotated[int, Tunable("vectors of a column of A that one thread loads", usual=1, letter="v")]
-    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
-    prefetch: Annotated[
-        int, Tunable("columns of A that one thread loads before it multiplies", symbol="t3", letter="p")
-    ]
+    vectors: Annotated[int, Tunable("vectors of a column of A that one thread loads", usual=1)]
+    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2")]
+    prefetch: Annotated[int, Tunable("columns of A that one thread loads before it multiplies", symbol="t3")]
     row_tiles: RowTiles
     evict_first: EvictFirst = 1
 
@@ -170,11 +168,9 @@ class ResidentBFmaHeldConfig(FmaConfig):
 
     family: ClassVar[str] = "resident_b_fma_held"
 
-    depth: Annotated[
-        int, Tunable("columns of A that one thread has in registers: all, where k is no larger", letter="d")
-    ]
-    columns: Annotated[int, Tunable("columns of C that one thread computes at a time", symbol="t2", letter="c")]
-    across: Annotated[int, Tunable("columns of C of a block", letter="n")]
+    depth: Annotated[int, Tunable("columns of A that one thread has in registers: all, where k is no larger")]
+    columns: Annotated[int, Tunable("columns of C that one thread computes at a time", symbol="t2")]
+    across: Annotated[int, Tunable("columns of C of a block")]
     evict_first: EvictFirst = 1
 
 

@@ -57,14 +57,14 @@ class ResidentBFmaRingConfig(ResidentBConfig):
 
     family: ClassVar[str] = "resident_b_fma_ring"
 
-    rows: Annotated[int, Tunable("rows of C that one lane accumulates in registers", letter="r")]
-    columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
+    rows: Annotated[int, Tunable("rows of C that one lane accumulates in registers")]
+    columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2")]
     stages: Annotated[
         int,
-        Tunable("places of the ring, each with a tile of A; fewer where most warps would have no work", letter="s"),
+        Tunable("places of the ring, each with a tile of A; fewer where most warps would have no work"),
     ]
-    smem_kb: Annotated[int, Tunable("KiB of shared memory of a block: B, the ring, and a tile of C", letter="b")]
-    splits: Annotated[int, Tunable("blocks among which all rows are divided", usual=1, is_launch=True, letter="k")]
+    smem_kb: Annotated[int, Tunable("KiB of shared memory of a block: B, the ring, and a tile of C")]
+    splits: Annotated[int, Tunable("blocks among which all rows are divided", usual=1, is_launch=True)]
 
 
 def _config(candidate: Candidate) -> ResidentBFmaRingConfig:

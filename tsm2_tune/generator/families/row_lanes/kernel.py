@@ -24,9 +24,9 @@ VECTOR_BYTES = (16, 8, 4)
 
 @dataclass(frozen=True, slots=True)
 class RowLanesConfig(KernelConfig):
-    threads: Annotated[int, Tunable("threads of a block", symbol="t1", letter="t")]
-    vector_bytes: Annotated[int, Tunable("bytes of one load of A", letter="b")]
-    lanes: Annotated[int, Tunable("lanes along a row of A", letter="l")]
+    threads: Annotated[int, Tunable("threads of a block", symbol="t1")]
+    vector_bytes: Annotated[int, Tunable("bytes of one load of A")]
+    lanes: Annotated[int, Tunable("lanes along a row of A")]
 
 
 L = TypeVar("L", bound=RowLanesConfig)

@@ -68,19 +68,15 @@ class RowLanesRegisterBConfig(RowLanesConfig):
 
     family: ClassVar[str] = "row_lanes_register_b"
 
-    vectors: Annotated[int, Tunable("vectors of a row that one lane loads", usual=1, letter="v")]
+    vectors: Annotated[int, Tunable("vectors of a row that one lane loads", usual=1)]
     teams: Annotated[
-        int, Tunable("teams of lanes with the same part of A, each with columns of C of its own", usual=1, letter="w")
+        int, Tunable("teams of lanes with the same part of A, each with columns of C of its own", usual=1)
     ]
-    columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
-    rows: Annotated[
-        int, Tunable("rows of A that one lane has in registers, on their way or arrived", symbol="t3", letter="p")
-    ]
+    columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2")]
+    rows: Annotated[int, Tunable("rows of A that one lane has in registers, on their way or arrived", symbol="t3")]
     row_tiles: RowTiles
-    min_blocks: Annotated[
-        int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="m")
-    ]
-    rows_per_vector: Annotated[int, Tunable("rows of A that one vector holds", usual=1, letter="j")] = 1
+    min_blocks: Annotated[int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1)]
+    rows_per_vector: Annotated[int, Tunable("rows of A that one vector holds", usual=1)] = 1
     evict_first: EvictFirst = 1
 
 

@@ -90,22 +90,18 @@ class RowLanesSharedBConfig(RowLanesConfig):
 
     family: ClassVar[str] = "row_lanes_shared_b"
 
-    rows: Annotated[int, Tunable("rows of A that one lane computes at a time", letter="r")]
-    columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
-    vectors: Annotated[int, Tunable("vectors of a row of A that one lane loads at a time", usual=1, letter="v")]
-    stages: Annotated[
-        int, Tunable("loads that one lane has in registers, on their way or arrived", symbol="t3", letter="s")
-    ]
+    rows: Annotated[int, Tunable("rows of A that one lane computes at a time")]
+    columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2")]
+    vectors: Annotated[int, Tunable("vectors of a row of A that one lane loads at a time", usual=1)]
+    stages: Annotated[int, Tunable("loads that one lane has in registers, on their way or arrived", symbol="t3")]
     splits: PartsOfK
     strips: Annotated[
         int,
-        Tunable(
-            "strips of rows, as a warp computes them at a time, of a block", symbol="tcf", is_launch=True, letter="p"
-        ),
+        Tunable("strips of rows, as a warp computes them at a time, of a block", symbol="tcf", is_launch=True),
     ]
     min_blocks: Annotated[
         int,
-        Tunable("blocks that a multiprocessor must hold: bounds registers and shared memory", usual=1, letter="m"),
+        Tunable("blocks that a multiprocessor must hold: bounds registers and shared memory", usual=1),
     ]
     evict_first: EvictFirst = 1
 

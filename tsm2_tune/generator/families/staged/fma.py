@@ -42,7 +42,7 @@ class StagedFmaConfig(FullConfig):
 
     rows: ThreadRows
     columns: ThreadColumns
-    step: Annotated[int, Tunable("products along k that one thread multiplies at a time", word="thread", letter="p")]
+    step: Annotated[int, Tunable("products along k that one thread multiplies at a time", word="thread")]
 
 
 def _reads_fit_vectors(candidate: Candidate) -> bool:

@@ -23,7 +23,7 @@ OCTET_COLUMNS, STRIP_ROWS, DEPTH = 8, 16, 8
 
 RingThreads = Annotated[
     int,
-    Tunable("threads that share a ring in shared memory: a warp's or the block's", letter="w"),
+    Tunable("threads that share a ring in shared memory: a warp's or the block's"),
 ]
 Copy = Annotated[
     int,
@@ -31,12 +31,11 @@ Copy = Annotated[
         "how operands get to shared memory: by way of registers (0), the L1 (ca, 1) or the L2 alone (cg, 2)",
         is_constant=False,
         values=("registers", "ca", "cg"),
-        letter="l",
     ),
 ]
 MinBlocks = Annotated[
     int,
-    Tunable("blocks that a multiprocessor must hold, which bounds the registers; 0: no bound", usual=1, letter="b"),
+    Tunable("blocks that a multiprocessor must hold, which bounds the registers; 0: no bound", usual=1),
 ]
 
 
@@ -48,12 +47,10 @@ class FullConfig(KernelConfig):
     ring_threads: RingThreads
     block_m: BlockM
     block_n: BlockN
-    block_k: Annotated[int, Tunable("products along k in one place of the ring", word="block", letter="d")]
+    block_k: Annotated[int, Tunable("products along k in one place of the ring", word="block")]
     stages: RingStages
     copy: Copy
-    splits: Annotated[
-        int, Tunable("blocks among which all chunks of all tiles are divided", usual=1, is_launch=True, letter="k")
-    ]
+    splits: Annotated[int, Tunable("blocks among which all chunks of all tiles are divided", usual=1, is_launch=True)]
     min_blocks: MinBlocks
 
 
@@ -66,13 +63,11 @@ class SymmetricConfig(KernelConfig):
 
     threads: Threads
     ring_threads: RingThreads
-    tile: Annotated[
-        int, Tunable("columns of X, which are rows and columns of C, of one block", word="block", letter="m")
-    ]
-    block_k: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
+    tile: Annotated[int, Tunable("columns of X, which are rows and columns of C, of one block", word="block")]
+    block_k: Annotated[int, Tunable("products along k in one place of the ring")]
     stages: RingStages
     copy: Copy
-    splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
+    splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True)]
     min_blocks: MinBlocks
 
     @property

@@ -58,7 +58,7 @@ class StagedSymmetricDmmaConfig(SymmetricConfig):
 
     family: ClassVar[str] = "staged_symmetric_dmma"
 
-    warps: Annotated[int, Tunable("warps that share the sums of a tile", letter="a")]
+    warps: Annotated[int, Tunable("warps that share the sums of a tile")]
 
 
 class StagedSymmetricDmma(SymmetricKernel[StagedSymmetricDmmaConfig]):

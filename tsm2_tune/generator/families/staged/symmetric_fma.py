@@ -48,8 +48,8 @@ class StagedSymmetricFmaConfig(SymmetricConfig):
 
     family: ClassVar[str] = "staged_symmetric_fma"
 
-    lines: Annotated[int, Tunable("columns of X in a group, two of which a thread multiplies", letter="c")]
-    step: Annotated[int, Tunable("products along k that one thread multiplies at a time", letter="p")]
+    lines: Annotated[int, Tunable("columns of X in a group, two of which a thread multiplies")]
+    step: Annotated[int, Tunable("products along k that one thread multiplies at a time")]
 
 
 class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):

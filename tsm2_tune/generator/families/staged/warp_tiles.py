@@ -39,7 +39,6 @@ class WarpTileConfig(FullConfig):
             "1: a chunk's first products are loaded before the last of the one before are multiplied",
             is_constant=False,
             usual=0,
-            letter="a",
         ),
     ]
 

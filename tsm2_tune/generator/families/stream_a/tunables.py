@@ -8,14 +8,12 @@ from typing import Annotated, ClassVar
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, PartsOfK, RowTiles, Tunable
 
-Threads = Annotated[int, Tunable("threads of a block", symbol="t1", letter="t")]
-ColumnsOfWarp = Annotated[
-    int, Tunable("columns of C that one warp accumulates in registers", symbol="t2", letter="c")
-]
+Threads = Annotated[int, Tunable("threads of a block", symbol="t1")]
+ColumnsOfWarp = Annotated[int, Tunable("columns of C that one warp accumulates in registers", symbol="t2")]
 PrefetchOfWarp = Annotated[
-    int, Tunable("columns of A that one warp has in registers, on their way or arrived", symbol="t3", letter="p")
+    int, Tunable("columns of A that one warp has in registers, on their way or arrived", symbol="t3")
 ]
-Stages = Annotated[int, Tunable("groups in which these are used and loaded anew", letter="s")]
+Stages = Annotated[int, Tunable("groups in which these are used and loaded anew")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +23,11 @@ class StreamAFmaConfig(KernelConfig):
     family: ClassVar[str] = "stream_a_fma"
 
     threads: Threads
-    vectors: Annotated[int, Tunable("16-byte pieces of a column of A that one thread loads", usual=1, letter="v")]
-    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
+    vectors: Annotated[int, Tunable("16-byte pieces of a column of A that one thread loads", usual=1)]
+    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2")]
     prefetch: Annotated[
         int,
-        Tunable("columns of A that one thread has in registers, on their way or arrived", symbol="t3", letter="p"),
+        Tunable("columns of A that one thread has in registers, on their way or arrived", symbol="t3"),
     ]
     stages: Stages
     splits: PartsOfK
@@ -45,7 +43,7 @@ class StreamADmmaConfig(KernelConfig):
     family: ClassVar[str] = "stream_a_dmma"
 
     threads: Threads
-    strips: Annotated[int, Tunable("strips of 16 rows of A that one warp computes", letter="m")]
+    strips: Annotated[int, Tunable("strips of 16 rows of A that one warp computes")]
     columns: ColumnsOfWarp
     prefetch: PrefetchOfWarp
     stages: Stages
@@ -61,7 +59,7 @@ class StreamAComplexDmmaConfig(StreamADmmaConfig):
 
     family: ClassVar[str] = "stream_a_complex_dmma"
 
-    strips: Annotated[int, Tunable("strips of 8 vectors of rows of A that one warp computes", letter="m")]
+    strips: Annotated[int, Tunable("strips of 8 vectors of rows of A that one warp computes")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class Mma16Config(KernelConfig):
     """The tensor cores for 16-bit floats and TF32."""
 
     threads: Threads
-    lane_rows: Annotated[int, Tunable("rows of C of which a lane has sums, an eighth of a warp's", letter="m")]
+    lane_rows: Annotated[int, Tunable("rows of C of which a lane has sums, an eighth of a warp's")]
     columns: ColumnsOfWarp
     prefetch: PrefetchOfWarp
     stages: Stages
@@ -101,7 +99,7 @@ class StreamAMma16RingConfig(Mma16Config):
     family: ClassVar[str] = "stream_a_mma16_ring"
 
     prefetch: Annotated[
-        int, Tunable("columns of A that one warp has in its ring, on their way or arrived", symbol="t3", letter="p")
+        int, Tunable("columns of A that one warp has in its ring, on their way or arrived", symbol="t3")
     ]
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tsm2_tune.errors import InputError, shown
-from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import records, row_writer
 from tsm2_tune.tuner.results.exchange import kernel_tuner, t4
 from tsm2_tune.tuner.results.exchange.record import NAME, Entry, entry_of, refuse_version, stamped
 from tsm2_tune.tuner.results.merge.reading import WRONG, Told, content_of, refuse_constant
-from tsm2_tune.tuner.results.merge.union import Part, TrialKey, Tried
+from tsm2_tune.tuner.results.merge.union import Part, Tried
 from tsm2_tune.tuner.results.trial import Outcome, in_a_line
 
 T = TypeVar("T")
@@ -66,7 +65,7 @@ def told_of(document: Mapping[str, Any]) -> Told:
 
 def _told(entry: Entry) -> Told:
     """Return the entry's trials whose kernels this program makes so, and why the others are left out."""
-    told, part = Told(), _renamed(stamped(entry))
+    told, part = Told(), stamped(entry)
     trials = dict(part.trials)
     for key, tried in part.trials.items():
         source, why = _kernel(entry.problem, tried)
@@ -84,27 +83,6 @@ def _told(entry: Entry) -> Told:
     if trials:
         told.parts[entry.device, entry.problem] = Part(trials, rounds)
     return told
-
-
-def _renamed(part: Part) -> Part:
-    """Return the part with the names that families and tunables have now.
-
-    Raise ValueError if two trials become one.
-    """
-    keys, trials = dict[TrialKey, TrialKey](), dict[TrialKey, Tried]()
-    for key, tried in part.trials.items():
-        text = key[0]
-        config = config_spelt(text)
-        values = dict(tried.values)
-        if config is not None:  # else another version's
-            values |= {"family": config.family, "config": config.text, "tunables": config.json}
-        renamed = replace(tried, values=values)
-        keys[key] = renamed.key
-        if renamed.key in trials:
-            raise ValueError(f"{values['config']} is there twice")
-        trials[renamed.key] = renamed
-    rounds = [replace(one, timed={keys[key]: timed for key, timed in one.timed.items()}) for one in part.rounds]
-    return Part(trials, rounds)
 
 
 def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import backfill, row_writer
+from tsm2_tune.tuner.results import row_writer, stamps
 from tsm2_tune.tuner.results.domains import MOST_STAMP, Row
 from tsm2_tune.tuner.results.fingerprint import superseded_basis
 from tsm2_tune.tuner.results.storage import schema
@@ -159,17 +159,22 @@ def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
 
 
 def of_earlier(problem: Problem, numbered: Iterable[Round]) -> Iterator[Round]:
-    """Yield finals of an earlier version, numbered from 1, with the stamps and identities that a migration gives."""
+    """Yield finals of a text of version 2 or 3, numbered from 1, with stamps and identities.
+
+    They follow from the text alone, so that it adds nothing when it is imported again. An identity is a digest of
+    the run, the problem and one of the times: the vendor's least, else the fastest kernel's.
+    """
     newest = 0
     for one in sorted(numbered, key=lambda one: one.stamp):
         own = dict(zip(RUN, one.run, strict=True))
         vendor, timed = (
-            [tuple(found.values[name] for name in backfill.TIMES) for found in of.values()]
+            [[found.values[name] for name in ("median_us", "low_us", "high_us")] for found in of.values()]
             for of in (one.vendor, one.timed)
         )
-        place = tuple(row_writer.problem_key(problem).values())
-        newest = backfill.final_stamp(own["started_at"], one.stamp, newest)
-        final = backfill.final([own[name] for name in backfill.RUN], place, vendor, timed)
+        run = [value for name, value in own.items() if name != "sms"]
+        facts = [*run, *row_writer.problem_key(problem).values(), *(min(vendor, default=None) or min(timed))]
+        newest = max(stamps.of_date(own["started_at"]) + one.stamp, newest + 1)
+        final = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:16]
         yield replace(one, final=final, stamp=newest)
 
 

@@ -67,9 +67,9 @@ def found_version(connection: Connection, place: str) -> int:
             raise StoreError(f"{place} is a database of another program: name an empty one with --db")
         return 0
     found = connection.execute(select(VERSION.c.schema_version)).scalar()
-    if not isinstance(found, int) or found < migrations.FIRST_ON_SERVERS:
+    if not isinstance(found, int):
         raise StoreError(f"{place} has no version of its schema any more: restore a copy of it")
-    migrations.refuse_newer(found, place)
+    migrations.refuse_unknown(found, place)
     if found == migrations.version():
         _refuse_altered(connection, place)
     return found

@@ -55,7 +55,7 @@ def _migrated(place: Path | Address, *, keep: bool) -> Migrated:
     kept = _kept(place, before) if keep and isinstance(place, Path) else None
     with Database.open(place, create=True):  # and so it must be writable
         pass
-    sentences = (" ".join((one.__doc__ or "").split()) for one in migrations.MIGRATIONS[before - 1 :])
+    sentences = (" ".join((one.__doc__ or "").split()) for one in migrations.MIGRATIONS[before - migrations.OLDEST :])
     steps = tuple(f"{number} to {number + 1}: {text}" for number, text in enumerate(sentences, before))
     return Migrated(before, now, steps, kept)
 
