@@ -38,7 +38,7 @@ from tsm2_tune.tuner.results.trial import Final
 from tsm2_tune.tuner.runs.events import TrialStored
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options, Tuner, cores
-from tsm2_tune.tuner.search.resume import NOTHING_PAST, Contender
+from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, FinalCandidate
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 # Families by problem. Of the last one all kernels have a workspace, of the others none has one that is chosen.
@@ -88,7 +88,7 @@ def tuned_here(space: SearchSpace, candidates: Sequence[Candidate], target: Targ
         with Tuner(target, options) as tuner:
             first = ended = 0.0
             for event in session.run(
-                [space], tuner, store, make=lambda *_: InOrder(candidates), families=space.families
+                [space], tuner, store, make_strategy=lambda *_: InOrder(candidates), families=space.families
             ):
                 if isinstance(event, TrialStored):
                     ended = time.perf_counter() - start
@@ -168,10 +168,10 @@ def in_turns(
 ) -> list[float]:
     """Microseconds that these configurations take, in turns."""
     by_text = {one.config.text: one.config for one in candidates}
-    contenders = tuple(Contender(by_text[text], 1.0) for text in dict.fromkeys(texts))
+    contenders = tuple(FinalCandidate(by_text[text], 1.0) for text in dict.fromkeys(texts))
     with Tuner(target, Options()) as tuner:
         final = tuner.final(
-            space.problem, replace(NOTHING_PAST, contenders=contenders), frozenset(texts), repeat=True
+            space.problem, replace(NO_PRIOR_TRIALS, contenders=contenders), frozenset(texts), repeat=True
         )
     if not isinstance(final, Final):
         raise click.ClickException(f"no final of {texts}: {final}")

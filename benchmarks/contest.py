@@ -25,7 +25,7 @@ from tsm2_tune.tuner.measure.vendor.cublaslt import CublasLt
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.measure.vendor.routines import fastest_first, routines_of_cublaslt
 from tsm2_tune.tuner.results.trial import Cache, Measurement, Verdict
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import clear, inspect, prepare, run_once
 
@@ -93,7 +93,7 @@ class Contest(Turns[CudaDevice]):
         target: Target,
         support_path: str,
         effort: Effort,
-        phases: Phases,
+        phases: PhaseTimer,
         cache: Cache = Cache.CLEAN,
     ) -> None:
         super().__init__(device, target, support_path, effort, phases)

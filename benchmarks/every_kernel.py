@@ -40,7 +40,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.measure.timing import Effort, measure
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.verdict import prepare
 
 EFFORT = Effort(spread=0.01, min_samples=5, max_samples=7, limit_seconds=0.08, warm_up_seconds=0.003)
@@ -130,7 +130,7 @@ def measure_all(spec: str, pack: Path, selection: Selection, output: Path) -> No
     """Add a line for each cell that the file does not have."""
     start, target = time.monotonic(), gpu(spec)
     module, support = imported(pack), compiled_support(target.toolchain)
-    turns = Turns(CudaDevice(int(spec), support), target, support, EFFORT, Phases())
+    turns = Turns(CudaDevice(int(spec), support), target, support, EFFORT, PhaseTimer())
     done = {(row["regime"], row["layout"], row["text"]) for row in lines_of(output)} if output.exists() else set()
     for cell in selection.cells(target):
         if (cell.regime, cell.layout, cell.problem.text) in done:

@@ -51,7 +51,7 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
 from tsm2_tune.tuner.results.trial import Binary, Cache, CompileFailure, Verdict
 from tsm2_tune.tuner.search.loop import cores
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import prepare
@@ -268,7 +268,7 @@ def main(spec: str, quick: bool, variants: int, time_limit: float, output: Path)
     target = gpu(spec)
     support = compiled_support(target.toolchain)
     device = CudaDevice(int(target.spec), support)
-    contest = Contest(device, target, support, FINAL, Phases())
+    contest = Contest(device, target, support, FINAL, PhaseTimer())
     stopwatch = Stopwatch(device, target, support)
     command = command_of(quick=quick, variants=variants, time_limit=time_limit)
     result = ResultFile(output, facts_of(target, contest, command))

@@ -32,7 +32,7 @@ from tsm2_tune.tuner.results.trial import Binary, Cache, LoadedResources, Outcom
 from tsm2_tune.tuner.runs.events import TrialStored
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options, Tuner
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.worker.client import AttemptResult
 from tsm2_tune.tuner.worker.time_limit import RunningClock
 
@@ -50,7 +50,7 @@ class AtOnce(Tuner):
             tools=tools(*ON, RUN.identity.driver),
         ))  # fmt: skip
         self.options = Options(max_trials=trials, reach=REACH)
-        self.phases, self.clock, self._ceilings = Phases(), RunningClock(), RUN.ceilings
+        self.phases, self.clock, self._ceilings = PhaseTimer(), RunningClock(), RUN.ceilings
         self._worker = cast(Any, SimpleNamespace(attempt=self._attempt, ask_ahead=lambda _: None))
         self._compilers = cast(Any, SimpleNamespace(
             support=lambda *_: "", begin_support=lambda _: None, begin=_begin, finish=_binary,

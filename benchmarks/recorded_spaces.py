@@ -31,7 +31,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
-from tsm2_tune.tuner.search.strategies.strategy import Told
+from tsm2_tune.tuner.search.strategies.strategy import TrialResult
 
 FILE = Path(__file__).parent / "results/h100-spaces.json.xz"
 WHOLE = 0.5  # of a family's configurations: from so many on it counts as recorded
@@ -44,7 +44,7 @@ class Recorded:
 
     device: str
     space: SearchSpace
-    told: Mapping[KernelConfig, Told]
+    told: Mapping[KernelConfig, TrialResult]
 
     @property
     def problem(self) -> Problem:
@@ -89,11 +89,11 @@ def limits_of(device: str) -> DeviceLimits:
 
 def space_of(row: Mapping[str, Any]) -> Recorded:
     """The space of the families that the row has most configurations of."""
-    told: dict[KernelConfig, Told] = {}
+    told: dict[KernelConfig, TrialResult] = {}
     for text, outcome, us in row["trials"]:
         config = config_spelt(text)
         if config is not None:
-            told[config] = Told(config, us, Outcome(outcome) in MAY_WIN and us is not None)
+            told[config] = TrialResult(config, us, Outcome(outcome) in MAY_WIN and us is not None)
     problem, limits = Problem.parse(row["problem"]), limits_of(row["device"])
     kept = search_space(problem, limits).kept
     every = Counter(one.config.family for one in kept)

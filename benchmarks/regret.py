@@ -44,8 +44,8 @@ from tsm2_tune.tuner.compile.pool import Compiled
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import CompileFailure, Outcome
 from tsm2_tune.tuner.search.candidates import Search, Why
-from tsm2_tune.tuner.search.compile_queue import Pending
-from tsm2_tune.tuner.search.resume import Claimed
+from tsm2_tune.tuner.search.compile_queue import CompileQueue
+from tsm2_tune.tuner.search.resume import ClaimResult
 from tsm2_tune.tuner.search.stored_seeds import MOST_KERNELS
 from tsm2_tune.tuner.search.strategies import strategy_named
 from tsm2_tune.tuner.search.strategies.model import Model
@@ -127,8 +127,8 @@ def strategies(of: Recorded, known: Sequence[Measured]) -> dict[str, Callable[[i
 def replayed(strategy: Strategy, of: Recorded, *, most: int | None = None, gain: float | None = None) -> Replay:
     """A search on the space; what was not recorded is passed over."""
 
-    def claim(candidate: Candidate) -> Claimed:
-        return Claimed.YES if candidate.config in of.told else Claimed.ELSEWHERE
+    def claim(candidate: Candidate) -> ClaimResult:
+        return ClaimResult.OURS if candidate.config in of.told else ClaimResult.ELSEWHERE
 
     def begun(candidate: Candidate) -> tuple[KernelSource, Compiled]:
         compiled: Compiled = Future()
@@ -136,7 +136,7 @@ def replayed(strategy: Strategy, of: Recorded, *, most: int | None = None, gain:
         return cast(KernelSource, None), compiled
 
     search = Search(strategy, claim=claim, most=most, gain=gain)
-    pending, best_us = Pending(search, search, begun, AHEAD), [inf]
+    pending, best_us = CompileQueue(search, search, begun, AHEAD), [inf]
     while not search.is_over and (one := pending.take()) is not None:
         told = of.told[one[0].config]
         us = inf if told.us is None else told.us

@@ -25,7 +25,7 @@ from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.runs.events import Event, ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 ROOT = Path(__file__).parents[1]
 DATABASE = ROOT / "benchmarks/results/h200-pack.db.xz"
@@ -56,7 +56,7 @@ def drawn(store: Store) -> str:
     now = [0.0]
     plain = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=COLUMNS)
     options = Options(budget_seconds=10.0, cache=Cache.CLEAN)
-    shown = SearchProgress(plain, options, len(rows), Phases(), lambda: now[0])
+    shown = SearchProgress(plain, options, len(rows), PhaseTimer(), lambda: now[0])
     for place, row in enumerate(rows[: ENDED + 1]):
         for seconds, event in islice(events(store, row, tried[row.problem.text]), None if place < ENDED else TRIALS):
             now[0] += seconds

@@ -212,10 +212,10 @@ def sizes(campaign: Campaign, found: Recorded) -> str:
 
 def writes_per_second(search: Search, found: Recorded) -> dict[str, float]:
     """Transactions of a GPU, by what they are for."""
-    together = max(1, math.ceil(search.per_second * TOGETHER_SECONDS))
+    in_one_transaction = max(1, math.ceil(search.per_second * TOGETHER_SECONDS))
     trials = search.trials / search.seconds
     return {
-        "trials": trials / together,
+        "trials": trials / in_one_transaction,
         "claims": trials / (found.cores + 1),
         "finals": found.asked["writes"] / search.seconds,
         "beats": 1 / BEAT_SECONDS,

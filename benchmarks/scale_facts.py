@@ -163,11 +163,11 @@ def asked_of_a_problem() -> dict[str, float]:
     with (
         tempfile.TemporaryDirectory() as folder,
         counted(Database, "transaction"),
-        counted(Claims, "together"),
+        counted(Claims, "in_one_transaction"),
         counted(Store, "add_trials"),
         counted(Store, "best"),
     ):
         path = Path(folder) / "results.db"
         tsm2_tune.tune(HOST_SHAPES, device="cpu", db=path, family="tsm2", max_trials=HOST_TRIALS, pairs=False)
-    writes = asked["transaction"] - asked["together"] - asked["add_trials"]
+    writes = asked["transaction"] - asked["in_one_transaction"] - asked["add_trials"]
     return {"writes": writes / len(HOST_SHAPES), "winners": asked["best"] / len(HOST_SHAPES)}

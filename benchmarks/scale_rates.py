@@ -47,11 +47,11 @@ from tsm2_tune.tuner.results.trial import (
     TuningRun,
     Verdict,
 )  # fmt: skip
-from tsm2_tune.tuner.search.resume import Again
+from tsm2_tune.tuner.search.resume import Retries
 
 DEVICE = "a made-up GPU"
 LIMITS = TimeLimits(120.0, 60.0)
-AGAIN = Again(LIMITS, frozenset())
+AGAIN = Retries(LIMITS, frozenset())
 EVERY = 4  # of so many trials one is right; the others are behind
 SAMPLES = {Outcome.OK: 35, Outcome.BEHIND: 10}  # 34.8 on average in h100-pack.db.xz; the most of a first look
 CLAIMED, TOGETHER = 18, 2  # configurations claimed, and trials stored, in a transaction: of a run on 16 cores
@@ -113,9 +113,9 @@ def tune(name: str, number: int, seconds: float) -> Written:
                 if time.monotonic() >= end:
                     return Written(stored, transactions, time.process_time() - before)
                 some = own[at : at + CLAIMED]
-                with claims.together():
+                with claims.in_one_transaction():
                     for one in some:
-                        claims.take(problem, one.config.text, basis=one.basis, again=AGAIN)
+                        claims.take(problem, one.config.text, basis=one.basis, retries=AGAIN)
                 for first in range(0, len(some), TOGETHER):
                     store.add_trials(run, some[first : first + TOGETHER], AGAIN)
                 stored += len(some)
@@ -188,7 +188,7 @@ def rates(name: str, tuners: Sequence[int], seconds: float) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "tsm2_tune": tsm2_tune.__version__,
         "claimed": CLAIMED,
-        "together": TOGETHER,
+        "in_one_transaction": TOGETHER,
         "rows": measured(name, tuners, seconds),
     }
     own = {} if scale_facts.is_address(name) else {"asked": scale_facts.asked_of_a_problem()}

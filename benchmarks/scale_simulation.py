@@ -36,7 +36,7 @@ class Load:
     server_seconds: float  # of a processor, that storing a trial takes
 
     @property
-    def together(self) -> int:
+    def in_one_transaction(self) -> int:
         """Trials in a transaction."""
         return max(1, math.ceil(self.trials_per_second * TOGETHER_SECONDS))
 
@@ -66,11 +66,11 @@ def simulated(loads: Sequence[Load], cores: int, seed: int = SEED) -> Simulated:
         asked, number = heapq.heappop(asking)
         load = loads[number]
         begun = max(asked, heapq.heappop(free))
-        took = chance.expovariate(1 / (load.together * load.server_seconds))
+        took = chance.expovariate(1 / (load.in_one_transaction * load.server_seconds))
         heapq.heappush(free, begun + took)
-        heapq.heappush(asking, (begun + took + load.together / load.trials_per_second, number))
+        heapq.heappush(asking, (begun + took + load.in_one_transaction / load.trials_per_second, number))
         if asked >= WARM_UP_SECONDS:
-            stored, busy = stored + load.together, busy + took
+            stored, busy = stored + load.in_one_transaction, busy + took
             waits.append(begun - asked)
     unbound = sum(one.trials_per_second for one in loads) * SECONDS
     return Simulated(len(loads), stored / unbound, min(1.0, busy / SECONDS / cores), tuple(sorted(waits)))

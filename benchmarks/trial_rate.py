@@ -25,7 +25,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.runs.events import Event, RunStarted, TrialStored
 from tsm2_tune.tuner.search.loop import cores
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 PROBLEMS = ("4096x8x4096:f32", "10000000x8x8:f32", "8x8x10000000:f64:tn")
 CACHE = "XDG_CACHE_HOME"  # where kernels are kept
@@ -34,7 +34,7 @@ CACHE = "XDG_CACHE_HOME"  # where kernels are kept
 def searched(problem: Problem, device: str, seconds: float, *, full: bool) -> dict[str, Any]:
     """What a search of so many seconds tried, where its time went, and what won."""
     outcomes, texts, compiled = Counter[str](), set[str](), set[str]()
-    clocks: list[Phases] = []
+    clocks: list[PhaseTimer] = []
 
     def told(event: Event) -> None:
         if isinstance(event, RunStarted):

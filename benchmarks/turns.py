@@ -18,7 +18,7 @@ from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
 from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Measurement, Verdict
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
 from tsm2_tune.tuner.verify.checks import CHECKS
 from tsm2_tune.tuner.verify.operands import Operands
@@ -53,7 +53,7 @@ def compiled_support(toolchain: Toolchain) -> str:
 class Turns(Generic[D]):
     """The device for the length of a run. `phases` is told of what a cell waits for."""
 
-    def __init__(self, device: D, target: Target, support_path: str, effort: Effort, phases: Phases) -> None:
+    def __init__(self, device: D, target: Target, support_path: str, effort: Effort, phases: PhaseTimer) -> None:
         self.device, self.target = device, target
         self.phases = phases
         self._support_path, self._effort = support_path, effort

@@ -32,7 +32,7 @@ from tsm2_tune.tuner.device.interface import Device, LaunchFailed
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.trial import Cache, Verdict
 from tsm2_tune.tuner.search.loop import Tuner
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.verdict import prepare, run_once
 
 CHECKED = ("plan_verified", "search_verified", "fallback_verified")
@@ -193,7 +193,7 @@ def line_of(row: dict[str, Any]) -> str:
     )
 
 
-def opened(target: Target, phases: Phases) -> Turns[Any]:
+def opened(target: Target, phases: PhaseTimer) -> Turns[Any]:
     """The device, with the vendor's libraries on a GPU."""
     support = compiled_support(target.toolchain)
     if target.is_host:

@@ -42,7 +42,7 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.search.loop import Options, Tuner
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 # Each of them lets cuBLAS compute f32 or f64 products with something less.
 LESS_PRECISE = ("NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE_DOUBLE_PRECISION")
@@ -167,7 +167,7 @@ def seconds_text(seconds: dict[str, float]) -> str:
 
 
 def measure_cells(
-    phases: Phases,
+    phases: PhaseTimer,
     measured: Callable[[Cell, P], dict[str, Any]],
     result: ResultFile,
     cells: Iterator[tuple[Cell, P | Skipped]],

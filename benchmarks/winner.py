@@ -23,7 +23,7 @@ from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.results.trial import Final, Outcome, Verdict
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Tuner, cores
-from tsm2_tune.tuner.search.resume import Contender, Past
+from tsm2_tune.tuner.search.resume import FinalCandidate, PriorTrials
 from tsm2_tune.tuner.search.strategies.model import Model
 from tsm2_tune.tuner.verify.operands import needed_bytes
 from tsm2_tune.tuner.worker.child_process import die_with_parent
@@ -159,10 +159,10 @@ def tuned(tuner: Tuner, prospects: Prospects) -> Winner:
     return Winner(config, verdicts[config], prospects.kept, dict(outcomes))
 
 
-def past(medians: list[tuple[KernelConfig, float]] | None = None) -> Past:
+def past(medians: list[tuple[KernelConfig, float]] | None = None) -> PriorTrials:
     """That nothing was tried before but for these."""
-    contenders = tuple(Contender(config, median_us) for config, median_us in medians or ())
-    return Past(frozenset(), 0.0, contenders, frozenset())
+    contenders = tuple(FinalCandidate(config, median_us) for config, median_us in medians or ())
+    return PriorTrials(frozenset(), 0.0, contenders, frozenset())
 
 
 def room_bytes(limits: DeviceLimits) -> int:

@@ -78,7 +78,7 @@ def tuned_twice(
     options = replace(options, effort=ONCE, final_effort=ONCE)
     for searched in (spaces[:1], spaces):
         with Tuner(target, options) as tuner, Store.open(path, create=True) as store:
-            for event in session.run(searched, tuner, store, make=exhaustive, families=("tsm2",)):
+            for event in session.run(searched, tuner, store, make_strategy=exhaustive, families=("tsm2",)):
                 if isinstance(event, session.TrialStored):
                     found.told.append((event.trial.config.text, event.trial.problem.m))
                 elif isinstance(event, session.ProblemEnded):

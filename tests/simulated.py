@@ -21,7 +21,7 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, Cache, Outcome, Trial, Verdict
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Options, Tuner
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.worker.client import AttemptResult, FinalRound, FinalTimes, Worker
 
 RUN = tuning_run()
@@ -63,7 +63,7 @@ class Simulated(Tuner):
     """A device on which kernels take the times that it is given; what has none crashes."""
 
     def __init__(self, store: Store, times: Times, in_turns: Times | None = None) -> None:
-        self.target, self.options, self.phases = TARGET, Options(), Phases()
+        self.target, self.options, self.phases = TARGET, Options(), PhaseTimer()
         self._store, self._times, self._in_turns, self._ceilings = store, times, in_turns or {}, RUN.ceilings
         libraries = VendorLibraries((("cuBLAS", 130100),))
         self._worker = cast(Worker, SimpleNamespace(time_finalists=self._time_finalists, vendor=lambda: libraries))

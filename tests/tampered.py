@@ -47,7 +47,7 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, LoadedResources, Outcome, Verdict
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options, Tuner, by_width
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, FinalRound, FinalTimes, Worker
 from tsm2_tune.tuner.worker.time_limit import RunningClock
@@ -138,7 +138,7 @@ class Compiling(Tuner):
     """Tunes without a compiler and a device, and lets no text pass that this program does not render."""
 
     def __init__(self, problem: Problem) -> None:
-        self.target, self.options, self.phases = TARGET, Options(max_trials=9, vendor=True), Phases()
+        self.target, self.options, self.phases = TARGET, Options(max_trials=9, vendor=True), PhaseTimer()
         self.clock = RunningClock()
         self._compilers = cast(
             Compilers,
@@ -206,7 +206,9 @@ def go_on(path: Path, rng: random.Random) -> str:
         with Store.open(path, create=True) as store:
             families = rng.choice(((), FAMILIES))
             tuner = Compiling(problem)
-            for _ in session.run([space], tuner, store, make=lambda *_: InOrder(candidates), families=families):
+            for _ in session.run(
+                [space], tuner, store, make_strategy=lambda *_: InOrder(candidates), families=families
+            ):
                 pass
             store.best()
     except TuneError as error:

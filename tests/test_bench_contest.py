@@ -23,7 +23,7 @@ from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.operands import Operand, Operands
 
 CEILINGS = Ceilings(4000.0, 4000.0, (("f32", 6e4), ("f64", 3e4)))
@@ -92,7 +92,7 @@ def contest(
     def row(cell: Cell, missing: int) -> dict[str, Any]:
         monkeypatch.setattr("benchmarks.contest.Cublas", lambda: FakeCublas(missing))
         target = cast(Target, SimpleNamespace(toolchain=quick, caches=lambda own, others: tuple(others)))
-        phases = Phases()
+        phases = PhaseTimer()
         contest = Contest(cast(CudaDevice, device), target, support_path, ONCE, phases)
         found = contest.row(cell, Winner(CONFIG, RIGHT, kept=1, outcomes={"ok": 1}))
         assert {"contest: operands", "contest: checks", "contest: turns"} <= set(phases.taken())

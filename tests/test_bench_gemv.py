@@ -38,7 +38,7 @@ from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.vendor.blas import CONJUGATE_TRANSPOSE, NO_TRANSPOSE, TRANSPOSE, gemv_of
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.operands import Operands
 
 H200 = PROFILES["h200"]
@@ -119,7 +119,7 @@ def test_a_row_has_every_decomposition_and_cublas(
     monkeypatch.setattr(device, "ceilings", lambda: CEILINGS)
     monkeypatch.setattr("benchmarks.contest.CublasLt", lambda *_: None)
     monkeypatch.setattr("benchmarks.contest.Cublas", lambda: FakeCublas(missing))
-    contest = Contest(device, cast(Target, SimpleNamespace(toolchain=quick)), support_path, ONCE, Phases())
+    contest = Contest(device, cast(Target, SimpleNamespace(toolchain=quick)), support_path, ONCE, PhaseTimer())
     problem = Problem(70, 1, 40, "f64")
     winners = [Winner(config, RIGHT, kept=1, outcomes={"ok": 1}) for config in (ROWS, BOTH)]
     row = contest_row(contest, device, "column", problem, winners)

@@ -52,7 +52,7 @@ from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.search.loop import Tuner
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 
 def test_what_does_not_fit_is_skipped() -> None:
@@ -99,7 +99,7 @@ def ten_seconds_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_of(selection: Selection, path: Path, time_limit: float | None = None) -> tuple[bool, ResultFile]:
     result = ResultFile(path, dict(FACTS))
-    contest, tuner = FakeContest(), cast(Tuner, SimpleNamespace(phases=Phases()))
+    contest, tuner = FakeContest(), cast(Tuner, SimpleNamespace(phases=PhaseTimer()))
     found = ((cell, Prospects(cell.problem, 1, ())) for cell in selection.cells)
 
     def measured(cell: Cell, prospects: Prospects) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_compilers_work_for_the_cells_to_come() -> None:
     compiled: list[int] = []
     tuner = SimpleNamespace(
         target=SimpleNamespace(limits=PROFILES["h200"]),
-        phases=Phases(),
+        phases=PhaseTimer(),
         options=PATIENT.options(1.0, Cache.DIRTY),
         compile_ahead=lambda candidates: compiled.append(len(candidates)),
     )
@@ -142,7 +142,9 @@ def test_another_process_plans_the_same_search() -> None:
 
 def test_a_planner_that_died_is_said() -> None:
     tuner = SimpleNamespace(
-        target=SimpleNamespace(limits=PROFILES["h200"]), phases=Phases(), options=PATIENT.options(1.0, Cache.DIRTY)
+        target=SimpleNamespace(limits=PROFILES["h200"]),
+        phases=PhaseTimer(),
+        options=PATIENT.options(1.0, Cache.DIRTY),
     )
     with planners() as pool:
         pool.submit(os.kill, pool.submit(os.getpid).result(), signal.SIGKILL)

@@ -42,7 +42,7 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.cross_timing import PairMeasured
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.search.loop import Options, Tuner
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.operands import Operands, needed_bytes
 
 H200 = PROFILES["h200"]
@@ -177,7 +177,7 @@ def test_a_row_has_the_vendor_beside_the_choice(
     monkeypatch.setattr("benchmarks.contest.Cublas", lambda: FakeCublas(0))
     monkeypatch.setattr("benchmarks.contest.CublasLt", lambda *_: FakeLt())
     target = cast(Target, SimpleNamespace(toolchain=quick, is_host=True, **ONE_STATE))
-    contest = Contest(cast(CudaDevice, device), target, support_path, ONCE, Phases())
+    contest = Contest(cast(CudaDevice, device), target, support_path, ONCE, PhaseTimer())
     tuned = Problem(5, 3, 60, "f64", "tn")
     won = trial(500.0, TSMT, problem=tuned, source=render(tuned, TSMT))
     text = exported("module", winners(tmp_path, (host_run(), won)))

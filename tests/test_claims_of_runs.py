@@ -27,7 +27,7 @@ from tsm2_tune.tuner.runs.leases.configurations import MOST_ATTEMPTS
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.resume import Claimed
+from tsm2_tune.tuner.search.resume import ClaimResult
 from tsm2_tune.tuner.search.strategies import exhaustive
 
 
@@ -71,7 +71,7 @@ def test_two_runs_that_take_turns_try_everything_once(
     space = space_of(7)
     with Store.open(path, create=True) as other:
         runs = [
-            session.run([space], Fabricating(one, seed), one, make=exhaustive, families=("tsm2",))
+            session.run([space], Fabricating(one, seed), one, make_strategy=exhaustive, families=("tsm2",))
             for seed, one in ((1, store), (2, other))
         ]
         tried: list[list[str]] = [[], []]
@@ -106,7 +106,7 @@ def test_trial_stored_during_a_final_enters_the_next_final(store: Store) -> None
     tuner = Fabricating(store, 1, max_trials=2)
     late = fabricated(space.kept[2], 1.0)
     tuner.meanwhile = lambda: store.add_trial(FINALS_RUN, late)
-    *_, ended = session.run([space], tuner, store, make=exhaustive, families=("tsm2",))
+    *_, ended = session.run([space], tuner, store, make_strategy=exhaustive, families=("tsm2",))
     assert len(tuner.rounds) == 2
     assert late.config in tuner.rounds[1]
     assert isinstance(ended, session.ProblemEnded)
@@ -120,7 +120,7 @@ def test_what_another_run_is_at_is_told(store: Store, monkeypatch: pytest.Monkey
     today = TARGET.basis(Cache.CLEAN)
     with store.claims(GPU) as other:
         take(other, space.kept[0].config.text, basis=today)
-        *_, ended = session.run([space], Fabricating(store, 1), store, make=exhaustive, families=("tsm2",))
+        *_, ended = session.run([space], Fabricating(store, 1), store, make_strategy=exhaustive, families=("tsm2",))
     assert isinstance(ended, session.ProblemEnded)
     assert (ended.new_trials, ended.untried, ended.elsewhere) == (2, 0, 1)
 
@@ -141,10 +141,10 @@ def test_failed_trials_are_not_retried_when_the_problem_returns(
         ended_elsewhere = 0
 
     space, tries = space_of(3), list[str]()
-    monkeypatch.setattr(session, "Spread", lambda *_: Twice((0, 0)))
+    monkeypatch.setattr(session, "ProblemOrder", lambda *_: Twice((0, 0)))
     for _ in range(2):
         tuner = Failing(store, 1, retried=frozenset({Outcome.CRASHED}))
-        list(session.run([space], tuner, store, make=exhaustive, families=("tsm2",)))
+        list(session.run([space], tuner, store, make_strategy=exhaustive, families=("tsm2",)))
     configs = [one.config.text for one in space.kept]
     assert sorted(tries) == sorted(2 * configs)
 
@@ -156,15 +156,15 @@ def test_a_configuration_of_which_run_after_run_dies_is_given_up(
     monkeypatch.setattr(claims, "LOOK_SECONDS", 0.01)
     for death in range(1, MOST_ATTEMPTS + 1):
         with store.claims(GPU) as dying:
-            assert (take(dying), take(dying, C256)) == (Claimed.YES, Claimed.YES)
-            dying.trying(PROBLEM, C128, BASIS)
+            assert (take(dying), take(dying, C256)) == (ClaimResult.OURS, ClaimResult.OURS)
+            dying.record_current(PROBLEM, C128, BASIS)
             wait_for(path, "SELECT attempts FROM claim ORDER BY attempts", [(0,), (death,)])
             plain_sql(path, f"UPDATE claim SET owner = '{dead(dying.owner)}'")
     with store.claims(GPU) as ours:
-        assert take(ours) is Claimed.GIVEN_UP
-        assert take(ours, C256) is Claimed.YES  # which was merely claimed ahead
+        assert take(ours) is ClaimResult.GIVEN_UP
+        assert take(ours, C256) is ClaimResult.OURS  # which was merely claimed ahead
         assert ours.given_up(PROBLEM) == (C128,)
-        assert take(ours, given_up=True) is Claimed.YES
+        assert take(ours, given_up=True) is ClaimResult.OURS
         store.add_trial(RUN, trial())
         assert ours.given_up(PROBLEM) == ()
 
@@ -175,13 +175,13 @@ def test_what_a_run_survives_does_not_count(store: Store, path: Path, monkeypatc
     plain_sql(path, f"INSERT INTO claim VALUES ('{GPU}', '{PROBLEM.text}', '{C128}', '{BASIS}', 'dead', 0, 1)")
     with store.claims(GPU) as ours:
         for config, other in ((C128, C256), (C256, C128)):
-            assert take(ours, config) is Claimed.YES
+            assert take(ours, config) is ClaimResult.OURS
             before = 1 if config == C128 else 0
-            ours.trying(PROBLEM, config, BASIS)
+            ours.record_current(PROBLEM, config, BASIS)
             wait_for(path, f"SELECT attempts FROM claim WHERE config = '{config}'", [(before + 1,)])
-            ours.trying(PROBLEM, other, BASIS)
+            ours.record_current(PROBLEM, other, BASIS)
             wait_for(path, f"SELECT attempts FROM claim WHERE config = '{config}'", [(before,)])
-        ours.trying(PROBLEM, C256, BASIS)
+        ours.record_current(PROBLEM, C256, BASIS)
         wait_for(path, f"SELECT attempts FROM claim WHERE config = '{C256}'", [(1,)])
     assert plain_sql(path, "SELECT config, owner, attempts FROM claim") == [(C128, "", 1)]  # of before
 

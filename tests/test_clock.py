@@ -20,7 +20,7 @@ from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage.retry import Lost, until_kept
 from tsm2_tune.tuner.results.trial import Outcome
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.worker import time_limit
 from tsm2_tune.tuner.worker.client import Worker
 from tsm2_tune.tuner.worker.time_limit import MOST_TICKS, TICK_SECONDS, RunningClock, answers_in_time, is_stopped
@@ -38,7 +38,7 @@ def test_ticks_count_and_stops_do_not() -> None:
 
 
 def test_what_a_server_was_away_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, phases = [100.0], Phases()
+    now, phases = [100.0], PhaseTimer()
     running = RunningClock(lambda: now[0])
     doing = list[str]()
 

@@ -113,7 +113,12 @@ def test_the_command_shows_all_workers_in_one_display(path: Path, workers: Worke
 
 HOSTILE = (
     *(None, 1, "", "x", "{}", "[]", [], {}, ["127.0.0.1", [], ""], b"cos\nsystem\n(S'false'\ntR.", "[" * 100_000),
-    *('{"is": "Run"}', '{"is": "Heard"}', '{"is": "Began", "worker": 1, "process": []}', '{"is": "TuneError"}'),
+    *(
+        '{"is": "Run"}',
+        '{"is": "EventBatch"}',
+        '{"is": "RunBegan", "worker": 1, "process": []}',
+        '{"is": "TuneError"}',
+    ),
 )
 
 
@@ -131,7 +136,7 @@ def test_what_is_no_message_is_left_out(path: Path, workers: Workers) -> None:
             for item in HOSTILE:
                 Queue(names[0], client=other).put(item)
             for events in ('"x"', '[{"is": "ProblemEnded"}]', '[{"is": "Crossed", "done": 1, "total": "2"}]'):
-                text = f'{{"is": "Heard", "worker": "{of_worker}", "events": {events}, "phase": "x"}}'
+                text = f'{{"is": "EventBatch", "worker": "{of_worker}", "events": {events}, "phase": "x"}}'
                 Queue(names[0], client=other).put(text)
         return self
 

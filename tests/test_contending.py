@@ -230,7 +230,7 @@ def searched(store: Store, problem: Problem, cache: Cache = Cache.CLEAN) -> None
     )
     device = Simulated(store, Everything())
     device.options = Options(cache=cache)
-    list(session.run([space], device, store, make=exhaustive))
+    list(session.run([space], device, store, make_strategy=exhaustive))
 
 
 def test_a_shape_between_that_is_tuned_later_has_a_winner(store: Store) -> None:

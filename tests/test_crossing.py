@@ -75,9 +75,9 @@ def test_every_winners_kernel_is_measured_at_every_other_shape_once(store: Store
     counted = [(one.done, one.total) for one in events if isinstance(one, PairMeasured)]
     assert (counted[0], counted[-1]) == ((0, 6), (6, 6))
     assert counted == sorted(counted)
-    again = Simulated(store, {})
-    assert crossed(again, store, SHAPES[:3]) == []
-    assert (again.tried, again.rounds) == ([], [])
+    retries = Simulated(store, {})
+    assert crossed(retries, store, SHAPES[:3]) == []
+    assert (retries.tried, retries.rounds) == ([], [])
 
 
 def test_a_shape_alone_has_no_pairs(store: Store) -> None:
@@ -157,9 +157,9 @@ def test_kernel_counts_once_whatever_its_launch(store: Store) -> None:
     assert found.kernel_text == config.kernel_text
     assert found.splits > 2 * config.splits  # as many blocks for an eighth of the rows
     assert not any(at == smaller for _, at in device.tried)
-    again = Simulated(store, {})
-    crossed(again, store, [large, small, smaller])
-    assert again.tried == []  # though it had crashed
+    retries = Simulated(store, {})
+    crossed(retries, store, [large, small, smaller])
+    assert retries.tried == []  # though it had crashed
 
 
 def test_what_failed_is_tried_again_only_if_asked_for(store: Store) -> None:
@@ -252,8 +252,8 @@ def test_a_pair_that_is_faster_wins_by_finals_alone(store: Store) -> None:
     assert device.in_full == []  # it was verified in full where it won before
     (row,) = store.best(device=DEVICE, problem=SHAPES[0])
     assert (row.config, row.median_us, row.verified_in_full) == (SECOND.text, 85.0, 1)
-    again = Simulated(store, {})
-    assert crossed(again, store, SHAPES[:2]) == []
+    retries = Simulated(store, {})
+    assert crossed(retries, store, SHAPES[:2]) == []
 
 
 def test_a_pair_that_was_lucky_once_does_not_win(store: Store) -> None:
@@ -310,8 +310,8 @@ def test_an_end_in_the_middle_loses_nothing(store: Store, monkeypatch: pytest.Mo
 def test_what_another_run_has_taken_on_is_left_to_it(store: Store) -> None:
     won(store, *THREE[:2])
     with store.claims(DEVICE) as others:
-        again = session.Again(None)
-        others.take(SHAPES[1], FIRST.text, basis=TODAY, again=again)
+        retries = session.Retries(None)
+        others.take(SHAPES[1], FIRST.text, basis=TODAY, retries=retries)
         device = Simulated(store, SLOWER)
         events = crossed(device, store, SHAPES[:2])
     assert device.tried == [(SECOND.text, SHAPES[0])]

@@ -27,7 +27,7 @@ from tsm2_tune.tuner.runs.events import ProblemEvent
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import FinalFailure, Options, Tuner
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.worker.client import AttemptResult, FinalRound, FinalTimes, Worker
@@ -51,7 +51,7 @@ def test_what_won_under_an_older_basis_is_tried_first() -> None:
     space = search_space(PROBLEM, PROFILES["h200"], families=["tsm2", "ism2"])
     candidates = ordered(space, 0)
     last, before = candidates[len(candidates) - 1], candidates[len(candidates) - 2]
-    first = session.spelt((last.config.text, "tsm2-of-another-time", before.config.text), space)
+    first = session.candidates_for((last.config.text, "tsm2-of-another-time", before.config.text), space)
     found = list(Search(InOrder(candidates), first=first))
     assert [candidate.config for candidate in found[:2]] == [last.config, before.config]
     assert [candidate.config for candidate in found[2:]] == [candidate.config for candidate in candidates][:-2]
@@ -61,7 +61,7 @@ class Replay(Tuner):
     """Tries nothing; a kernel's time in the next final is `again` times what it was before, 1 if not given."""
 
     def __init__(self, store: Store, again: Mapping[Tsm2Config, float] | None = None, change: float = 1.0) -> None:
-        self.target, self.options, self.phases = TARGET, Options(), Phases()
+        self.target, self.options, self.phases = TARGET, Options(), PhaseTimer()
         self._store, self._again, self._change, self._ceilings = store, dict(again or {}), change, RUN.ceilings
         self._worker = cast(Worker, SimpleNamespace(time_finalists=self._time_finalists))
         self._compilers = COMPILES_NOTHING
@@ -104,7 +104,7 @@ def finals(store: Store, again: Mapping[Tsm2Config, float] | None = None, change
     """The configurations of each round that a run measures, and the winner after them."""
     replay = Replay(store, again, change)
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    *_, ended = session.run([space], replay, store, make=exhaustive, families=("tsm2",))
+    *_, ended = session.run([space], replay, store, make_strategy=exhaustive, families=("tsm2",))
     assert isinstance(ended, session.ProblemEnded)
     assert ended.winner is not None
     return replay.rounds, ended.winner
@@ -117,10 +117,10 @@ def test_what_was_behind_is_tried_again_where_it_may_win_by_now(store: Store) ->
 
     def untried(reach: float | None) -> set[str]:
         tuner.options = replace(tuner.options, reach=reach)
-        again = session.again_of(store, tuner, PROBLEM, ("tsm2",))
-        past = session.past_of(store, tuner, PROBLEM, ("tsm2",), again)
-        assert [one.config for one in past.contenders] == [A, B]
-        return {one.text for one in (A, B, C, D)} - past.tried
+        again = session.retries_of(store, tuner, PROBLEM, ("tsm2",))
+        prior = session.prior_trials(store, tuner, PROBLEM, ("tsm2",), again)
+        assert [one.config for one in prior.contenders] == [A, B]
+        return {one.text for one in (A, B, C, D)} - prior.tried
 
     assert untried(1.1) == set()
     assert untried(None) == {C.text, D.text}  # where every trial is to be in full
@@ -128,8 +128,8 @@ def test_what_was_behind_is_tried_again_where_it_may_win_by_now(store: Store) ->
     assert fastest.config == A
     store.refute(fastest.id, Outcome.WRONG_RESULT, "C[0, 0] = 1")
     tuner.options = replace(tuner.options, reach=1.1)
-    again = session.again_of(store, tuner, PROBLEM, ("tsm2",))
-    assert session.past_of(store, tuner, PROBLEM, ("tsm2",), again).tried == {A.text, B.text, D.text}
+    again = session.retries_of(store, tuner, PROBLEM, ("tsm2",))
+    assert session.prior_trials(store, tuner, PROBLEM, ("tsm2",), again).tried == {A.text, B.text, D.text}
 
 
 def test_who_was_sixth_wins_only_by_a_time_of_the_last_round(store: Store) -> None:
@@ -170,7 +170,7 @@ def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.Monkey
     tried(store, {A: 100, B: 101})
     monkeypatch.setattr(Replay, "final", lambda *_: FinalFailure(PROBLEM, "it does not start"))
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    events = list(session.run([space], Replay(store), store, make=exhaustive, families=("tsm2",)))
+    events = list(session.run([space], Replay(store), store, make_strategy=exhaustive, families=("tsm2",)))
     assert [type(event) for event in events] == [
         session.ProblemStarted,
         FinalFailure,
@@ -181,7 +181,7 @@ def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.Monkey
 
 def turn(store: Store, replay: Replay) -> list[ProblemEvent]:
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    return list(session.run([space], replay, store, make=exhaustive, families=("tsm2",)))
+    return list(session.run([space], replay, store, make_strategy=exhaustive, families=("tsm2",)))
 
 
 @pytest.mark.parametrize("outcome", [Outcome.WRONG_RESULT, Outcome.CRASHED, Outcome.TIMED_OUT])

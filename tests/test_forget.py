@@ -13,7 +13,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
-from tsm2_tune.tuner.search.resume import Again
+from tsm2_tune.tuner.search.resume import Retries
 from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 
 RUN, LATER = tuning_run(), tuning_run(started_at="2026-02-02T00:00:00+00:00")
@@ -121,20 +121,20 @@ def test_only_a_retried_trial_gives_its_place(store: Store, path: Path) -> None:
     number = store.add_trial(RUN, crashed)
     right = trial(500, C128, total_seconds=2.0)
     limits = TimeLimits(1.0, 1.0)
-    assert store.add_trial(LATER, right, Again(limits)) == number
-    assert store.add_trial(LATER, right, Again(limits, frozenset({(number, 3.0)}))) == number
+    assert store.add_trial(LATER, right, Retries(limits)) == number
+    assert store.add_trial(LATER, right, Retries(limits, frozenset({(number, 3.0)}))) == number
     assert store.trial(number).trial.outcome is Outcome.CRASHED
-    assert store.add_trial(LATER, right, Again(limits, frozenset({(number, 3.5)}))) == number
+    assert store.add_trial(LATER, right, Retries(limits, frozenset({(number, 3.5)}))) == number
     record = store.trial(number)
     assert (record.trial, record.run, len(record.rounds)) == (right, LATER, 1)
     assert record.trial.total_seconds == 2.0  # what was retried is as if it had not been
-    assert store.add_trial(LATER, crashed, Again(limits, frozenset({(number, 3.5)}))) == number
+    assert store.add_trial(LATER, crashed, Retries(limits, frozenset({(number, 3.5)}))) == number
     assert store.trial(number).trial.outcome is Outcome.OK
 
 
 def test_what_was_measured_goes_with_the_trial(store: Store, path: Path) -> None:
     number = store.add_trial(RUN, trial(500, C128, outcome=Outcome.CRASHED))  # as only a file from elsewhere has it
-    again = Again(None, frozenset({(number, 3.0)}))
+    again = Retries(None, frozenset({(number, 3.0)}))
     assert store.add_trial(LATER, trial(400, C128), again) == number
     assert [row.median_us for row in store.best()] == [400]
     assert counts(path)[:3] == [1, 1, 3]
@@ -143,7 +143,7 @@ def test_what_was_measured_goes_with_the_trial(store: Store, path: Path) -> None
 def test_a_trial_that_says_interrupted_is_none(store: Store) -> None:
     """No version stores one."""
     number = store.add_trial(RUN, trial(0, C128, outcome=Outcome.INTERRUPTED, **FAILED))
-    assert store.add_trial(LATER, trial(500, C128), Again(None)) == number
+    assert store.add_trial(LATER, trial(500, C128), Retries(None)) == number
     assert store.trial(number).trial.outcome is Outcome.OK
 
 

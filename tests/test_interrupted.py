@@ -35,7 +35,7 @@ from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Final, Outcome
 from tsm2_tune.tuner.search import loop as tuning
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import FinalFailure, Options, Tuner
-from tsm2_tune.tuner.search.resume import Contender, Past
+from tsm2_tune.tuner.search.resume import FinalCandidate, PriorTrials
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker import client as workers
@@ -260,13 +260,13 @@ def test_a_kernel_that_does_not_load_has_a_verdict(tuner: Tuner, monkeypatch: py
 # Finals
 
 
-def past_of(trials: list[Trial]) -> Past:
-    contenders = (Contender(trial.config, trial.measurement.median_us) for trial in trials if trial.measurement)
-    return Past(frozenset(), 0.0, tuple(contenders), frozenset())
+def prior_trials(trials: list[Trial]) -> PriorTrials:
+    contenders = (FinalCandidate(trial.config, trial.measurement.median_us) for trial in trials if trial.measurement)
+    return PriorTrials(frozenset(), 0.0, tuple(contenders), frozenset())
 
 
 def test_a_final_is_measured_though_the_cache_was_emptied(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    past = past_of(list(tuner.tune(Search(InOrder(candidates(tuner))))))
+    past = prior_trials(list(tuner.tune(Search(InOrder(candidates(tuner))))))
     time_finalists, emptied = Worker.time_finalists, list[str]()
 
     def after_emptying(worker: Worker, request: Any) -> Any:
@@ -297,7 +297,7 @@ def test_a_final_that_the_machine_ends_is_told_and_stays_due(path: Path, monkeyp
 
 
 def test_finalists_whose_compiler_is_killed_are_due(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    past = past_of(list(tuner.tune(Search(InOrder(candidates(tuner))))))
+    past = prior_trials(list(tuner.tune(Search(InOrder(candidates(tuner))))))
     with monkeypatch.context() as patch:
         failing(patch, 2)
         failure = tuner.final(PROBLEM, past)

@@ -24,7 +24,7 @@ from tsm2_tune.tuner.runs import events
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 OBJECTS = {"winner", "times", "progress"}  # headings that are of no line
 HOSTILE = "C[3, 1] = \x1b[31m2\n\u2028\ud800"
@@ -39,7 +39,7 @@ def winner(path: Path) -> BestRow:
 
 def run_started() -> events.RunStarted:
     target: Any = SimpleNamespace(identity=tuning_run().identity, cache=lambda asked: asked)
-    return events.RunStarted(target, (PROBLEM,), Options(cache=Cache.CLEAN, budget_seconds=60.0), Phases())
+    return events.RunStarted(target, (PROBLEM,), Options(cache=Cache.CLEAN, budget_seconds=60.0), PhaseTimer())
 
 
 def every_event(winner: BestRow | None) -> Iterator[events.Event]:

@@ -21,9 +21,9 @@ from tsm2_tune.tuner.results.records import config_of
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Claim, Search
-from tsm2_tune.tuner.search.resume import NOTHING_PAST, Claimed, Past
+from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, ClaimResult, PriorTrials
 from tsm2_tune.tuner.search.strategies.model import FIRST, LEADING, Model
-from tsm2_tune.tuner.search.strategies.strategy import InOrder, Told
+from tsm2_tune.tuner.search.strategies.strategy import InOrder, TrialResult
 
 R = Problem(20480, 5, 20480, "f32")
 SPACE = search_space(R, PROFILES["h200"], families=["stream_a_fma"])
@@ -31,15 +31,15 @@ ORDERED = list(ordered(SPACE, 0)[: 3 * FIRST])
 LATE = [name for name, family in FAMILIES.items() if family.config_type.late_tunables()]
 
 
-def yes(candidate: Candidate) -> Claimed:
-    return Claimed.YES
+def yes(candidate: Candidate) -> ClaimResult:
+    return ClaimResult.OURS
 
 
 def tried(
     candidates: list[Candidate],
     time_us: Callable[[KernelConfig], float] = lambda config: 100.0,
     *,
-    past: Past = NOTHING_PAST,
+    past: PriorTrials = NO_PRIOR_TRIALS,
     claim: Claim = yes,
     most: int | None = None,
     ahead: int = 0,
@@ -57,7 +57,7 @@ def tried(
             return found
         config = pending.pop(0).config
         found.append(config)
-        search.tell(Told(config, time_us(config), is_right=True))
+        search.tell(TrialResult(config, time_us(config), is_right=True))
 
 
 def plain(config: KernelConfig) -> KernelConfig:
@@ -99,8 +99,8 @@ def test_few_candidates_are_enough_once_none_is_left(ahead: int) -> None:
 
 def test_what_was_tried_before_counts() -> None:
     done = [one.config for one in ORDERED[:FIRST]]
-    told = tuple(Told(config, 100.0 + place, is_right=True) for place, config in enumerate(done))
-    past = Past(frozenset(config.text for config in done), 1.0, (), frozenset(), told=told)
+    told = tuple(TrialResult(config, 100.0 + place, is_right=True) for place, config in enumerate(done))
+    past = PriorTrials(frozenset(config.text for config in done), 1.0, (), frozenset(), results=told)
     found = tried(ORDERED[:FIRST], past=past)
     assert found == [plain(config) for config in done[:LEADING]]
     again = replace(past, tried=past.tried | {config.text for config in found})
@@ -109,15 +109,17 @@ def test_what_was_tried_before_counts() -> None:
 
 def test_claims_and_the_most_trials_hold_for_them() -> None:
     assert len(tried(ORDERED, most=FIRST + 1)) == FIRST + 1
-    elsewhere = tried(ORDERED, claim=lambda one: Claimed.YES if one.config == one.config.early else Claimed.ELSEWHERE)
+    elsewhere = tried(
+        ORDERED, claim=lambda one: ClaimResult.OURS if one.config == one.config.early else ClaimResult.ELSEWHERE
+    )
     assert elsewhere == [one.config for one in ORDERED]
-    assert tried(ORDERED, claim=lambda one: Claimed.ENOUGH) == []
+    assert tried(ORDERED, claim=lambda one: ClaimResult.LIMIT_REACHED) == []
 
 
 def test_nothing_is_made_of_what_failed() -> None:
     search = Search(Model(ORDERED[:1]))
     first = next(search)
-    search.tell(Told(first.config, None, is_right=False))
+    search.tell(TrialResult(first.config, None, is_right=False))
     assert next(search, None) is None
 
 
@@ -158,7 +160,7 @@ def test_the_policies_differ_in_loads_alone() -> None:
 
 def test_a_late_winner_of_before_is_tried_first() -> None:
     texts = (f"{SPACE.kept[5].config.text},evict_first=0", "stream_a_fma-of-another-time", SPACE.kept[3].config.text)
-    found = list(Search(InOrder(SPACE.kept), first=session.spelt(texts, SPACE)))
+    found = list(Search(InOrder(SPACE.kept), first=session.candidates_for(texts, SPACE)))
     assert [one.config.text for one in found[:2]] == [texts[0], texts[2]]
     assert [one.config for one in found[2:]] == [one.config for one in SPACE.kept if one.config.text != texts[2]]
 

@@ -28,7 +28,7 @@ from tsm2_tune.tuner.runs.events import ProblemEnded, ProblemStarted, TrialStore
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 ROOT = Path(__file__).parents[1]
 OTHER = Problem(20480, 8, 20480, "f32")
@@ -51,7 +51,7 @@ def started(configurations: int, problem: Problem = PROBLEM, **changes: Any) -> 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
 def test_the_lines_of_progress_are_whole(width: int) -> None:
     console = on_screen(width)
-    with search_progress.SearchProgress(console, Options(), 12, Phases()) as shown:
+    with search_progress.SearchProgress(console, Options(), 12, PhaseTimer()) as shown:
         shown.show(started(12800, tried_before=128))
         for trial_id in range(1, 4):
             shown.show(TrialStored(trial(123456.7), trial_id))
@@ -62,7 +62,7 @@ def test_the_lines_of_progress_are_whole(width: int) -> None:
 
 def test_the_best_is_told_beside_the_vendor_where_a_final_has_measured_it() -> None:
     console = on_screen(200)
-    with search_progress.SearchProgress(console, Options(), 1, Phases()) as shown:
+    with search_progress.SearchProgress(console, Options(), 1, PhaseTimer()) as shown:
         shown.show(started(128, vendor_us=600.0))
         shown.show(TrialStored(trial(500.0), 1))
         shown.show(TrialStored(trial(400.0), 2))
@@ -72,7 +72,7 @@ def test_the_best_is_told_beside_the_vendor_where_a_final_has_measured_it() -> N
 
 def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     console = on_screen(200, terminal=False)
-    with search_progress.SearchProgress(console, Options(budget_seconds=120.0), 12, Phases()) as shown:
+    with search_progress.SearchProgress(console, Options(budget_seconds=120.0), 12, PhaseTimer()) as shown:
         shown.show(started(128))
         for trial_id, median_us in enumerate((500.0, 450.0), 1):
             shown.show(TrialStored(trial(median_us), trial_id))
@@ -104,7 +104,7 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
 def test_a_line_says_why_a_search_stopped(changes: dict[str, Any], why: str) -> None:
     console = on_screen(200, terminal=False)
     counts = {"new_trials": 3, "tried": 3, "timed_out": 0, "untried": 0, "interrupted": 0, "elsewhere": 0}
-    with search_progress.SearchProgress(console, Options(), 1, Phases()) as shown:
+    with search_progress.SearchProgress(console, Options(), 1, PhaseTimer()) as shown:
         shown.show(started(12))
         shown.show(ProblemEnded(PROBLEM, winner=None, **counts | changes))
     assert printed(console) == f"{PROBLEM.text}: no configuration gave a right result (3 new trials; {why})\n"
@@ -115,7 +115,7 @@ def test_what_a_signal_interrupts_is_told(terminal: bool) -> None:
     console = on_screen(200, terminal=terminal)
 
     def interrupted() -> None:
-        with search_progress.SearchProgress(console, Options(), 12, Phases()) as shown:
+        with search_progress.SearchProgress(console, Options(), 12, PhaseTimer()) as shown:
             shown.show(started(128))
             shown.show(TrialStored(trial(400.0), 1))
             raise Stopped
@@ -131,14 +131,14 @@ def test_what_a_signal_interrupts_is_told(terminal: bool) -> None:
 
 def test_runs_that_share_problems_have_a_line_each() -> None:
     console, other = on_screen(200), Problem(64, 8, 64, "f32")
-    with search_progress.SearchProgress(console, Options(), 3, Phases()) as shown:
+    with search_progress.SearchProgress(console, Options(), 3, PhaseTimer()) as shown:
         for run, problem, median_us in (("GPU 0", PROBLEM, 400.0), ("GPU 1", other, 7.0)):
             shown.show(started(128, problem), run)
             shown.show(TrialStored(trial(median_us, problem=problem), 1), run)
     for line in (f"GPU 0  {PROBLEM.text}  1/128  400.0 us", f"GPU 1  {other.text}  1/128  7.0 us"):
         assert printed(console).rpartition("0/3 problems")[2].count(line) == 1
     plain = on_screen(200, terminal=False)
-    with search_progress.SearchProgress(plain, Options(), 3, Phases()) as shown:
+    with search_progress.SearchProgress(plain, Options(), 3, PhaseTimer()) as shown:
         shown.show(started(0, PROBLEM), "GPU 0")
         for run, problem in (("GPU 1", other), ("GPU 2", PROBLEM)):
             shown.show(started(0, problem), run)
@@ -157,7 +157,7 @@ def test_a_long_trial_is_not_silent(monkeypatch: pytest.MonkeyPatch, terminal: b
     """Told after a while, then twice as long after that, and so on; anew after each event."""
     monkeypatch.setattr(search_progress, "LONG_SECONDS", 0.2)
     console = on_screen(200, terminal=terminal)
-    phases = Phases()
+    phases = PhaseTimer()
     with search_progress.SearchProgress(console, Options(), 2, phases) as shown:
         time.sleep(0.3)
         assert printed(console).count(" s)") == 0, "there is no problem yet"
@@ -176,7 +176,7 @@ def test_a_long_trial_is_not_silent(monkeypatch: pytest.MonkeyPatch, terminal: b
 
 
 def test_finals_show_their_phase_and_no_time_that_is_not_known() -> None:
-    console, now, phases = on_screen(200), [0.0], Phases()
+    console, now, phases = on_screen(200), [0.0], PhaseTimer()
     with search_progress.SearchProgress(console, Options(), 1, phases, lambda: now[0], "pairs") as shown:
         shown.show(started(3))
         phases.enter("compilers")
@@ -236,7 +236,7 @@ def test_a_run_in_a_narrow_terminal(path: Path) -> None:
 def test_colours_are_left_out_where_nobody_wants_them(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "" if wanted else "1")
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=110)
-    with search_progress.SearchProgress(console, Options(), 2, Phases()) as shown:
+    with search_progress.SearchProgress(console, Options(), 2, PhaseTimer()) as shown:
         shown.show(started(128))
         shown.show(TrialStored(trial(400.0), 1))
     coloured = re.search(r"\x1b\[(?:[0-9;]*;)?(?:3|9)[0-7]m", printed(console))
@@ -254,7 +254,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 def test_the_time_left_says_what_it_does_not_count() -> None:
     """The first problem's finals take an unknown time; pairs follow the search; nothing is left at the end."""
     console = on_screen(200, terminal=False)
-    with search_progress.SearchProgress(console, Options(), 2, Phases(), next_phase="pairs") as shown:
+    with search_progress.SearchProgress(console, Options(), 2, PhaseTimer(), next_phase="pairs") as shown:
         shown.show(started(128))
         for trial_id in range(1, 4):
             shown.show(TrialStored(trial(500.0), trial_id))

@@ -15,7 +15,7 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.search.stored_seeds import nearby
+from tsm2_tune.tuner.search.stored_seeds import stored_seeds
 
 RUN, C128, C256 = tuning_run(), configuration(128), configuration(256)
 OTHER = Problem(64, 64, 64, "f64")
@@ -58,7 +58,7 @@ def test_problems_nearby_are_looked_at_alone(store: Store) -> None:
     for problem in (PROBLEM, OTHER):
         store.add_trial(RUN, trial(500, C128, problem=problem))
     with explained(store) as plans:
-        assert [one.problem for one in nearby(store, PROBLEM, PROFILES["h200"], GPU)] == [PROBLEM]
+        assert [one.problem for one in stored_seeds(store, PROBLEM, PROFILES["h200"], GPU)] == [PROBLEM]
     assert whole(plans) == []
     assert plans
 

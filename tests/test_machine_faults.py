@@ -41,7 +41,7 @@ def searching(store: Store) -> Iterator[ProblemEvent]:
     """A run that tries all of KERNELS, each of which is stored before it is told."""
     kept = [candidate_of(config, PROBLEM, PROFILES["h200"]) for config in KERNELS]
     space = SearchSpace(PROBLEM, PROFILES["h200"], ("tsm2",), kept, (), ())
-    return session.run([space], Simulated(store, TIMES), store, make=exhaustive, families=("tsm2",))
+    return session.run([space], Simulated(store, TIMES), store, make_strategy=exhaustive, families=("tsm2",))
 
 
 def stored(path: Path) -> list[tuple[object, ...]]:

@@ -20,7 +20,7 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.stored_seeds import MOST_KERNELS, nearby
+from tsm2_tune.tuner.search.stored_seeds import MOST_KERNELS, stored_seeds
 
 H200 = PROFILES["h200"]
 HERE = Problem(20480, 16, 20480, "f32")
@@ -38,7 +38,7 @@ def kernel(threads: int, columns: int = 8) -> Tsm2Config:
 
 
 def known(store: Store) -> list[tuple[str, str, list[float]]]:
-    found = nearby(store, HERE, H200, GPU)
+    found = stored_seeds(store, HERE, H200, GPU)
     return [(one.limits.name, one.problem.text, [choice.us for choice in one.choices]) for one in found]
 
 
@@ -54,7 +54,7 @@ def test_the_fastest_of_each_problem_are_known_this_devices_first(store: Store) 
     found = known(store)
     assert sorted(found[:2]) == sorted([("h200", NEAR.text, [397.0, 398.0, 399.0]), ("h200", FAR.text, [50.0])])
     assert found[2:] == [(OTHER, NEAR.text, [90.0])]
-    other = nearby(store, HERE, H200, GPU)[-1].limits
+    other = stored_seeds(store, HERE, H200, GPU)[-1].limits
     assert (other.compute_capability, other.sms, other.dram_gbytes_per_s) == ((8, 0), 132, 4000.0)
 
 
@@ -67,7 +67,7 @@ def test_what_was_fast_nearby_is_tried_first(store: Store) -> None:
     space = search_space(HERE, H200, families=["resident_b_fma"])
     config = ordered(space, 0)[200].config
     add(store, NEAR, config, 10.0)
-    first, others = first_and_rest(space, 0, nearby(store, HERE, H200, GPU))
+    first, others = first_and_rest(space, 0, stored_seeds(store, HERE, H200, GPU))
     assert first[0].config == config
     assert len(first) + len(others) == len(space.kept)
     assert config not in [one.config for one in first_and_rest(space, 0, ())[0]]

@@ -20,7 +20,7 @@ from tsm2_tune.tuner.results.storage import outage, retry
 from tsm2_tune.tuner.results.storage import postgresql as servers
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.search.resume import Again, Claimed
+from tsm2_tune.tuner.search.resume import ClaimResult, Retries
 
 # What a connection is opened with in these tests, in place of what there is: as short as Linux has it.
 SHORTER = {
@@ -35,7 +35,7 @@ MINUTE = 60.0
 SLEEPING = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
 TIMES_AS_SHORT = 30
 FIRST, SECOND = configuration(128), configuration(256)
-NOTHING = Again(None)
+NOTHING = Retries(None)
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_an_answer_that_is_waited_for_in_a_lost_network_is_lost(network: Network
 def test_a_run_goes_on_when_the_network_is_back(network: Network, address: str, store: Store) -> None:
     with store.claims(GPU) as ours:
         for config in (FIRST, SECOND):
-            assert ours.take(PROBLEM, config.text, basis=BASIS, again=NOTHING) is Claimed.YES
+            assert ours.take(PROBLEM, config.text, basis=BASIS, retries=NOTHING) is ClaimResult.OURS
         store.add_trial(tuning_run(), trial(500.0, FIRST))
         network.cut()
         adding = Calling(lambda: store.add_trial(tuning_run(), trial(501.0, SECOND)))

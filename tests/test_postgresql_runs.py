@@ -113,7 +113,7 @@ def test_members_wait_for_an_unreachable_server_at_start(
 @pytest.mark.usefixtures("toolchain")
 def test_several_runs_begin_only_where_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     started = list[object]()
-    monkeypatch.setattr(fleet, "Member", started.append)
+    monkeypatch.setattr(fleet, "ChildRun", started.append)
     with pytest.raises(StoreError, match="cannot be reached"):
         tsm2_tune.tune("8x8x8", device=two_devices(), db="postgresql://u@127.0.0.1:1/d")
     assert started == []

@@ -24,7 +24,7 @@ from tsm2_tune.tuner.results import insert
 from tsm2_tune.tuner.results.storage import database, retry
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.leases import configurations
-from tsm2_tune.tuner.search.resume import Again, Claimed
+from tsm2_tune.tuner.search.resume import ClaimResult, Retries
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("tsm2",)
@@ -32,7 +32,7 @@ WRITERS, FINALS = 4, 3
 CONFIGS = [configuration(32 * threads, columns) for threads in range(1, 9) for columns in (1, 2, 4, 8)]
 FIRST, SECOND = configuration(128), configuration(256)
 ROUNDS = "SELECT round, count(*) FROM measurement WHERE round > 0 GROUP BY round ORDER BY round"
-NOTHING = Again(None)
+NOTHING = Retries(None)
 # Of this database, those that wait for a lock.
 WAITING = """
 SELECT count(*) FROM pg_locks JOIN pg_database AS here ON here.oid = database
@@ -127,7 +127,7 @@ def test_a_restart_loses_and_doubles_nothing(server: TestServer, address: str) -
             with Store.open(address, create=True) as store, store.claims(GPU) as ours:
                 for number in range(10_000):
                     config = configuration(32, 1, number + 1)
-                    assert ours.take(PROBLEM, config.text, basis=BASIS, again=NOTHING) is Claimed.YES
+                    assert ours.take(PROBLEM, config.text, basis=BASIS, retries=NOTHING) is ClaimResult.OURS
                     told.append(store.add_trial(tuning_run(), trial(500.0 + number, config)))
                     if number > 0:
                         timed = final((config, 300.0), (configuration(32, 1, number), 310.0))
@@ -310,14 +310,14 @@ def test_claims_live_by_the_servers_clock(address: str, store: Store, monkeypatc
     for module in (configurations, database):
         monkeypatch.setattr(module, "time", HoursOff)
     with store.claims(GPU) as ours:
-        assert ours.take(PROBLEM, FIRST.text, basis=BASIS, again=NOTHING) is Claimed.YES
+        assert ours.take(PROBLEM, FIRST.text, basis=BASIS, retries=NOTHING) is ClaimResult.OURS
         ((seconds,),) = asked(address, "SELECT extract(epoch FROM now()) - beat_at FROM claim")
         assert abs(seconds) < 30
-        for age, expected in ((30, Claimed.ELSEWHERE), (90, Claimed.YES)):
+        for age, expected in ((30, ClaimResult.ELSEWHERE), (90, ClaimResult.OURS)):
             beat = f"extract(epoch FROM now()) - {age}"
             asked(address, f"UPDATE claim SET owner = '{theirs}', beat_at = {beat}")
-            assert ours.take(PROBLEM, FIRST.text, basis=BASIS, again=NOTHING) is expected
-            assert ours.others(PROBLEM) == (expected is Claimed.ELSEWHERE)
+            assert ours.take(PROBLEM, FIRST.text, basis=BASIS, retries=NOTHING) is expected
+            assert ours.others(PROBLEM) == (expected is ClaimResult.ELSEWHERE)
 
 
 def test_a_beat_passes_over_what_is_being_removed(
@@ -328,7 +328,7 @@ def test_a_beat_passes_over_what_is_being_removed(
     monkeypatch.setattr(configurations, "BEAT_SECONDS", 0.05)
     with store.claims(GPU) as ours:
         for config in (FIRST, SECOND):
-            ours.take(PROBLEM, config.text, basis=BASIS, again=NOTHING)
+            ours.take(PROBLEM, config.text, basis=BASIS, retries=NOTHING)
         first, second = (f"SELECT beat_at FROM claim WHERE config = '{one.text}'" for one in (FIRST, SECOND))
         with psycopg.connect(address.replace("+psycopg", "")) as other:
             other.execute("SELECT 1 FROM claim WHERE config = %s FOR UPDATE", [FIRST.text])

@@ -33,7 +33,7 @@ from tsm2_tune.tuner.search import quarantine, session
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.search.quarantine import entries, forgive, hazards, kernel_digest, quarantined, refuted
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.worker.client import AttemptResult
@@ -55,7 +55,7 @@ def searched(store: Store, problems: Sequence[Problem], times: Mapping[tuple[str
     ]
     device = Simulated(store, times)
     device.options = Options(**options)
-    events = list(session.run(spaces, device, store, make=exhaustive, families=("tsm2",)))
+    events = list(session.run(spaces, device, store, make_strategy=exhaustive, families=("tsm2",)))
     return device.tried, [one for one in events if isinstance(one, session.ProblemEnded)]
 
 
@@ -290,7 +290,7 @@ def test_a_run_says_how_many_were_left_out(capsys: pytest.CaptureFixture[str]) -
 def test_the_line_of_a_problem_says_how_many_were_left_out() -> None:
     text = io.StringIO()
     space: Any = SimpleNamespace(problem=SECOND, kept=range(128))
-    with search_progress.SearchProgress(Console(file=text, width=200), Options(), 1, Phases()) as shown:
+    with search_progress.SearchProgress(Console(file=text, width=200), Options(), 1, PhaseTimer()) as shown:
         shown.show(session.ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
         shown.show(session.ProblemEnded(SECOND, 2, 2, 0, 0, 0, 0, None, Why.ALL_TRIED, quarantined=3))
     assert text.getvalue().endswith("; 3 quarantined)\n")

@@ -23,12 +23,12 @@ from tsm2_tune.tuner.runs import problem_order
 from tsm2_tune.tuner.runs.events import ProblemEnded
 from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.runs.leases.owners import STALE_SECONDS
-from tsm2_tune.tuner.runs.problem_order import Spread, search_key
+from tsm2_tune.tuner.runs.problem_order import ProblemOrder, search_key
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
-from tsm2_tune.tuner.search.resume import Again, Claimed
+from tsm2_tune.tuner.search.resume import ClaimResult, Retries
 
 PROBLEMS = tuple(replace(PROBLEM, m=PROBLEM.m + step) for step in range(4))
 
@@ -45,16 +45,16 @@ def runs(path: Path, store: Store) -> Iterator[list[Claims]]:
         yield [first, second, third]
 
 
-def spread(claims: Claims, problems: Sequence[Problem] = PROBLEMS, search: str = "s") -> Spread:
-    return Spread(claims, problems, search)
+def spread(claims: Claims, problems: Sequence[Problem] = PROBLEMS, search: str = "s") -> ProblemOrder:
+    return ProblemOrder(claims, problems, search)
 
 
-def joined(runs: list[Claims]) -> tuple[Spread, Iterator[int], Iterator[int]]:
+def joined(runs: list[Claims]) -> tuple[ProblemOrder, Iterator[int], Iterator[int]]:
     """Of one problem a search, and both runs' places: a second run has joined it, and is at a configuration."""
     one = spread(runs[0], PROBLEMS[:1])
     first, second = iter(one), iter(spread(runs[1], PROBLEMS[:1]))
     assert (next(first), next(second)) == (0, 0)
-    assert take(runs[1]) is Claimed.YES
+    assert take(runs[1]) is ClaimResult.OURS
     return one, first, second
 
 
@@ -122,16 +122,16 @@ def test_who_has_joined_waits_and_takes_over_what_is_left(runs: list[Claims], pa
 def test_a_search_is_taken_over_once_all_that_its_run_claimed_can_be(runs: list[Claims], path: Path) -> None:
     first, second = [iter(spread(claims, PROBLEMS[:1])) for claims in runs[:2]]
     assert (next(first), next(second)) == (0, 0)
-    assert take(runs[0]) is Claimed.YES  # after its last beat
+    assert take(runs[0]) is ClaimResult.OURS  # after its last beat
     now, owner = time.time(), elsewhere(runs[0].owner)
     plain_sql(path, f"UPDATE claim SET owner = '{owner}', beat_at = {now - STALE_SECONDS - 3}")
     plain_sql(path, f"UPDATE claim SET beat_at = {now - STALE_SECONDS + 20} WHERE config = '{C128}'")
     with pytest.raises(Waits):
         next(second)
-    assert take(runs[1]) is Claimed.ELSEWHERE
+    assert take(runs[1]) is ClaimResult.ELSEWHERE
     plain_sql(path, f"UPDATE claim SET beat_at = beat_at - 25 WHERE config = '{C128}'")
     assert next(iter(spread(runs[1], PROBLEMS[:1]))) == 0
-    assert take(runs[1]) is Claimed.YES
+    assert take(runs[1]) is ClaimResult.OURS
 
 
 def test_a_search_has_not_ended_while_who_has_joined_is_at_some_of_it(runs: list[Claims]) -> None:
@@ -157,7 +157,7 @@ def test_who_has_joined_and_stands_still_is_not_waited_for_without_end(
 def test_a_run_goes_on_with_other_problems_while_who_has_joined_is_at_one(runs: list[Claims]) -> None:
     first, second = iter(spread(runs[0], PROBLEMS[:2])), iter(spread(runs[1], PROBLEMS[:1]))
     assert (next(first), next(second)) == (0, 0)
-    assert take(runs[1]) is Claimed.YES
+    assert take(runs[1]) is ClaimResult.OURS
     assert next(first) == 1
     runs[1].give_back()
     assert (next(first), next(first, None)) == (0, None)
@@ -167,14 +167,14 @@ def test_a_run_goes_on_with_other_problems_while_who_has_joined_is_at_one(runs: 
 def test_what_a_run_that_had_joined_died_at_comes_again_once(runs: list[Claims], path: Path, is_seen: bool) -> None:
     """Whether it dies before the others are done with the rest, or after."""
     one, first, _ = joined(runs)
-    assert take(runs[0]) is Claimed.ELSEWHERE
+    assert take(runs[0]) is ClaimResult.ELSEWHERE
     if is_seen:
         with pytest.raises(Waits):
             next(first)
         first = iter(one)
     die(path, runs[1])
     assert next(first) == 0
-    assert take(runs[0]) is Claimed.YES
+    assert take(runs[0]) is ClaimResult.OURS
     runs[0].give_back()
     assert next(first, None) is None
 
@@ -186,7 +186,7 @@ def test_claims_of_a_dead_run_return_after_a_third_run_removes_them(
     """And what nobody asked for does not."""
     _, first, _ = joined(runs)
     if is_asked:
-        assert take(runs[0]) is Claimed.ELSEWHERE
+        assert take(runs[0]) is ClaimResult.ELSEWHERE
     die(path, runs[1])
     runs[2].remove_dead()
     if is_asked:
@@ -196,10 +196,10 @@ def test_claims_of_a_dead_run_return_after_a_third_run_removes_them(
 
 def test_enough_with_what_a_run_died_at_is_not_enough(runs: list[Claims], path: Path) -> None:
     _, first, _ = joined(runs)
-    assert take(runs[0], C256, most=1, families=["tsm2"]) is Claimed.ENOUGH
+    assert take(runs[0], C256, most=1, families=["tsm2"]) is ClaimResult.LIMIT_REACHED
     die(path, runs[1])
     assert next(first) == 0
-    assert take(runs[0], C256, most=1, families=["tsm2"]) is Claimed.YES
+    assert take(runs[0], C256, most=1, families=["tsm2"]) is ClaimResult.OURS
     runs[0].give_back()
     assert next(first, None) is None
 
@@ -216,9 +216,9 @@ def test_run_with_other_options_is_waited_for(
     order = list(spreads) if is_first else list(spreads)[::-1]
     places = {name: iter(spreads[name]) for name in order}
     assert [next(places[name]) for name in order] == [0, 0]  # of which the second has joined
-    assert take(runs[1]) is Claimed.YES
+    assert take(runs[1]) is ClaimResult.OURS
     asked = {"config": C256, "most": 1, "families": ["tsm2"]} if is_enough else {}
-    assert take(runs[0], **asked) is (Claimed.ENOUGH if is_enough else Claimed.ELSEWHERE)
+    assert take(runs[0], **asked) is (ClaimResult.LIMIT_REACHED if is_enough else ClaimResult.ELSEWHERE)
     with pytest.raises(Waits):
         next(places["s"])
     if ends == "tried":
@@ -239,11 +239,11 @@ def test_who_tries_on_is_not_waited_for_once_there_are_enough(
     assert (next(first), next(second)) == (0, 0)
     store.add_trial(tuning_run(), trial(config=configuration(512)))
     theirs = C128 if is_enough else Ism2Config(1, 128, 4, 4, 2).text
-    assert take(runs[1], theirs) is Claimed.YES
-    assert take(runs[0], C256, most=2 if is_enough else 1, families=["tsm2"]) is Claimed.ENOUGH
+    assert take(runs[1], theirs) is ClaimResult.OURS
+    assert take(runs[0], C256, most=2 if is_enough else 1, families=["tsm2"]) is ClaimResult.LIMIT_REACHED
     if is_enough:
         store.add_trial(tuning_run(), trial())  # of C128
-        assert take(runs[1], configuration(1024).text) is Claimed.YES  # and so on, for hours
+        assert take(runs[1], configuration(1024).text) is ClaimResult.OURS  # and so on, for hours
     assert next(first, None) is None
 
 
@@ -253,52 +253,52 @@ def test_claims_of_a_dead_third_run_return(runs: list[Claims], path: Path, has_e
     first, second = [iter(spread(claims, PROBLEMS[:1])) for claims in runs[:2]]
     third = iter(spread(runs[2], PROBLEMS[:1], search="with another"))
     assert (next(first), next(second), next(third)) == (0, 0, 0)
-    assert take(runs[2]) is Claimed.YES
-    assert take(runs[1]) is Claimed.ELSEWHERE
-    assert take(runs[2], problem=PROBLEMS[1]) is Claimed.YES
-    assert take(runs[1], problem=PROBLEMS[1]) is Claimed.ELSEWHERE
+    assert take(runs[2]) is ClaimResult.OURS
+    assert take(runs[1]) is ClaimResult.ELSEWHERE
+    assert take(runs[2], problem=PROBLEMS[1]) is ClaimResult.OURS
+    assert take(runs[1], problem=PROBLEMS[1]) is ClaimResult.ELSEWHERE
     if has_ended:
         assert next(first, None) is None
     die(path, runs[2])
     assert next(second) == 0
-    assert take(runs[1]) is Claimed.YES
-    assert take(runs[1], problem=PROBLEMS[1]) is Claimed.YES
+    assert take(runs[1]) is ClaimResult.OURS
+    assert take(runs[1], problem=PROBLEMS[1]) is ClaimResult.OURS
 
 
 def test_what_is_left_is_of_one_device_and_one_problem_and_others(store: Store, runs: list[Claims]) -> None:
     ours, theirs = runs[:2]
     with store.claims("another GPU") as elsewhere:
         for one in (PROBLEMS[0], PROBLEMS[1]):
-            assert take(elsewhere, problem=one) is Claimed.YES
-        assert take(theirs) is Claimed.YES
-        assert take(theirs, C256) is Claimed.YES
+            assert take(elsewhere, problem=one) is ClaimResult.OURS
+        assert take(theirs) is ClaimResult.OURS
+        assert take(theirs, C256) is ClaimResult.OURS
         for config in (C128, C256):
-            assert take(ours, config) is Claimed.ELSEWHERE
-        assert ours.left.state(PROBLEM) == ({theirs.owner}, False)
+            assert take(ours, config) is ClaimResult.ELSEWHERE
+        assert ours.contested.state(PROBLEM) == ({theirs.owner}, False)
         theirs.give_back()
-        assert take(ours) is Claimed.YES
-        assert ours.left.state(PROBLEM) == (set(), True)  # C256
-        assert take(theirs, C256) is Claimed.YES
-        assert ours.left.state(PROBLEM) == ({theirs.owner}, False)
+        assert take(ours) is ClaimResult.OURS
+        assert ours.contested.state(PROBLEM) == (set(), True)  # C256
+        assert take(theirs, C256) is ClaimResult.OURS
+        assert ours.contested.state(PROBLEM) == ({theirs.owner}, False)
         failed = trial(config=configuration(256), outcome=Outcome.CRASHED, verdict=None, measurement=None)
         number = store.add_trial(tuning_run(), failed)
-        assert ours.left.state(PROBLEM) == (set(), False)
-        again = Again(None, frozenset({(number, failed.total_seconds)}))
-        assert take(theirs, C256, again=again) is Claimed.YES
-        assert take(ours, C256, again=again) is Claimed.ELSEWHERE
+        assert ours.contested.state(PROBLEM) == (set(), False)
+        retries = Retries(None, frozenset({(number, failed.total_seconds)}))
+        assert take(theirs, C256, retries=retries) is ClaimResult.OURS
+        assert take(ours, C256, retries=retries) is ClaimResult.ELSEWHERE
         theirs.give_back()
-        assert ours.left.state(PROBLEM) == (set(), True)
-        assert ours.left.state(PROBLEMS[1]) == (set(), False)
-        ours.left.forget_all(PROBLEMS[1])
-        assert ours.left.state(PROBLEM) == (set(), True)
-        ours.left.forget_all(PROBLEM)
-        assert ours.left.state(PROBLEM) == (set(), False)
+        assert ours.contested.state(PROBLEM) == (set(), True)
+        assert ours.contested.state(PROBLEMS[1]) == (set(), False)
+        ours.contested.forget_all(PROBLEMS[1])
+        assert ours.contested.state(PROBLEM) == (set(), True)
+        ours.contested.forget_all(PROBLEM)
+        assert ours.contested.state(PROBLEM) == (set(), False)
 
 
 def test_who_has_joined_to_search_otherwise_is_not_waited_for(runs: list[Claims]) -> None:
     first, second = iter(spread(runs[0], PROBLEMS[:1])), iter(spread(runs[1], PROBLEMS[:1], search="with another"))
     assert (next(first), next(second)) == (0, 0)
-    assert take(runs[1]) is Claimed.YES
+    assert take(runs[1]) is ClaimResult.OURS
     assert next(first, None) is None
 
 
@@ -350,8 +350,8 @@ def test_another_search_of_a_problem_has_its_own_end(runs: list[Claims]) -> None
 
 def test_a_search_is_told_by_all_that_it_may_find() -> None:
     options = Options(max_trials=3, retried=frozenset({Outcome.CRASHED, Outcome.TIMED_OUT}))
-    again = replace(options, retried=frozenset({Outcome.TIMED_OUT, Outcome.CRASHED}), seed=1, sharing=2)
-    assert search_key("basis", options) == search_key("basis", again)
+    retries = replace(options, retried=frozenset({Outcome.TIMED_OUT, Outcome.CRASHED}), seed=1, sharing=2)
+    assert search_key("basis", options) == search_key("basis", retries)
     others = (
         search_key("another", options),
         search_key("basis", replace(options, max_trials=4)),

@@ -35,11 +35,18 @@ def stored(path: Path) -> Path:
 
 def test_a_search_stores_its_strategy_and_what_is_no_search_none(store: Store) -> None:
     config = configuration()
-    for problem, make in ((SHAPES[0], None), (SHAPES[1], exhaustive)):
+    for problem, make_strategy in ((SHAPES[0], None), (SHAPES[1], exhaustive)):
         kept = [candidate_of(config, problem, TARGET.limits)]
         device = Simulated(store, {(config.text, problem): 100.0})
         device.options = Options(strategy="random")
-        list(session.run([SearchSpace(problem, TARGET.limits, ("tsm2",), kept, (), ())], device, store, make=make))
+        list(
+            session.run(
+                [SearchSpace(problem, TARGET.limits, ("tsm2",), kept, (), ())],
+                device,
+                store,
+                make_strategy=make_strategy,
+            )
+        )
     found = {row.problem: row.strategy for row in store.best(device=DEVICE)}
     assert found == {SHAPES[0]: "random", SHAPES[1]: None}
     assert plain_sql(Path(store.path), f"{OF_SPACE} ORDER BY id") == [(1, "all tried"), (None, None)]

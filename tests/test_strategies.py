@@ -20,11 +20,11 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.order import expected_times_us, ordered
 from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner.search.candidates import MOST_TRIALS, Gain, Search, Why
-from tsm2_tune.tuner.search.resume import NOTHING_PAST, Claimed, Past
+from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, ClaimResult, PriorTrials
 from tsm2_tune.tuner.search.strategies import OPTUNA, OWN, strategy_named
 from tsm2_tune.tuner.search.strategies.model import FIRST, Model
 from tsm2_tune.tuner.search.strategies.sampled import SAMPLERS
-from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy, Told
+from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy, TrialResult
 
 SPACE = search_space(Problem(1000, 8, 8, "f64"), PROFILES["h100"], families=["tsm2", "ism2"])
 Time = Callable[[KernelConfig], float]
@@ -44,7 +44,7 @@ def searched(
     found = []
     for candidate in islice(search, most):
         found.append(candidate.config)
-        search.tell(Told(candidate.config, time(candidate.config), is_right=right))
+        search.tell(TrialResult(candidate.config, time(candidate.config), is_right=right))
     return found
 
 
@@ -100,7 +100,7 @@ def test_what_has_no_time_teaches_nothing() -> None:
         search, found = Search(Model((), candidates, late=False)), []
         for candidate in search:
             found.append(candidate.config.text)
-            search.tell(Told(candidate.config, None, is_right=False))
+            search.tell(TrialResult(candidate.config, None, is_right=False))
         return found
 
     candidates = sorted(SPACE.kept, key=lambda one: float(expected_times_us([one])[0]))[:40]
@@ -111,9 +111,9 @@ def test_what_has_no_time_teaches_nothing() -> None:
 @pytest.mark.parametrize("name", [*OWN, pytest.param("optuna:tpe", marks=pytest.mark.slow)])
 def test_a_resumed_search_goes_on_and_tries_nothing_twice(name: str) -> None:
     whole = searched(Search(made(name)), most=60)
-    told = tuple(Told(config, time_us(config), is_right=True) for config in whole[:30])
-    past = replace(NOTHING_PAST, tried=frozenset(one.config.text for one in told), told=told)
-    resumed = searched(Search(made(name), past), most=30)
+    told = tuple(TrialResult(config, time_us(config), is_right=True) for config in whole[:30])
+    prior = replace(NO_PRIOR_TRIALS, tried=frozenset(one.config.text for one in told), results=told)
+    resumed = searched(Search(made(name), prior), most=30)
     assert not set(resumed) & set(whole[:30])
     if not name.startswith("optuna:"):  # whose sampler draws other numbers then
         assert resumed == whole[30:]
@@ -145,15 +145,15 @@ def test_why_a_search_ends() -> None:
     assert why() is Why.ALL_TRIED
     assert why(most=10) is Why.ALL_TRIED
     assert why(most=9) is Why.MAX_TRIALS
-    assert why(claim=lambda _: Claimed.ENOUGH) is Why.MAX_TRIALS
-    assert why(claim=lambda _: Claimed.ELSEWHERE) is Why.ALL_TRIED
+    assert why(claim=lambda _: ClaimResult.LIMIT_REACHED) is Why.MAX_TRIALS
+    assert why(claim=lambda _: ClaimResult.ELSEWHERE) is Why.ALL_TRIED
 
 
-def ended_by_gain(gain: float, times_us: list[float | None], past: Past = NOTHING_PAST) -> int | None:
+def ended_by_gain(gain: float, times_us: list[float | None], prior: PriorTrials = NO_PRIOR_TRIALS) -> int | None:
     """After how many of the trials a search ends by the gain; None where it does not."""
     judged = Gain(gain)
     for number, us in enumerate(times_us, start=1):
-        judged.tell(Told(SPACE.kept[0].config, us, is_right=us is not None))
+        judged.tell(TrialResult(SPACE.kept[0].config, us, is_right=us is not None))
         if judged.is_too_little:
             return number
     return None
@@ -187,11 +187,11 @@ def test_gain_counts_behind_trials_without_their_times() -> None:
     assert ended_by_gain(0.05, [100.0] + [None] * 300) == 101
     judged = Gain(0.05)
     for us, is_right in ((100.0, True), *[(1.0, False)] * 99):
-        judged.tell(Told(SPACE.kept[0].config, us, is_right=is_right))
+        judged.tell(TrialResult(SPACE.kept[0].config, us, is_right=is_right))
         assert not judged.is_too_little
-    judged.tell(Told(SPACE.kept[0].config, 96.0, is_right=True))  # had the 1 us counted, that were a gain
+    judged.tell(TrialResult(SPACE.kept[0].config, 96.0, is_right=True))  # had the 1 us counted, that were a gain
     assert judged.is_too_little
-    judged.tell(Told(SPACE.kept[0].config, 90.0, is_right=True))
+    judged.tell(TrialResult(SPACE.kept[0].config, 90.0, is_right=True))
     assert not judged.is_too_little
 
 
@@ -200,7 +200,7 @@ def test_gain_ends_a_search_before_max_trials() -> None:
     given = list(search)
     assert (len(given), search.why, search.is_over) == (110, Why.MAX_TRIALS, False)
     for candidate in given[:101]:
-        search.tell(Told(candidate.config, 100.0, is_right=True))
+        search.tell(TrialResult(candidate.config, 100.0, is_right=True))
     assert (search.why, search.is_over) == (Why.GAIN, True)
 
 
@@ -208,9 +208,9 @@ def test_a_search_that_ended_by_the_gain_ends_at_once_the_next_time() -> None:
     search = Search(InOrder(SPACE.kept), gain=0.05)
     tried = searched(search, lambda _: 100.0)
     assert (len(tried), search.why, search.is_over) == (101, Why.GAIN, True)
-    told = tuple(Told(config, 100.0, is_right=True) for config in tried)
-    past = replace(NOTHING_PAST, tried=frozenset(one.text for one in tried), told=told)
-    again = Search(InOrder(SPACE.kept), past, gain=0.05)
+    told = tuple(TrialResult(config, 100.0, is_right=True) for config in tried)
+    prior = replace(NO_PRIOR_TRIALS, tried=frozenset(one.text for one in tried), results=told)
+    again = Search(InOrder(SPACE.kept), prior, gain=0.05)
     assert (searched(again), again.why) == ([], Why.GAIN)
 
 
@@ -225,7 +225,7 @@ class AfterEach(InOrder):
         may, self._may = self._may, False
         return super().ask() if may else None
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: TrialResult) -> None:
         self._may = True
 
 
@@ -235,15 +235,15 @@ def test_what_was_heard_of_is_told_before_a_search_has_no_more() -> None:
     found = []
     for candidate in search:
         found.append(candidate)
-        search.hear(Told(candidate.config, 5.0, is_right=True))
+        search.note(TrialResult(candidate.config, 5.0, is_right=True))
     assert found == list(few)
-    assert not search.learn()
+    assert not search.update_strategy()
 
 
 def test_a_gain_is_judged_as_soon_as_a_trial_is_heard_of() -> None:
     search = Search(InOrder(SPACE.kept), gain=0.05)
     for number, candidate in enumerate(search, start=1):
-        search.hear(Told(candidate.config, 100.0, is_right=True))
+        search.note(TrialResult(candidate.config, 100.0, is_right=True))
         assert search.is_over == (number == 101)
     assert (number, search.why) == (101, Why.GAIN)
 

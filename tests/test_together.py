@@ -28,7 +28,7 @@ from tsm2_tune.tuner.runs.events import (
 )
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 OTHER = Problem(64, 2, 64, "f32")
 A, B = "GPU 0", "GPU 1"
@@ -37,7 +37,7 @@ DIES = RunEnded(B, "its process was ended by SIGKILL")
 
 def started(run: str, device: str = "NVIDIA H200") -> OfRun:
     target: Any = SimpleNamespace(identity=tuning_run(device).identity, cache=lambda asked: asked, is_host=False)
-    return OfRun(run, RunStarted(target, (PROBLEM, OTHER), Options(), Phases()))
+    return OfRun(run, RunStarted(target, (PROBLEM, OTHER), Options(), PhaseTimer()))
 
 
 def begins(run: str, problem: Problem = PROBLEM) -> OfRun:

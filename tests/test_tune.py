@@ -24,9 +24,9 @@ from tsm2_tune.tuner.results.trial import Outcome, Verdict
 from tsm2_tune.tuner.runs.events import FinalFailure
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Options, Tuner
-from tsm2_tune.tuner.search.phase_timer import Phases
-from tsm2_tune.tuner.search.resume import NOTHING_PAST, Contender
-from tsm2_tune.tuner.search.strategies.strategy import InOrder, Told
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
+from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, FinalCandidate
+from tsm2_tune.tuner.search.strategies.strategy import InOrder, TrialResult
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult
 
 pytestmark = pytest.mark.host
@@ -96,8 +96,8 @@ def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
         Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
     ]
     wait(tuner.compile_ahead(candidates))  # what is compiled first is tried first
-    past = replace(NOTHING_PAST, contenders=(Contender(configs[0], 250.0),))
-    outcomes = [trial.outcome for trial in tuner.tune(Search(InOrder(candidates), past))]
+    prior = replace(NO_PRIOR_TRIALS, contenders=(FinalCandidate(configs[0], 250.0),))
+    outcomes = [trial.outcome for trial in tuner.tune(Search(InOrder(candidates), prior))]
     assert outcomes == [Outcome.OK, Outcome.OK, Outcome.BEHIND, Outcome.OK]
     fastest = [250.0, 200.0, 100.0, 100.0]
     assert asked == ([pytest.approx(1.1 * us) for us in fastest] if spec == "0" and reach else [None] * 4)
@@ -132,8 +132,8 @@ def test_new_leader_gets_both_index_widths(
     tuner.options = replace(tuner.options, vendor=False)
     tuner.target = replace(tuner.target, spec=spec)
     second, fastest = Tsm2Config("v2", 32, 1, 4), Tsm2Config("v2", 32, 2, 4)
-    past = replace(NOTHING_PAST, contenders=(Contender(second, 260.0), Contender(fastest, 250.0)))
-    assert isinstance(tuner.final(PROBLEM, past), FinalFailure)
+    prior = replace(NO_PRIOR_TRIALS, contenders=(FinalCandidate(second, 260.0), FinalCandidate(fastest, 250.0)))
+    assert isinstance(tuner.final(PROBLEM, prior), FinalFailure)
     assert then == [[(render(PROBLEM, fastest).text, index_defines(bits)) for bits in widths]]
 
 
@@ -147,7 +147,7 @@ def test_candidates_that_come_late_do_not_count_as_trials(tuner: Tuner, monkeypa
             told, self.told = self.told, False
             return super().ask() if told else None
 
-        def tell(self, told: Told) -> None:
+        def tell(self, told: TrialResult) -> None:
             self.told = True
 
     _ = tuner.ceilings
@@ -172,7 +172,7 @@ def test_equal_texts_wait_for_one_compiler(tuner: Tuner) -> None:
 
 
 def test_phases_are_as_long_as_the_whole() -> None:
-    phases = Phases()
+    phases = PhaseTimer()
     for name in ("a", "b", "a"):
         phases.enter(name)
     seconds = phases.taken()

@@ -37,7 +37,7 @@ from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, Outcome, Vendor
 from tsm2_tune.tuner.runs.events import ProblemEvent
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.worker.protocol import AttemptResult, FinalRound, FinalTimes
 
@@ -94,7 +94,7 @@ class WithVendor(Replay):
 
 def turn(store: Store, tuner: Replay) -> list[ProblemEvent]:
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    return list(session.run([space], tuner, store, make=exhaustive, families=("tsm2",)))
+    return list(session.run([space], tuner, store, make_strategy=exhaustive, families=("tsm2",)))
 
 
 def measured(store: Store, tuner: WithVendor) -> list[bool]:
@@ -330,7 +330,7 @@ def test_an_altered_table_of_the_vendor_is_refused(path: Path, change: str) -> N
 
 
 def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with SearchProgress(console(), Options(), 2, Phases()) as shown:
+    with SearchProgress(console(), Options(), 2, PhaseTimer()) as shown:
         for problem, detail in ((None, "libcublas not found"), (PROBLEM, "no such\nproduct"), (None, "again")):
             shown.show(session.VendorLeftOut(problem, detail))
     assert capsys.readouterr().out.splitlines() == [
@@ -342,8 +342,8 @@ def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixtur
 def test_the_winners_line_says_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     tried(store, {A: 100})
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    with SearchProgress(console(), Options(), 1, Phases()) as shown:
-        for event in session.run([space], WithVendor(store), store, make=exhaustive, families=("tsm2",)):
+    with SearchProgress(console(), Options(), 1, PhaseTimer()) as shown:
+        for event in session.run([space], WithVendor(store), store, make_strategy=exhaustive, families=("tsm2",)):
             shown.show(event)
     assert "0.90 x cuBLAS" in capsys.readouterr().out
 

@@ -15,12 +15,12 @@ import pytest
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.compile import pool
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.compile_queue import Pending
+from tsm2_tune.tuner.search.compile_queue import CompileQueue
 from tsm2_tune.tuner.search.loop import least_ahead
-from tsm2_tune.tuner.search.resume import NOTHING_PAST
+from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS
 from tsm2_tune.tuner.search.strategies import model as model_module
 from tsm2_tune.tuner.search.strategies.model import FAR_BEHIND, Model
-from tsm2_tune.tuner.search.strategies.strategy import Told
+from tsm2_tune.tuner.search.strategies.strategy import TrialResult
 
 
 class Named(NamedTuple):
@@ -48,8 +48,8 @@ def model(candidates: Sequence[Candidate]) -> Model:
     return Model(candidates, late=False)
 
 
-def told(family: str, us: float, number: int = 9) -> Told:
-    return Told(cast(Any, Named(family, f"{family}{number}")), us, is_right=True)
+def told(family: str, us: float, number: int = 9) -> TrialResult:
+    return TrialResult(cast(Any, Named(family, f"{family}{number}")), us, is_right=True)
 
 
 def asked(strategy: Model) -> Iterator[str]:
@@ -87,7 +87,7 @@ def test_what_is_many_times_is_told() -> None:
 
 def test_earlier_trials_count() -> None:
     earlier = (told("slow", 900.0), told("fast", 100.0), told("slow", 800.0))
-    assert next(Search(model(EIGHT), replace(NOTHING_PAST, told=earlier))) is EIGHT[1]
+    assert next(Search(model(EIGHT), replace(NO_PRIOR_TRIALS, results=earlier))) is EIGHT[1]
 
 
 def compiled() -> Any:
@@ -105,7 +105,7 @@ def test_what_was_compiled_ahead_waits_too() -> None:
         begun.append(candidate.config.text)
         return None, compiled()
 
-    pending = Pending(search, search, begin, 2)
+    pending = CompileQueue(search, search, begin, 2)
 
     def take() -> str:
         found = pending.take()
@@ -130,7 +130,7 @@ def test_what_is_compiled_is_taken_before_what_is_not() -> None:
     line = Search(model(EIGHT))
     futures = [Future[Any]() for _ in EIGHT]
     coming = iter(futures)
-    pending = Pending(line, line, lambda one: cast(Any, (None, next(coming))), 2)
+    pending = CompileQueue(line, line, lambda one: cast(Any, (None, next(coming))), 2)
     waited: list[int] = []
 
     def idle_work() -> None:
@@ -155,7 +155,7 @@ def test_every_candidate_has_its_turn() -> None:
     every = [of(family, number) for number in range(20) for family in families]
     for seed in range(20):
         search = Search(model(every))
-        pending = Pending(search, search, lambda one: cast(Any, (None, compiled())), 2)
+        pending = CompileQueue(search, search, lambda one: cast(Any, (None, compiled())), 2)
         found = []
         for turn in count():
             if (one := pending.take()) is None:

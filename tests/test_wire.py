@@ -11,7 +11,7 @@ import tsm2_tune
 from tsm2_tune.errors import StoreError, TuneError
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.runs.events import Event, ProblemStarted
-from tsm2_tune.tuner.runs.json_codec import Began, Ended, Heard, Malformed, read, written
+from tsm2_tune.tuner.runs.json_codec import ChildEnded, EventBatch, Malformed, RunBegan, read, written
 
 ODD: tuple[Any, ...] = (None, -1, 10**400, 0.5, float("nan"), "", "x", [], {}, {"is": "Run"}, [[]], True)
 
@@ -23,12 +23,12 @@ def heard(tmp_path_factory: pytest.TempPathFactory, session_cache: None, toolcha
     options: dict[str, Any] = {"device": "cpu", "family": "tsm2", "max_trials": 3, "on_event": events.append}
     tsm2_tune.tune(["64x2x64", "32x2x64"], db=tmp_path_factory.mktemp("wire") / "results.db", **options)
     assert {type(one).__name__ for one in events} >= {"RunStarted", "TrialStored", "FinalStored", "ProblemEnded"}
-    return written(Heard("worker", events, "search"))
+    return written(EventBatch("worker", events, "search"))
 
 
 @pytest.mark.host
 def test_events_come_back_the_same(heard: str) -> None:
-    again: Heard = read(heard, (Heard,))
+    again: EventBatch = read(heard, (EventBatch,))
     assert written(again) == heard.replace('"Linking"', '"Toolchain"')  # which tests have
     spaces = [one.space for one in again.events if isinstance(one, ProblemStarted)]
     assert [len(list(one.kept)) for one in spaces] == [len(one.kept) for one in spaces]
@@ -50,25 +50,27 @@ def test_anything_else_is_refused(heard: str) -> None:
         seen.add(event["is"])
         for path in places(event):
             for odd in ODD:
-                whole = {"is": "Heard", "worker": "w", "events": [json.loads(json.dumps(event))], "phase": ""}
+                whole = {"is": "EventBatch", "worker": "w", "events": [json.loads(json.dumps(event))], "phase": ""}
                 at: Any = whole["events"]
                 for key in (0, *path)[:-1]:
                     at = at[key]
                 at[(0, *path)[-1]] = odd
                 try:
-                    for one in read(json.dumps(whole), (Heard,)).events:
+                    for one in read(json.dumps(whole), (EventBatch,)).events:
                         assert str(one)
                 except Malformed:
                     refused += 1
     assert refused > 1000
 
 
-@pytest.mark.parametrize("text", [None, b"{}", "", "[]", "{}", "[" * 10**5, '{"is": "Began"}', '{"is": "TuneError"}'])
+@pytest.mark.parametrize(
+    "text", [None, b"{}", "", "[]", "{}", "[" * 10**5, '{"is": "RunBegan"}', '{"is": "TuneError"}']
+)
 def test_what_is_no_record_is_refused(text: object) -> None:
     with pytest.raises(Malformed):
-        read(text, (Began, Heard, Ended))
+        read(text, (RunBegan, EventBatch, ChildEnded))
 
 
 def test_errors_keep_their_class() -> None:
-    error: TuneError = read(written(Ended("worker", Lost("it is away"))), (Ended,)).end
+    error: TuneError = read(written(ChildEnded("worker", Lost("it is away"))), (ChildEnded,)).end
     assert (type(error), str(error)) == (StoreError, "it is away")

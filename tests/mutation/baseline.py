@@ -18,7 +18,7 @@ from tsm2_tune.generator.source import index_defines
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.device.target import HOST
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, Coverage, calls_for, full_verification
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
@@ -186,7 +186,7 @@ class Baselines:
 
 
 def _measured(tools: Tools, subject: Subject) -> Baseline:
-    phases = Phases()
+    phases = PhaseTimer()
     binary = _right(subject, tools, subject.problem.index_bits)
     worker = Worker(HOST, lambda: tools.support_path, limit_seconds=LIMIT_SECONDS, phases=phases)
     try:

@@ -44,7 +44,7 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.addresses import Address, place_of
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.runs.events import Event, FleetStarted, ProblemEnded
-from tsm2_tune.tuner.runs.fleet import Fleet, Members, Merged
+from tsm2_tune.tuner.runs.fleet import ChildRuns, Fleet, Merged
 from tsm2_tune.tuner.runs.run import Run, awaited, winners
 from tsm2_tune.tuner.runs.signals import interruptible
 from tsm2_tune.tuner.search.options import Options
@@ -187,7 +187,7 @@ def _of_one(run: Run, tell: Callable[[Event], object]) -> TuningResult:
     return TuningResult((result.target,), result.ended, result.winners, result.interrupted)
 
 
-def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> TuningResult:
+def _of_several(members: ChildRuns, run: Run, tell: Callable[[Event], object]) -> TuningResult:
     """Return the joint result of several runs on one database. If none of them succeeds, raise the first one's error.
 
     Raise StoreError if the server is unreachable now. A run waits for a server that goes away later.
@@ -201,14 +201,14 @@ def _of_several(members: Members, run: Run, tell: Callable[[Event], object]) -> 
     with members:
         tell(FleetStarted(members.names, run.problems))
         for name, heard in members.events():
-            tell(merged.told(name, heard))
+            tell(merged.update(name, heard))
     merged.refuse_failure()
     targets = tuple(merged.targets.values())
     by_name = {target.identity.name: target for target in targets}
     with awaited(run.db, create=False) as store:
         won = [winners(store, one, one.cache(run.options.cache), run.problems) for one in by_name.values()]
     every = tuple(chain.from_iterable(won))
-    return TuningResult(targets, merged.ended, every, merged.interrupted, merged.left)
+    return TuningResult(targets, merged.ended, every, merged.interrupted, merged.incomplete)
 
 
 def _seconds(name: str, value: float, most: float, *, may_be_zero: bool = False) -> float:

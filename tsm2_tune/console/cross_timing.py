@@ -29,13 +29,13 @@ from tsm2_tune.tuner.runs.events import (
     VendorLeftOut,
     WinnerVerified,
 )
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 
 class CrossTimingProgress:
     """Shows the events of cross timing, and at the end the number of trials. Use as a context manager."""
 
-    def __init__(self, console: Console, phases: Phases) -> None:
+    def __init__(self, console: Console, phases: PhaseTimer) -> None:
         self._console = console
         self._measuring = PairProgress(console, "pairs", counts=("final",))
         self._heartbeat = Heartbeat(lambda seconds: self._measuring.print_phase(seconds, phases.now), LONG_SECONDS)

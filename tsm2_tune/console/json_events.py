@@ -38,7 +38,7 @@ from tsm2_tune.tuner.runs.events import (
 )
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 SCHEMA = 2  # version of the lines: raise it if a field is removed or changes its meaning, not if one is added
 
@@ -51,7 +51,7 @@ class EventLines:
     def __init__(self, database: str) -> None:
         self._database = database
         self._printing = threading.Lock()  # the heartbeat's thread prints too
-        self._phases: Phases | None = None
+        self._phases: PhaseTimer | None = None
         self._tally = Tally(Options(), 0)  # replaced when the run starts
         self._heartbeat = Heartbeat(self._print_phase, LONG_SECONDS)
 

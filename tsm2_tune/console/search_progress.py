@@ -34,7 +34,7 @@ from tsm2_tune.tuner.runs.events import (
 )
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.loop import Options
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 SILENCE_SECONDS = 15.0  # between two lines with the number of trials, if there is no bar
 BAR_WIDTH = 20
@@ -77,7 +77,7 @@ class SearchProgress:
         console: Console,
         options: Options,
         problems: int,
-        phases: Phases,
+        phases: PhaseTimer,
         clock: Callable[[], float] = time.monotonic,
         next_phase: str = "",
     ) -> None:

@@ -64,21 +64,23 @@ def compared(
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         tuner.compile_ahead(wanted)
         for one, candidate in zip(choices, wanted, strict=True):
-            turn = fixed_list.turn_of(one.problem, [candidate.config.family], tuner, store, claims, started_at)
-            yield _timed(turn, one, candidate)
+            opened = fixed_list.problem_session(
+                one.problem, [candidate.config.family], tuner, store, claims, started_at
+            )
+            yield _timed(opened, one, candidate)
 
 
-def _timed(turn: session.Turn, choice: Choice, candidate: Candidate) -> Compared:
-    for event in fixed_list.tried(turn, [candidate]):
+def _timed(opened: session.ProblemSession, choice: Choice, candidate: Candidate) -> Compared:
+    for event in fixed_list.tried(opened, [candidate]):
         trial = event.trial
         if trial.outcome is not Outcome.OK:
             return Compared(choice, candidate.config, None, f"{trial.outcome}: {trial.detail}")
-    again = session.again_of(turn.store, turn.tuner, choice.problem, turn.own)
-    trouble = "; ".join(one.detail for one in turn.finals(again, ()) if isinstance(one, FinalFailure))
-    vendor = turn.tuner.vendor
+    retries = session.retries_of(opened.store, opened.tuner, choice.problem, opened.own)
+    trouble = "; ".join(one.detail for one in opened.finals(retries, ()) if isinstance(one, FinalFailure))
+    vendor = opened.tuner.vendor
     if vendor is not None and not trouble:
         trouble = vendor.troubles.get(choice.problem, vendor.trouble)
-    rows = turn.store.best(problem=choice.problem, cache=turn.cache)
+    rows = opened.store.best(problem=choice.problem, cache=opened.cache)
     return Compared(choice, candidate.config, rows[0] if rows else None, trouble)
 
 

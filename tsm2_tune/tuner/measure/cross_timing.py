@@ -36,7 +36,7 @@ from tsm2_tune.tuner.runs.events import PairMeasured, ProblemEvent, VendorLeftOu
 from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search import fixed_list, session
 from tsm2_tune.tuner.search.loop import Tuner
-from tsm2_tune.tuner.search.resume import Again
+from tsm2_tune.tuner.search.resume import Retries
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
 MOST_SHAPES = 12  # a winner's kernel is measured at so many of the nearest tuned shapes
@@ -120,7 +120,7 @@ class CrossTiming:
             return
         with unbounded(self.tuner), self.store.claims(self.tuner.target.identity.name) as claims:
             for problem in unsettled:
-                yield from self._settled(self._turn(problem, (), claims))
+                yield from self._settled(self._session(problem, (), claims))
             if unsettled:
                 due = self._due(list(self._groups()))  # winners may have changed
             yield from self._tried(due, claims)
@@ -140,7 +140,7 @@ class CrossTiming:
         searched = self._searched([kind])
         tried = [problem for problem in alike if problem not in searched]
         for problem in dict.fromkeys([*self._unsettled_between(kind), *tried]):
-            yield from self._settled(self._turn(problem, (), claims, is_between=True))
+            yield from self._settled(self._session(problem, (), claims, is_between=True))
 
     def _searched(self, alike: Iterable[Problem]) -> frozenset[Problem]:
         """Return the shapes of the same types and ops at which a search has trials."""
@@ -164,7 +164,7 @@ class CrossTiming:
             yield self._progress()
         searched = self._searched(due)
         for problem, candidates in due.items():
-            turn = self._turn(problem, candidates, claims, is_between=problem not in searched)
+            turn = self._session(problem, candidates, claims, is_between=problem not in searched)
             for event in fixed_list.tried(turn, candidates):
                 self._tried_here[problem, event.trial.config.text] = True
                 yield event
@@ -288,15 +288,15 @@ class CrossTiming:
         tuner = self.tuner
         families = {one.config.family for one in candidates}
         self.store.supersede(tuner.target.identity.name, problem, tuner.basis)
-        again = session.again_of(self.store, tuner, problem, families)
-        past = session.past_of(self.store, tuner, problem, families, again)
-        return [one for one in candidates if one.config.text not in past.tried]
+        retries = session.retries_of(self.store, tuner, problem, families)
+        prior = session.prior_trials(self.store, tuner, problem, families, retries)
+        return [one for one in candidates if one.config.text not in prior.tried]
 
-    def _turn(
+    def _session(
         self, problem: Problem, candidates: Sequence[Candidate], claims: Claims, *, is_between: bool = False
-    ) -> session.Turn:
+    ) -> session.ProblemSession:
         families = {one.config.family for one in candidates}
-        return fixed_list.turn_of(
+        return fixed_list.problem_session(
             problem, families, self.tuner, self.store, claims, self.started_at, is_between=is_between
         )
 
@@ -316,7 +316,7 @@ class CrossTiming:
                 if event is not None:
                     yield event
 
-    def _settled(self, turn: session.Turn) -> Iterator[Event]:
+    def _settled(self, turn: session.ProblemSession) -> Iterator[Event]:
         """Yield the events of a due final and of its winner's full verification.
 
         Finals of a shape outside `asked` are left to another run, with its options, unless a new pair leads there.
@@ -325,7 +325,7 @@ class CrossTiming:
         is_due = turn.is_between or any(map(_is_unsettled, self._winners(problem=problem)))
         if problem not in self.asked and not is_due:
             return
-        for event in turn.settled(Again(self.tuner.options.limits)):
+        for event in turn.settled(Retries(self.tuner.options.limits)):
             if not isinstance(event, VendorLeftOut) or event.problem not in {None, *self.asked}:
                 yield event  # else the problem's own search has yielded it
 

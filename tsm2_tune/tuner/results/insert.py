@@ -15,7 +15,7 @@ from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Cache, Final, Measurement, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.results.upsert import add_alone, add_once
 from tsm2_tune.tuner.runs.leases.queries import settle
-from tsm2_tune.tuner.search.resume import Again
+from tsm2_tune.tuner.search.resume import Retries
 
 _SAMPLE = insert(schema.sample)
 _LAST_ROUND = conditions.last_round(conditions.OF_PROBLEM).add_columns(conditions.NEWEST_FINAL)
@@ -61,11 +61,11 @@ def _most(column: Any, value: float | None) -> ColumnElement[Any]:
     return case((column > new, column), else_=new)
 
 
-def gives_place(connection: Connection, trial_id: int, again: Again) -> bool:
+def gives_place(connection: Connection, trial_id: int, retries: Retries) -> bool:
     """Return whether the trial that is stored counts as untried."""
     with records.reading(trial_id):
         row = checked(row_reader.row_of(connection, schema.trial, trial_id), schema.trial.columns)
-        return again.includes(trial_id, Outcome(row["outcome"]), records.limits(row), row["total_seconds"])
+        return retries.includes(trial_id, Outcome(row["outcome"]), records.limits(row), row["total_seconds"])
 
 
 def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, Any]) -> None:
@@ -90,19 +90,19 @@ class Kept(NamedTuple):
 
 
 def add_trials(
-    connection: Connection, run_id: int, device_name: str, trials: Sequence[Trial], again: Again | None
+    connection: Connection, run_id: int, device_name: str, trials: Sequence[Trial], retries: Retries | None
 ) -> list[Kept]:
     """Return the trials, which are stored now, or those in their places."""
     problems = dict.fromkeys(trial.problem for trial in trials)
     ids = {one: found_or_added(connection, schema.problem, row_writer.problem_values(one)) for one in problems}
     return [
-        _add_trial(connection, run_id, device_name, ids[trial.problem], trial, again or Again(trial.limits))
+        _add_trial(connection, run_id, device_name, ids[trial.problem], trial, retries or Retries(trial.limits))
         for trial in trials
     ]
 
 
 def _add_trial(
-    connection: Connection, run_id: int, device_name: str, problem_id: int, trial: Trial, again: Again
+    connection: Connection, run_id: int, device_name: str, problem_id: int, trial: Trial, retries: Retries
 ) -> Kept:
     add_once(connection, schema.source, row_writer.source_values(trial.source))
     key = {
@@ -116,7 +116,7 @@ def _add_trial(
     settle(connection, device_name, trial.problem, trial.config.text, trial.basis)
     if present is None:
         trial_id = added(connection, schema.trial, values)
-    elif gives_place(connection, present, again):
+    elif gives_place(connection, present, retries):
         trial_id = present
         replace_trial(connection, present, values)
     else:

@@ -43,7 +43,7 @@ from tsm2_tune.tuner.results.trial import PREFERRED, Cache, Final, Outcome, Tria
 from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.quarantine import Quarantined
-from tsm2_tune.tuner.search.resume import Again
+from tsm2_tune.tuner.search.resume import Retries
 
 
 class Store:
@@ -79,22 +79,22 @@ class Store:
         """Return the claims of a run on the device."""
         return Claims(self._database, device_name)
 
-    def add_trial(self, run: TuningRun, trial: Trial, again: Again | None = None) -> int:
+    def add_trial(self, run: TuningRun, trial: Trial, retries: Retries | None = None) -> int:
         """Store one trial, as `add_trials` does; returns its id."""
-        return self.add_trials(run, [trial], again)[0].trial_id
+        return self.add_trials(run, [trial], retries)[0].trial_id
 
     @repeated
     def add_trials(
         self,
         run: TuningRun,
         trials: Sequence[Trial],
-        again: Again | None = None,
+        retries: Retries | None = None,
         hazards: Iterable[Quarantined] = (),
     ) -> list[Kept]:
         """Store trials, each with its source, problem, run, measurement and samples; returns what is kept of each.
 
         The same configuration of the same device, problem and basis is stored once: the trial that was there
-        first stays, and is returned. But one that counts as untried by `again` gives its place to this one;
+        first stays, and is returned. But one that counts as untried by `retries` gives its place to this one;
         without that, one that timed out under less. What timed out leaves the seconds that it took. Nobody has a
         claim to the configuration then. `hazards` are quarantined with that.
         """
@@ -104,7 +104,7 @@ class Store:
         about = (device, *problems) if is_of_one else ()
         with self._database.transaction(writes=True, about=about) as connection:
             run_id = insert.found_or_added(connection, schema.run, row_writer.run_values(run))
-            ids = insert.add_trials(connection, run_id, device, trials, again)
+            ids = insert.add_trials(connection, run_id, device, trials, retries)
             quarantine.add(connection, hazards)
             return ids
 

@@ -16,7 +16,7 @@ from tsm2_tune.tuner.results.trial import in_a_line
 from tsm2_tune.tuner.runs.events import Event, RunStarted
 from tsm2_tune.tuner.runs.run import Run, RunResult
 from tsm2_tune.tuner.runs.signals import SIGNALS, stoppable
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.worker.child_process import start_child
 
 TOGETHER_SECONDS = 0.05  # events that come within so much of each other are sent together
@@ -27,12 +27,12 @@ End = RunResult | TuneError | None  # None: it was stopped
 Message = tuple[list[Event], str] | End  # events with the phase that the run is in; at last how it ended
 
 
-class Member:
+class ChildRun:
     """Our side of the process."""
 
     def __init__(self, run: Run) -> None:
         """Start it. Raise WorkerError if the system does not."""
-        self.phases = Phases()  # of the run
+        self.phases = PhaseTimer()  # of the run
         self.end: End = None
         self.has_ended = False
         try:
@@ -45,7 +45,7 @@ class Member:
         with suppress(OSError):  # it died: then it has no message
             self.connection.send(run)
 
-    def news(self) -> list[Event]:
+    def receive(self) -> list[Event]:
         """Return the events that have come, waiting for some; none where it has ended: then `end` says how."""
         try:
             message: Message = self.connection.recv()
@@ -89,17 +89,17 @@ class Member:
         self.end = WorkerError(f"its process was ended {by}")
 
 
-class _Telling:
+class _EventSender:
     """Sends events from a thread: a reader that is late keeps no trial waiting."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._events = queue.SimpleQueue[Event | None]()
-        self._phases, self._phase = Phases(), ""
-        self._thread = threading.Thread(target=self._send, name="telling", daemon=True)
+        self._phases, self._phase = PhaseTimer(), ""
+        self._thread = threading.Thread(target=self._send_all, name="sender", daemon=True)
         self._thread.start()
 
-    def tell(self, event: Event) -> None:
+    def send(self, event: Event) -> None:
         if isinstance(event, RunStarted):
             self._phases = event.phases
         self._events.put(event)
@@ -111,18 +111,18 @@ class _Telling:
         with suppress(OSError):  # nobody reads any more
             self._connection.send(end)
 
-    def _send(self) -> None:
+    def _send_all(self) -> None:
         is_over = False
         with suppress(OSError):
             while not is_over:
-                events = self._coming()
+                events = self._next_events()
                 is_over = None in events
-                told, phase = [one for one in events if one is not None], self._phases.now
-                if told or phase != self._phase:
-                    self._connection.send((told, phase))
+                pending, phase = [one for one in events if one is not None], self._phases.now
+                if pending or phase != self._phase:
+                    self._connection.send((pending, phase))
                     self._phase = phase
 
-    def _coming(self) -> list[Event | None]:
+    def _next_events(self) -> list[Event | None]:
         """Events that have come, after a while none."""
         with suppress(queue.Empty):
             events = [self._events.get(timeout=SILENCE_SECONDS)]
@@ -137,13 +137,13 @@ class _Telling:
 def serve(connection: Connection) -> None:
     """Do the run that comes through the connection, in the process of a member, and tell of it."""
     end: End = None
-    telling: _Telling | None = None
+    sender: _EventSender | None = None
     try:
         with stoppable():
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             run = connection.recv()
-            telling = _Telling(connection)
-            end = run.result(telling.tell, is_member=True)
+            sender = _EventSender(connection)
+            end = run.result(sender.send, is_child=True)
     except KeyboardInterrupt:
         pass
     except (EOFError, ConnectionError):
@@ -152,5 +152,5 @@ def serve(connection: Connection) -> None:
         end = error
     except Exception:
         end = WorkerError(in_a_line(traceback.format_exc()))
-    if telling is not None:
-        telling.end(end)
+    if sender is not None:
+        sender.end(end)

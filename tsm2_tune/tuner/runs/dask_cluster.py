@@ -24,20 +24,20 @@ from tsm2_tune.errors import DeviceError, InputError, ToolMissing, TuneError, Wo
 from tsm2_tune.tuner.device.target import HOST
 from tsm2_tune.tuner.results.storage.addresses import EXAMPLE, is_address, without_password
 from tsm2_tune.tuner.results.trial import in_a_line
-from tsm2_tune.tuner.runs.child_run import END_SECONDS, End, Member
+from tsm2_tune.tuner.runs.child_run import END_SECONDS, ChildRun, End
 from tsm2_tune.tuner.runs.events import Event, Noted, RunStarted
-from tsm2_tune.tuner.runs.json_codec import Began, Ended, Heard, Malformed, Message, read, written
-from tsm2_tune.tuner.runs.leases.configurations import bury
+from tsm2_tune.tuner.runs.json_codec import ChildEnded, EventBatch, Malformed, Message, RunBegan, read, written
+from tsm2_tune.tuner.runs.leases.configurations import expire_claims
 from tsm2_tune.tuner.runs.leases.owners import process_of, system
 from tsm2_tune.tuner.runs.run import Run, RunResult
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 ANSWER_SECONDS = 10.0  # for a scheduler to answer
 LOOK_SECONDS = 1.0  # between two looks at which workers there are, and of a worker at whether it is still wanted
 POLL_SECONDS = 0.2  # between two looks at whether runs have told anything
 RETURN_SECONDS = 30.0  # for another worker to come where the last one was lost
 CANCELLED = "cancelled"  # the state of a task on a worker that nobody waits for any more
-MESSAGES = (Began, Heard, Ended)
+MESSAGES = (RunBegan, EventBatch, ChildEnded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class _Running:
     """A run on a worker, as its caller knows it."""
 
     future: Any
-    phases: Phases
+    phases: PhaseTimer
     process: str = ""  # prefix of its claims' owner
     has_begun: bool = False  # whether its device is known
     is_over: bool = False  # whether its task has ended
@@ -76,7 +76,7 @@ class Cluster:
         self._running: dict[str, _Running] = {}
         self._refused: set[str] = set()  # workers that no run was started on, or whose run has ended
         self._has_result = False
-        self._looked_at = self._lost_at = 0.0
+        self._checked_at = self._lost_at = 0.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,14 +110,14 @@ class Cluster:
             self._client.cancel([one.future for one in self._running.values()], force=True)
             end = time.monotonic() + END_SECONDS
             while self._running and time.monotonic() < end:  # until each has given back what it had claimed
-                for _ in self._heard():
+                for _ in self._receive():
                     pass
         self._client.close()
 
     def events(self) -> Iterator[tuple[str, Event | End]]:
         """As of Members."""
         while self._running or self._may_return():
-            yield from self._heard()
+            yield from self._receive()
 
     def _begin(self) -> None:
         """Start a run on every worker. One that cannot have one is refused, with what to do."""
@@ -143,7 +143,7 @@ class Cluster:
                 work, written(run), self._queue.name, worker, key=f"tsm2-tune-{uuid.uuid4().hex}",
                 workers=[worker], allow_other_workers=False, pure=False, retries=0,
             )  # fmt: skip
-            self._running[worker] = _Running(future, Phases())
+            self._running[worker] = _Running(future, PhaseTimer())
 
     @property
     def _database(self) -> str:
@@ -151,8 +151,8 @@ class Cluster:
         return self._run.db if is_address(self._run.db) else os.path.abspath(self._run.db)
 
     def _facts(self, workers: list[str]) -> dict[str, Facts | Exception]:
-        found = self._client.run(told_facts, workers=workers, on_error="return")
-        return {worker: _facts_read(one) for worker, one in found.items()}
+        found = self._client.run(facts_json, workers=workers, on_error="return")
+        return {worker: _parsed_facts(one) for worker, one in found.items()}
 
     def _refusal(self, worker: str, facts: Facts | Exception) -> TuneError | None:
         """Return why no run is started on the worker, if so."""
@@ -172,21 +172,21 @@ class Cluster:
             )
         return None
 
-    def _heard(self) -> Iterator[tuple[str, Event | End]]:
+    def _receive(self) -> Iterator[tuple[str, Event | End]]:
         """Yield the events that arrive within a moment, and the ends of workers that left the cluster."""
         try:
-            for told in self._told():
-                yield from self._news(told)
-            if time.monotonic() - self._looked_at >= LOOK_SECONDS:
-                yield from self._looked()
-                self._looked_at = time.monotonic()
+            for message in self._messages():
+                yield from self._events_of(message)
+            if time.monotonic() - self._checked_at >= LOOK_SECONDS:
+                yield from self._check_workers()
+                self._checked_at = time.monotonic()
         except OSError as error:
             raise WorkerError(
                 f"the Dask scheduler at {self._address} does not answer any more ({error}): every trial that ended is"
                 " in the database, and the same command goes on from there"
             ) from None
 
-    def _told(self) -> list[object]:
+    def _messages(self) -> list[object]:
         """Return the messages that have arrived. Sleep a moment if there are none.
 
         Dask's own time limit is not used: it would put an error into the scheduler's log.
@@ -196,18 +196,18 @@ class Cluster:
             time.sleep(POLL_SECONDS)
         return found
 
-    def _news(self, told: object) -> Iterator[tuple[str, Event | End]]:
+    def _events_of(self, received: object) -> Iterator[tuple[str, Event | End]]:
         try:
-            message: Message = read(told, MESSAGES)
+            message: Message = read(received, MESSAGES)
         except Malformed as error:
             yield self._address, Noted(f"something else than a run's message is left out ({in_a_line(str(error))})")
             return
         worker, running = message.worker, self._running.get(message.worker)
         if running is None:  # it was lost, or so it seemed
             return
-        if isinstance(message, Began):
+        if isinstance(message, RunBegan):
             running.process = message.process
-        elif isinstance(message, Heard):
+        elif isinstance(message, EventBatch):
             running.phases.enter(message.phase)
             for event in message.events:
                 if isinstance(event, RunStarted):
@@ -223,14 +223,14 @@ class Cluster:
         self._has_result |= isinstance(end, RunResult)
         yield _name(worker), end
 
-    def _looked(self) -> Iterator[tuple[str, End]]:
+    def _check_workers(self) -> Iterator[tuple[str, End]]:
         """Runs whose worker is gone, or who failed; those of new workers are started."""
         present = set(self._client.nthreads())
         for worker, running in list(self._running.items()):
             if worker not in present:
                 running.future.cancel()
                 with suppress(TuneError):
-                    bury(self._database, running.process)
+                    expire_claims(self._database, running.process)
                 self._lost_at = time.monotonic()
                 yield from self._ended(worker, WorkerError("its worker is lost"))
             elif running.is_over:  # and what it told last has been read since
@@ -253,15 +253,15 @@ def facts_here() -> Facts:
     return Facts(__version__, "{}.{}".format(*sys.version_info), system())
 
 
-def told_facts() -> str:
+def facts_json() -> str:
     """Return those of this process as JSON."""
     return written(facts_here())
 
 
-def _facts_read(told: object) -> Facts | Exception:
+def _parsed_facts(message: object) -> Facts | Exception:
     """Return a worker's facts, or why there are none."""
     try:
-        return told if isinstance(told, Exception) else read(told, (Facts,))
+        return message if isinstance(message, Exception) else read(message, (Facts,))
     except Malformed as error:
         return error
 
@@ -272,14 +272,16 @@ def work(run: str, queue: str, name: str) -> None:
     worker = distributed.get_worker()
     key = worker.get_current_task()
     to_caller = distributed.Queue(queue)
-    member = Member(read(run, (Run,)))
+    member = ChildRun(read(run, (Run,)))
     try:
-        to_caller.put(written(Began(name, process_of(member.process_id))))
+        to_caller.put(written(RunBegan(name, process_of(member.process_id))))
         while not member.has_ended:
             if wait([member.connection], timeout=LOOK_SECONDS):
-                news = member.news()
-                told = Ended(name, member.end) if member.has_ended else Heard(name, news, member.phases.now)
-                to_caller.put(written(told))
+                events = member.receive()
+                message = (
+                    ChildEnded(name, member.end) if member.has_ended else EventBatch(name, events, member.phases.now)
+                )
+                to_caller.put(written(message))
             task = worker.state.tasks.get(key)
             if task is None or task.state == CANCELLED:
                 member.stop()

@@ -12,7 +12,7 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.trial import Final, Measurement, Outcome, Trial, in_a_line
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.options import Options
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RunStarted:
     target: Target  # the device
     problems: tuple[Problem, ...]  # in tuning order
     options: Options  # limits and other settings of the search
-    phases: Phases  # `phases.now` is the current phase, also while no event comes
+    phases: PhaseTimer  # `phases.now` is the current phase, also while no event comes
 
     def __str__(self) -> str:
         return f"tuning {_counted(len(self.problems), 'problem')} on {in_a_line(self.target.identity.name)}"

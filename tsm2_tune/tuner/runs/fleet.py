@@ -15,7 +15,7 @@ from typing import Protocol, Self
 from tsm2_tune.errors import TuneError, WorkerError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.runs.child_run import End, Member
+from tsm2_tune.tuner.runs.child_run import ChildRun, End
 from tsm2_tune.tuner.runs.events import Event, OfRun, ProblemEnded, RunEnded, RunStarted, is_interruption
 from tsm2_tune.tuner.runs.run import Run, RunResult
 from tsm2_tune.tuner.runs.signals import held
@@ -23,7 +23,7 @@ from tsm2_tune.tuner.runs.signals import held
 STOPPED = "it was stopped"
 
 
-class Members(Protocol):
+class ChildRuns(Protocol):
     """Runs in other processes. Use as a context manager: no run outlives it."""
 
     @property
@@ -45,7 +45,7 @@ class Fleet:
 
     def __init__(self, runs: Mapping[str, Run]) -> None:
         self._runs = runs
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ChildRun] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class Fleet:
     def __enter__(self) -> Self:
         try:
             for name, run in self._runs.items():
-                self._members[name] = Member(run)
+                self._members[name] = ChildRun(run)
         except BaseException:
             self._close()
             raise
@@ -74,7 +74,7 @@ class Fleet:
                 assert isinstance(connection, Connection)
                 name = living[connection]
                 member = self._members[name]
-                for event in member.news():
+                for event in member.receive():
                     yield name, event
                 if member.has_ended:
                     del living[connection]
@@ -99,20 +99,20 @@ class Merged:
         self.failures: dict[str, TuneError | None] = {}  # by run
         self.interrupted = 0  # trials and finals that the machine kept from being judged
 
-    def told(self, run: str, heard: Event | End) -> OfRun | RunEnded:
+    def update(self, run: str, received: Event | End) -> OfRun | RunEnded:
         """Update the result, and return the event to report."""
-        if isinstance(heard, RunResult):
-            self._well.add(heard.target.identity.name)
+        if isinstance(received, RunResult):
+            self._well.add(received.target.identity.name)
             return RunEnded(run, "")
-        if heard is None or isinstance(heard, TuneError):
-            self.failures[run] = heard
-            return RunEnded(run, str(heard) if heard is not None else STOPPED)
-        self.interrupted += is_interruption(heard)
-        if isinstance(heard, RunStarted):
-            self.targets[run] = heard.target
-        elif isinstance(heard, ProblemEnded):
-            self._add(self.targets[run].identity.name, heard)
-        return OfRun(run, heard)
+        if received is None or isinstance(received, TuneError):
+            self.failures[run] = received
+            return RunEnded(run, str(received) if received is not None else STOPPED)
+        self.interrupted += is_interruption(received)
+        if isinstance(received, RunStarted):
+            self.targets[run] = received.target
+        elif isinstance(received, ProblemEnded):
+            self._add(self.targets[run].identity.name, received)
+        return OfRun(run, received)
 
     @property
     def ended(self) -> tuple[ProblemEnded, ...]:
@@ -130,7 +130,7 @@ class Merged:
         raise WorkerError("no run ended as it should: " + "; ".join(f"{run}: {text}" for run, text in texts.items()))
 
     @property
-    def left(self) -> tuple[Problem, ...]:
+    def incomplete(self) -> tuple[Problem, ...]:
         """The problems that no run completed, since all runs with a device name failed."""
         names = {target.identity.name for target in self.targets.values()} or {""}
         failed = names - self._well

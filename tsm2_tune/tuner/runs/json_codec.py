@@ -24,7 +24,7 @@ from tsm2_tune.generator.space.space import Counted, SearchSpace, made_again
 from tsm2_tune.tuner.results.records import BestRow, config_of
 from tsm2_tune.tuner.runs.events import Event, RunStarted
 from tsm2_tune.tuner.runs.run import RunResult
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 MOST_CHARACTERS = 1 << 26  # of one message
 MOST_KEPT = 1 << 40  # configurations of a space
@@ -43,7 +43,7 @@ ERRORS = {name: one for name, one in vars(errors).items() if isinstance(one, typ
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class RunBegan:
     """A worker's run has a process."""
 
     worker: str
@@ -51,7 +51,7 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class EventBatch:
     """Events of a worker's run, and the phase that it is in."""
 
     worker: str
@@ -60,14 +60,14 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ChildEnded:
     """A worker's run is over."""
 
     worker: str
     end: RunResult | TuneError | None  # None: it was stopped
 
 
-Message = Began | Heard | Ended
+Message = RunBegan | EventBatch | ChildEnded
 
 
 class Malformed(Exception):
@@ -184,7 +184,7 @@ _MADE: dict[Any, Callable[[dict[str, Any]], Any]] = {
     SearchSpace: _space,
     TuneError: _error,
     BestRow: _winner,
-    RunStarted: lambda found: _record(RunStarted, found, phases=Phases()),
+    RunStarted: lambda found: _record(RunStarted, found, phases=PhaseTimer()),
 }
 
 

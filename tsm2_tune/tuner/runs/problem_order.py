@@ -10,9 +10,9 @@ from dataclasses import fields
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.runs.leases.configurations import WAIT_SECONDS, Claims
-from tsm2_tune.tuner.runs.leases.problems import Searches
+from tsm2_tune.tuner.runs.leases.problems import ProblemClaims
 from tsm2_tune.tuner.search.options import Options
-from tsm2_tune.tuner.search.resume import Claimed
+from tsm2_tune.tuner.search.resume import ClaimResult
 
 AWAITED_SECONDS = 600.0  # at the most, for a run that lives and has joined: longer than a trial takes
 NOT_OF_A_SEARCH = ("seed", "sharing")  # options by which two searches of a problem are not told apart
@@ -21,11 +21,11 @@ NOT_OF_A_SEARCH = ("seed", "sharing")  # options by which two searches of a prob
 def search_key(basis: str, options: Options, *others: object) -> str:
     """Return the key of a search of a problem. A run that ends a search ends all searches with the same key."""
     values = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in NOT_OF_A_SEARCH}
-    spelt = [(name, sorted(value) if isinstance(value, frozenset) else value) for name, value in values.items()]
-    return hashlib.sha256(repr((basis, spelt, others)).encode()).hexdigest()
+    options_key = [(name, sorted(value) if isinstance(value, frozenset) else value) for name, value in values.items()]
+    return hashlib.sha256(repr((basis, options_key, others)).encode()).hexdigest()
 
 
-class Spread:
+class ProblemOrder:
     """Gives the place of each problem that this run has a part in, in their order but for those others are at.
 
     A problem is left out whose search another run has ended since this was made. When only problems are left that
@@ -36,22 +36,22 @@ class Spread:
     """
 
     def __init__(self, claims: Claims, problems: Sequence[Problem], search: str) -> None:
-        self._claims, self._searches, self._problems = claims, Searches(claims, search), problems
+        self._claims, self._problem_claims, self._problems = claims, ProblemClaims(claims, search), problems
         self._chance = random.Random(claims.owner)  # else all that have no problem left would join the same one
-        self._left, self._joined = list(range(len(problems))), set[int]()
+        self._remaining, self._joined = list(range(len(problems))), set[int]()
         self._due = set[int]()  # joined places that come again once nobody is waited for
         self._awaited = dict[tuple[int, str], float]()  # by place and run: since when this one waits
         self.ended_elsewhere = 0  # problems that were left out
 
     def __iter__(self) -> Iterator[int]:
-        while self._left:
+        while self._remaining:
             taken, others = self._taken()
             if taken is None and not others:
-                if self._left:
+                if self._remaining:
                     time.sleep(WAIT_SECONDS)
                 continue
             place = self._chance.choice(others) if taken is None else taken
-            self._claims.left.forget_all(self._problems[place])
+            self._claims.contested.forget_all(self._problems[place])
             self._due.discard(place)
             yield place
             if any(self._others(place)):
@@ -59,18 +59,18 @@ class Spread:
             if taken is None or place in self._due:
                 self._joined.add(place)
             else:
-                self._left.remove(place)
-                self._searches.end(self._problems[place])
+                self._remaining.remove(place)
+                self._problem_claims.end(self._problems[place])
 
     def _others(self, place: int) -> tuple[bool, bool]:
         """Return whether other runs are at configurations of the problem, and are not waited for in vain; and whether
         some that this one left to them are nobody's now.
         """
         problem, now = self._problems[place], time.monotonic()
-        at_wanted, is_left = self._claims.left.state(problem)
-        runs = self._searches.others(problem) | at_wanted
+        at_wanted, is_free = self._claims.contested.state(problem)
+        runs = self._problem_claims.others(problem) | at_wanted
         waits = [now - self._awaited.setdefault((place, run), now) for run in runs]
-        return any(waited < AWAITED_SECONDS for waited in waits), is_left
+        return any(waited < AWAITED_SECONDS for waited in waits), is_free
 
     def _taken(self) -> tuple[int | None, list[int]]:
         """Return the first problem that no other run is at, claimed; else those to join.
@@ -78,18 +78,18 @@ class Spread:
         What is done is left no more.
         """
         others: list[int] = []
-        for place in list(self._left):
+        for place in list(self._remaining):
             problem, is_joined = self._problems[place], place in self._joined
-            awaits, is_left = self._others(place) if is_joined else (False, False)
+            awaits, is_free = self._others(place) if is_joined else (False, False)
             if awaits:
                 continue
-            answer = self._searches.take(problem)
-            if answer is Claimed.YES:
+            answer = self._problem_claims.take(problem)
+            if answer is ClaimResult.OURS:
                 return place, []
             is_done = is_joined and place not in self._due
-            if not is_left and (answer is Claimed.ENDED or (answer is Claimed.OTHERWISE and is_done)):
-                self._left.remove(place)
+            if not is_free and (answer is ClaimResult.ENDED or (answer is ClaimResult.OTHER_OPTIONS and is_done)):
+                self._remaining.remove(place)
                 self.ended_elsewhere += not is_joined
-            elif is_left or not is_joined or answer is Claimed.OTHERWISE:
+            elif is_free or not is_joined or answer is ClaimResult.OTHER_OPTIONS:
                 others.append(place)
         return None, others

@@ -51,7 +51,7 @@ class Run:
         target = self.device if isinstance(self.device, Target) else find_target(self.device or default_spec())
         return target, spaces(self.problems, target, guidelines=self.guidelines, families=self.families)
 
-    def result(self, tell: Callable[[Event], object], *, is_member: bool = False) -> RunResult:
+    def result(self, tell: Callable[[Event], object], *, is_child: bool = False) -> RunResult:
         """Search, and then measure pairs; what came of it. Errors as of `tune`.
 
         A member of several runs waits for a server that is away: who started it has reached that.
@@ -62,7 +62,7 @@ class Run:
         interrupted = 0
         with (
             device_lock(target, (lambda sentence: tell(Noted(sentence))) if self.wait else None),
-            (awaited if is_member else Store.open)(self.db, create=True) as store,
+            (awaited if is_child else Store.open)(self.db, create=True) as store,
         ):
             tell(RunStarted(target, self.problems, self.options, tuner.phases))  # before kernels are compiled
             with tuner:

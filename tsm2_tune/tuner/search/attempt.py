@@ -27,7 +27,7 @@ LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # however the cache w
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class CompiledCandidate:
     """A candidate that is compiled, and what the worker is asked for; None if it does not compile."""
 
     candidate: Candidate
@@ -37,7 +37,7 @@ class Ready:
     files: tuple[object, ...]  # identities of the request's files before the attempt
 
 
-class Trials:
+class TrialMaker:
     """Makes the trials of a device."""
 
     def __init__(
@@ -53,9 +53,9 @@ class Trials:
         self._ceilings, self._clock = ceilings, clock
         self._cache = target.cache(options.cache)
 
-    def ready(
+    def prepare(
         self, candidate: Candidate, source: KernelSource, compiling: Compiled, fastest_us: float | None
-    ) -> Ready:
+    ) -> CompiledCandidate:
         """Return the candidate, when it is compiled.
 
         Its trial ends early where it is out of reach of the fastest one.
@@ -63,7 +63,7 @@ class Trials:
         binary = self._compilers.finish(source, begun=compiling)
         problem, config = candidate.problem, candidate.config
         if isinstance(binary, CompileFailure):
-            return Ready(candidate, source, binary, None, ())
+            return CompiledCandidate(candidate, source, binary, None, ())
         reach = None if self._target.is_host else self._options.reach  # a host's first launches say little
         request = Attempt(
             problem,
@@ -75,17 +75,17 @@ class Trials:
             within_us=None if reach is None or fastest_us is None else reach * fastest_us,
             support_path=self._compilers.support(problem.dtype_name),
         )
-        return Ready(candidate, source, binary, request, self._files(source, binary))
+        return CompiledCandidate(candidate, source, binary, request, self._files(source, binary))
 
-    def ask_ahead(self, ready: Ready) -> None:
+    def ask_ahead(self, prepared: CompiledCandidate) -> None:
         """Ask the worker for what it is to do after what it does now."""
-        if ready.request is not None:
-            self._worker().ask_ahead(ready.request)
+        if prepared.request is not None:
+            self._worker().ask_ahead(prepared.request)
 
-    def ended(self, ready: Ready, *, since: float, idle_work: IdleWork) -> Trial:
+    def run(self, prepared: CompiledCandidate, *, since: float, idle_work: IdleWork) -> Trial:
         """Return the trial of what is ready. `since`: when the one before had ended, on the run's clock."""
-        candidate, source = ready.candidate, ready.source
-        result, compiled = self._tried(ready, idle_work)
+        candidate, source = prepared.candidate, prepared.source
+        result, compiled = self._run_attempt(prepared, idle_work)
         is_late = result.outcome is Outcome.TIMED_OUT
         hung = is_late and compiled is not None and self._hangs(candidate, source, compiled)
         return Trial(
@@ -108,21 +108,21 @@ class Trials:
             hung=hung,
         )
 
-    def _tried(self, ready: Ready, idle_work: IdleWork) -> tuple[AttemptResult, Binary | None]:
+    def _run_attempt(self, prepared: CompiledCandidate, idle_work: IdleWork) -> tuple[AttemptResult, Binary | None]:
         """Return how the trial ended, repeated if the machine failed: the kernel alone decides."""
-        binary, request, files = ready.binary, ready.request, ready.files
+        binary, request, files = prepared.binary, prepared.request, prepared.files
         for _ in range(TRIES):
             if isinstance(binary, CompileFailure):
                 return AttemptResult(binary.outcome, binary.detail), None
             assert request is not None  # of what is compiled
             result = self._worker().attempt(request, idle_work)
-            if result.outcome in LASTING or self._compilers.are_whole(files, [(ready.source, None)]):
+            if result.outcome in LASTING or self._compilers.are_whole(files, [(prepared.source, None)]):
                 return result, binary
             self._worker().close()  # it may have what was there before
-            binary = self._compilers.finish(ready.source)
+            binary = self._compilers.finish(prepared.source)
             if isinstance(binary, Binary):
                 request = replace(request, entry=replace(request.entry, path=binary.path))
-                files = self._files(ready.source, binary)
+                files = self._files(prepared.source, binary)
         return AttemptResult(Outcome.INTERRUPTED, CHANGED), None
 
     def _files(self, source: KernelSource, binary: Binary) -> tuple[object, ...]:

@@ -8,13 +8,13 @@ from enum import StrEnum
 from math import ceil, inf
 
 from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.tuner.search.resume import NOTHING_PAST, Claimed, Past
-from tsm2_tune.tuner.search.strategies.strategy import Strategy, Told
+from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, ClaimResult, PriorTrials
+from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
 # Chosen by replay on eight spaces, where `model` then missed no more than the gain: docs/design/search.md.
 PER_GAIN, MOST_TRIALS = 5.0, 500  # trials that are looked back at: 100 for 5 %, 250 for 2 %, 500 for 1 % and less
 
-Claim = Callable[[Candidate], Claimed]
+Claim = Callable[[Candidate], ClaimResult]
 
 
 class Why(StrEnum):
@@ -34,9 +34,9 @@ class Gain:
         trials = MOST_TRIALS if least == 0 else min(MOST_TRIALS, ceil(PER_GAIN / least))
         self._best_us = deque([inf], maxlen=trials + 1)  # before the first of them, and after each
 
-    def tell(self, told: Told) -> None:
+    def tell(self, result: TrialResult) -> None:
         """Take a trial into account."""
-        us = told.us if told.us is not None and told.is_right else inf
+        us = result.us if result.us is not None and result.is_right else inf
         self._best_us.append(min(us, self._best_us[-1]))
 
     @property
@@ -56,24 +56,24 @@ class Search(Iterator[Candidate]):
     def __init__(
         self,
         strategy: Strategy,
-        past: Past = NOTHING_PAST,
-        claim: Claim = lambda _: Claimed.YES,
+        prior: PriorTrials = NO_PRIOR_TRIALS,
+        claim: Claim = lambda _: ClaimResult.OURS,
         *,
         first: Iterable[Candidate] = (),
         most: int | None = None,
         gain: float | None = None,
     ) -> None:
-        self.past, self.why = past, Why.ALL_TRIED
+        self.prior, self.why = prior, Why.ALL_TRIED
         self._strategy, self._claim, self._first = strategy, claim, iter(first)
-        self._left = most
+        self._remaining = most
         self._gain = None if gain is None else Gain(gain)
-        self._given = set(past.tried)
-        self._back: Candidate | None = None
-        self._heard: Told | None = None
-        for told in past.told:
-            strategy.tell(told)
+        self._returned = set(prior.tried)
+        self._put_back: Candidate | None = None
+        self._noted: TrialResult | None = None
+        for result in prior.results:
+            strategy.tell(result)
             if self._gain is not None:
-                self._gain.tell(told)
+                self._gain.tell(result)
         self._judge()
 
     @property
@@ -82,46 +82,46 @@ class Search(Iterator[Candidate]):
         return self.why in (Why.BUDGET, Why.GAIN)
 
     def __next__(self) -> Candidate:
-        if self._back is not None:
-            candidate, self._back = self._back, None
+        if self._put_back is not None:
+            candidate, self._put_back = self._put_back, None
             return candidate
         while self.why is Why.ALL_TRIED and (found := self._new()) is not None:
-            answer = Claimed.ENOUGH if self._left == 0 else self._claim(found)
-            if answer is Claimed.ENOUGH:
+            answer = ClaimResult.LIMIT_REACHED if self._remaining == 0 else self._claim(found)
+            if answer is ClaimResult.LIMIT_REACHED:
                 self.why = Why.MAX_TRIALS
-            elif answer is Claimed.YES:
-                self._left = None if self._left is None else self._left - 1
+            elif answer is ClaimResult.OURS:
+                self._remaining = None if self._remaining is None else self._remaining - 1
                 return found
         raise StopIteration
 
     @property
-    def left(self) -> int | None:
+    def remaining(self) -> int | None:
         """The number of candidates that may still be returned; None is no limit."""
-        return self._left
+        return self._remaining
 
     def put_back(self, candidate: Candidate) -> None:
         """Return this candidate again next time."""
-        self._back = candidate
+        self._put_back = candidate
 
-    def tell(self, told: Told) -> None:
+    def tell(self, result: TrialResult) -> None:
         """Pass the result of a candidate's trial to the strategy."""
-        self.hear(told)
-        self.learn()
+        self.note(result)
+        self.update_strategy()
 
-    def hear(self, told: Told) -> None:
+    def note(self, result: TrialResult) -> None:
         """Note the result, and pass it to the strategy when there is time, before the next result."""
-        self.learn()
-        self._heard = told
+        self.update_strategy()
+        self._noted = result
         if self._gain is not None:
-            self._gain.tell(told)
+            self._gain.tell(result)
             self._judge()
 
-    def learn(self) -> bool:
+    def update_strategy(self) -> bool:
         """Pass the noted result to the strategy; return False if there is none."""
-        if self._heard is None:
+        if self._noted is None:
             return False
-        told, self._heard = self._heard, None
-        self._strategy.tell(told)
+        result, self._noted = self._noted, None
+        self._strategy.tell(result)
         return True
 
     def is_behind(self, candidate: Candidate) -> bool:
@@ -141,8 +141,8 @@ class Search(Iterator[Candidate]):
 
         Noted results may change which one that is.
         """
-        while (candidate := next(self._first, None) or self._strategy.ask()) is not None or self.learn():
-            if candidate is not None and candidate.config.text not in self._given:
-                self._given.add(candidate.config.text)
+        while (candidate := next(self._first, None) or self._strategy.ask()) is not None or self.update_strategy():
+            if candidate is not None and candidate.config.text not in self._returned:
+                self._returned.add(candidate.config.text)
                 return candidate
         return None

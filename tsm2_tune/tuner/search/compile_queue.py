@@ -14,87 +14,87 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.compile.pool import Compiled
 
 WAIT_SECONDS = 0.1  # for a compiler, before other work is looked for
-Begun = tuple[Candidate, KernelSource, Compiled]
+QueuedCandidate = tuple[Candidate, KernelSource, Compiled]
 
 
-class Line(Protocol):
+class DefersCandidates(Protocol):
     """Decides which candidates wait until no other remains."""
 
     def is_behind(self, candidate: Candidate) -> bool: ...
 
 
-class Pending:
+class CompileQueue:
     """Candidates that compile ahead of their trials.
 
     There are at least so many, if as many remain, and up to twice as many if there is time. They are claimed
-    `together`.
+    `in_one_transaction`.
     """
 
     def __init__(
         self,
         remaining: Iterator[Candidate],
-        line: Line,
-        begin: Callable[[Candidate], tuple[KernelSource, Compiled]],
+        order: DefersCandidates,
+        start_compiler: Callable[[Candidate], tuple[KernelSource, Compiled]],
         least: int,
-        together: Callable[[], AbstractContextManager[object]] = nullcontext,
+        in_one_transaction: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._remaining, self._line, self._begin, self._least = remaining, line, begin, least
-        self._together = together
+        self._remaining, self._order, self._start_compiler, self._least = remaining, order, start_compiler, least
+        self._in_one_transaction = in_one_transaction
         self._claimed = deque[Candidate]()
-        self._begun, self._waiting = deque[Begun](), deque[Begun]()
+        self._queued, self._waiting = deque[QueuedCandidate](), deque[QueuedCandidate]()
 
     @property
     def compiling(self) -> Iterator[Compiled]:
         """The kernels whose compilation has begun and that were not taken yet."""
-        return (one for _, _, one in chain(self._begun, self._waiting))
+        return (one for _, _, one in chain(self._queued, self._waiting))
 
     def step(self) -> bool:
         """Do a little ahead of the next trials: claim some, or start one's compiler; False if all is done."""
-        if len(self._begun) >= 2 * self._least:
+        if len(self._queued) >= 2 * self._least:
             return False
         if not self._claimed:
-            with self._together():
+            with self._in_one_transaction():
                 self._claimed.extend(islice(self._remaining, self._least))
         if not self._claimed:
             return False
         candidate = self._claimed.popleft()
-        self._begun.append((candidate, *self._begin(candidate)))
+        self._queued.append((candidate, *self._start_compiler(candidate)))
         return True
 
-    def take(self, idle_work: Callable[[], object] = lambda: None) -> Begun | None:
+    def take(self, idle_work: Callable[[], object] = lambda: None) -> QueuedCandidate | None:
         """Return the next one that is compiled; None if none is left. `idle_work` is done while compilers run."""
         while True:
-            while len(self._begun) < self._least and self.step():
+            while len(self._queued) < self._least and self.step():
                 pass
-            if not self._begun:
+            if not self._queued:
                 return self._waiting.popleft() if self._waiting else None
             if (taken := self._taken(self._first_compiled(idle_work))) is not None:
                 return taken
 
-    def take_compiled(self) -> Begun | None:
+    def take_compiled(self) -> QueuedCandidate | None:
         """Return the next one that is compiled; None if no compiler has ended, or what is left waits for others."""
         while (place := self._compiled()) is not None:
             if (taken := self._taken(place)) is not None:
                 return taken
         return None
 
-    def _taken(self, place: int) -> Begun | None:
+    def _taken(self, place: int) -> QueuedCandidate | None:
         """Take the candidate at this place; return None and let it wait if it is behind."""
-        taken = self._begun[place]
-        del self._begun[place]
-        if not self._line.is_behind(taken[0]):
+        taken = self._queued[place]
+        del self._queued[place]
+        if not self._order.is_behind(taken[0]):
             return taken
         self._waiting.append(taken)
         return None
 
     def _compiled(self) -> int | None:
         """Return the place of the first one that is compiled; None if there is none."""
-        return next((at for at, one in enumerate(self._begun) if one[2].done()), None)
+        return next((at for at, one in enumerate(self._queued) if one[2].done()), None)
 
     def _first_compiled(self, idle_work: Callable[[], object]) -> int:
         """Return the place of the first one that is compiled, as soon as there is one."""
         while (place := self._compiled()) is None:
             idle_work()
             if not self.step():
-                wait([one[2] for one in self._begun], timeout=WAIT_SECONDS, return_when=FIRST_COMPLETED)
+                wait([one[2] for one in self._queued], timeout=WAIT_SECONDS, return_when=FIRST_COMPLETED)
         return place

@@ -14,10 +14,10 @@ from tsm2_tune.tuner.runs.events import Confirmed, FinalFailure, FinalStored, Wi
 from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.quarantine import refuted
-from tsm2_tune.tuner.search.resume import Again, Past, finalists, is_final_due
-from tsm2_tune.tuner.search.session import MOST_FINALS, past_of, tuning_run
+from tsm2_tune.tuner.search.resume import PriorTrials, Retries, finalists, is_final_due
+from tsm2_tune.tuner.search.session import MOST_FINALS, prior_trials, tuning_run
 
-NOTHING_AGAIN = Again(None)
+NO_RETRIES = Retries(None)
 CHANGED = "its kernel is made otherwise now, by this program or its compiler: tune again"
 Event = WinnerVerified | FinalStored | FinalFailure | Confirmed
 
@@ -30,11 +30,11 @@ def confirm(rows: tuple[BestRow, ...], tuner: Tuner, store: Store) -> Iterator[E
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     with store.claims(tuner.target.identity.name) as claims:
         for row in rows:
-            yield from _Confirming(row, tuner, store, claims, started_at).events()
+            yield from _Confirmation(row, tuner, store, claims, started_at).events()
 
 
 @dataclass(slots=True)
-class _Confirming:
+class _Confirmation:
     """The finals of one problem."""
 
     row: BestRow  # its winner before
@@ -47,7 +47,7 @@ class _Confirming:
         """Each finalist is verified in full, and the right ones are timed, until the fastest was among them."""
         device, problem = self.tuner.target.identity.name, self.row.problem
         self.store.supersede(device, problem, self.tuner.basis)
-        if self.row.config not in {one.config.text for one in self._past().contenders}:
+        if self.row.config not in {one.config.text for one in self._prior().contenders}:
             yield Confirmed(self.row, self.row, None, (), CHANGED)
             return
         again: Measurement | None = None
@@ -59,13 +59,13 @@ class _Confirming:
                     wrong += [event] if event.outcome not in (Outcome.OK, Outcome.INTERRUPTED) else []
                     trouble = event.detail if event.outcome is Outcome.INTERRUPTED else trouble
                     yield event
-                past = self._past()
-                if trouble or not past.contenders:
+                prior = self._prior()
+                if trouble or not prior.contenders:
                     break
-                also = self._winner_in(past)
-                if round_ > 0 and not is_final_due([one for one, _ in finalists(problem, past, also)], past, also):
+                also = self._winner_in(prior)
+                if round_ > 0 and not is_final_due([one for one, _ in finalists(problem, prior, also)], prior, also):
                     break
-                final = self.tuner.final(problem, past, also, repeat=True)
+                final = self.tuner.final(problem, prior, also, repeat=True)
                 if isinstance(final, Final):
                     run = tuning_run(self.tuner, self.started_at)
                     self.store.add_final(run, final, self._families, self.tuner.basis)
@@ -90,19 +90,19 @@ class _Confirming:
             if family.supports(self.row.problem) and (not family.only_by_name or name == self.row.family)
         )
 
-    def _past(self) -> Past:
-        return past_of(self.store, self.tuner, self.row.problem, self._families, NOTHING_AGAIN)
+    def _prior(self) -> PriorTrials:
+        return prior_trials(self.store, self.tuner, self.row.problem, self._families, NO_RETRIES)
 
-    def _winner_in(self, past: Past) -> tuple[str, ...]:
+    def _winner_in(self, prior: PriorTrials) -> tuple[str, ...]:
         """Return the winner of before, unless it was wrong: it is timed however slow it is."""
-        return tuple(one.config.text for one in past.contenders if one.config.text == self.row.config)
+        return tuple(one.config.text for one in prior.contenders if one.config.text == self.row.config)
 
     def _verified(self, known: set[str]) -> Iterator[WinnerVerified]:
         """Verify the finalists in full that are not known to be right; who takes the place of a wrong one, too."""
         problem, store, tuner = self.row.problem, self.store, self.tuner
         while True:
-            past = self._past()
-            chosen = finalists(problem, past, self._winner_in(past))
+            prior = self._prior()
+            chosen = finalists(problem, prior, self._winner_in(prior))
             config = next((one.config for one, _ in chosen if one.config.text not in known), None)
             if config is None:
                 return

@@ -24,7 +24,7 @@ def candidate_of(config: KernelConfig, problem: Problem, limits: DeviceLimits) -
     return Candidate(family_named(config.family), config, problem, limits, Guidelines())
 
 
-def turn_of(
+def problem_session(
     problem: Problem,
     families: Collection[str],
     tuner: Tuner,
@@ -33,18 +33,18 @@ def turn_of(
     started_at: str,
     *,
     is_between: bool = False,
-) -> session.Turn:
+) -> session.ProblemSession:
     """The turn of a shape at which configurations of these families are tried; all families are in its finals."""
     own = tuple(sorted(name for name in families if name in FAMILIES and family_named(name).supports(problem)))
     space = SearchSpace(problem, tuner.target.limits, own, (), (), ())
     cache = tuner.target.cache(tuner.options.cache)
     names = tuple(name for name in session.counted((), space) if family_named(name).supports(problem))
-    return session.Turn(space, tuner, store, claims, names, started_at, cache, is_between)
+    return session.ProblemSession(space, tuner, store, claims, names, started_at, cache, is_between)
 
 
-def tried(turn: session.Turn, candidates: Sequence[Candidate]) -> Iterator[TrialStored | TrialInterrupted]:
+def tried(turn: session.ProblemSession, candidates: Sequence[Candidate]) -> Iterator[TrialStored | TrialInterrupted]:
     """Try those that were not tried at the turn's shape, each stored before it is told."""
     turn.store.supersede(turn.tuner.target.identity.name, turn.space.problem, turn.tuner.basis)
-    again = session.again_of(turn.store, turn.tuner, turn.space.problem, turn.own)
-    past = session.past_of(turn.store, turn.tuner, turn.space.problem, turn.own, again)
-    yield from turn.tried(turn.search(InOrder(candidates), past, again), again)
+    retries = session.retries_of(turn.store, turn.tuner, turn.space.problem, turn.own)
+    prior = session.prior_trials(turn.store, turn.tuner, turn.space.problem, turn.own, retries)
+    yield from turn.tried(turn.search(InOrder(candidates), prior, retries), retries)

@@ -96,7 +96,7 @@ def in_turns(space: SearchSpace, seed: int, known: Known = ()) -> InOrder:
 
 def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator[ProblemEvent]:
     """Try the configurations of the ladder. What was tried of other families counts for nothing here."""
-    return session.run(searched, tuner, store, make=in_turns, families=(LADDER.name,))
+    return session.run(searched, tuner, store, make_strategy=in_turns, families=(LADDER.name,))
 
 
 def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple[Rung, ...]:

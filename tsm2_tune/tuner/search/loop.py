@@ -25,13 +25,13 @@ from tsm2_tune.tuner.measure.vendor.schedule import VendorSchedule
 from tsm2_tune.tuner.results.trial import Binary, Cache, CompileFailure, Final, Outcome, Trial
 from tsm2_tune.tuner.runs.events import FinalFailure
 from tsm2_tune.tuner.runs.signals import held
-from tsm2_tune.tuner.search.attempt import CHANGED, TRIES, Ready, Trials, trial_seed
+from tsm2_tune.tuner.search.attempt import CHANGED, TRIES, CompiledCandidate, TrialMaker, trial_seed
 from tsm2_tune.tuner.search.candidates import Search, Why
-from tsm2_tune.tuner.search.compile_queue import Begun, Pending
+from tsm2_tune.tuner.search.compile_queue import CompileQueue, QueuedCandidate
 from tsm2_tune.tuner.search.options import Options
-from tsm2_tune.tuner.search.phase_timer import Phases
-from tsm2_tune.tuner.search.resume import Contender, Past, finalists, is_final_due
-from tsm2_tune.tuner.search.strategies.strategy import told_of
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
+from tsm2_tune.tuner.search.resume import FinalCandidate, PriorTrials, finalists, is_final_due
+from tsm2_tune.tuner.search.strategies.strategy import result_of
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, full_verification
 from tsm2_tune.tuner.worker.client import (
@@ -57,7 +57,7 @@ class Tuner:
 
     def __init__(self, target: Target, options: Options) -> None:
         self.target, self.options = target, options
-        self.phases, self.clock = Phases(), RunningClock()
+        self.phases, self.clock = PhaseTimer(), RunningClock()
         self._worker: Worker | None = None
         self._ceilings: Ceilings | None = None
         self._compilers = Compilers(target.toolchain, options.compile_limit_seconds, options.sharing)
@@ -111,15 +111,15 @@ class Tuner:
     def tune(
         self,
         search: Search,
-        together: Callable[[], AbstractContextManager[object]] = nullcontext,
+        in_one_transaction: Callable[[], AbstractContextManager[object]] = nullcontext,
         idle_work: IdleWork = no_idle_work,
-        trying: Callable[[Candidate], object] = lambda _: None,
+        on_start: Callable[[Candidate], object] = lambda _: None,
     ) -> Iterator[Trial]:
         """Try the candidates of one problem that its search gives, until that or the budget ends it.
 
         On a GPU those wait that are not compiled yet while others are. Each is claimed before it is compiled, several
-        `together`, and `trying` is told of it when its trial begins. A trial that the machine interrupted twice says
-        nothing of its kernel.
+        `in_one_transaction`, and `on_start` is called when its trial begins. A trial that the machine interrupted
+        twice says nothing of its kernel.
 
         While a kernel runs on a GPU, the search learns of the trial before, the worker is asked for the next, more
         are made ready, and what `idle_work` does is done.
@@ -134,65 +134,69 @@ class Tuner:
             search.put_back(first)
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
-        pending = Pending(search, search, self._begun, least_ahead(options.sharing, search.left), together)
-        fastest_us = min((one.median_us for one in search.past.contenders), default=None)
-        ahead: Ready | None = None  # the next trial, for which the worker is asked while it is at this one
+        queue = CompileQueue(
+            search, search, self._start_compiler, least_ahead(options.sharing, search.remaining), in_one_transaction
+        )
+        fastest_us = min((one.median_us for one in search.prior.contenders), default=None)
+        ahead: CompiledCandidate | None = None  # the candidate whose request was sent ahead
 
         def ask_ahead() -> bool:
             nonlocal ahead
-            if ahead is None and not search.is_over and (begun := pending.take_compiled()) is not None:
-                ahead = self._trials.ready(*begun, fastest_us)
-                self._trials.ask_ahead(ahead)
+            if ahead is None and not search.is_over and (queued := queue.take_compiled()) is not None:
+                ahead = self._trial_maker.prepare(*queued, fastest_us)
+                self._trial_maker.ask_ahead(ahead)
                 return True
             return False
 
-        def in_between() -> bool:
-            return search.learn() or ask_ahead() or idle_work() or pending.step()
+        def between_launches() -> bool:
+            return search.update_strategy() or ask_ahead() or idle_work() or queue.step()
 
         try:
             for trials in count():
                 budget = options.budget_seconds
-                is_spent = budget is not None and search.past.seconds + seconds() - start >= budget
+                is_spent = budget is not None and search.prior.seconds + seconds() - start >= budget
                 if is_spent and trials >= options.least_trials:
                     search.end(Why.BUDGET)
-                ready, ahead = ahead, None
-                if ready is None:
-                    begun = None if search.is_over else self._next(pending, lambda: idle_work() or search.learn())
-                    if begun is None:
+                compiled, ahead = ahead, None
+                if compiled is None:
+                    queued = (
+                        None if search.is_over else self._next(queue, lambda: idle_work() or search.update_strategy())
+                    )
+                    if queued is None:
                         return
-                    ready = self._trials.ready(*begun, fastest_us)
-                trying(ready.candidate)
-                trial = self._trials.ended(
-                    ready, since=since, idle_work=no_idle_work if self.target.is_host else in_between
+                    compiled = self._trial_maker.prepare(*queued, fastest_us)
+                on_start(compiled.candidate)
+                trial = self._trial_maker.run(
+                    compiled, since=since, idle_work=no_idle_work if self.target.is_host else between_launches
                 )
                 since = seconds()
-                search.hear(told_of(trial))
+                search.note(result_of(trial))
                 if self.target.is_host:
-                    search.learn()
+                    search.update_strategy()
                 if trial.outcome is Outcome.OK and trial.measurement is not None:
                     fastest_us = min(trial.measurement.median_us, fastest_us or trial.measurement.median_us)
                 yield trial
         finally:
-            for compiling in pending.compiling:
+            for compiling in queue.compiling:
                 compiling.cancel()
 
-    def _next(self, pending: Pending, idle_work: Callable[[], object]) -> Begun | None:
+    def _next(self, queue: CompileQueue, idle_work: Callable[[], object]) -> QueuedCandidate | None:
         """The next one, when it is compiled; on a host when all are, as a compiler would disturb its times."""
         self.phases.enter("compilers")
         if self.target.is_host:
-            while pending.step():
+            while queue.step():
                 pass
-            wait(list(pending.compiling))
-        begun = pending.take(idle_work)
+            wait(list(queue.compiling))
+        queued = queue.take(idle_work)
         self.phases.enter(BETWEEN_REQUESTS)
-        return begun
+        return queued
 
     @cached_property
-    def _trials(self) -> Trials:
+    def _trial_maker(self) -> TrialMaker:
         worker, ceilings = (lambda: self.worker), (lambda: self.ceilings)
-        return Trials(self.target, self.options, self._compilers, worker, ceilings, self.clock)
+        return TrialMaker(self.target, self.options, self._compilers, worker, ceilings, self.clock)
 
-    def _begun(self, candidate: Candidate) -> tuple[KernelSource, Compiled]:
+    def _start_compiler(self, candidate: Candidate) -> tuple[KernelSource, Compiled]:
         """The candidate's text, and its binary to come."""
         source = render(candidate.problem, candidate.config)
         return source, self._compilers.begin(source)
@@ -205,7 +209,7 @@ class Tuner:
 
     def compile_ahead(self, candidates: Sequence[Candidate]) -> list[Compiled]:
         """Start compilers for the first candidates of a search to come; returns what can be waited for."""
-        return [self._begun(candidate)[1] for candidate in candidates]
+        return [self._start_compiler(candidate)[1] for candidate in candidates]
 
     @cached_property
     def vendor(self) -> VendorSchedule | None:
@@ -215,17 +219,17 @@ class Tuner:
         return VendorSchedule(lambda: self.worker.vendor(), self.target.identity.driver)
 
     def final(
-        self, problem: Problem, past: Past, also: Collection[str] = (), *, repeat: bool = False
+        self, problem: Problem, prior: PriorTrials, also: Collection[str] = (), *, repeat: bool = False
     ) -> Final | FinalFailure | None:
         """Measure finalists, and what `also` spells, again, in turns with the vendor; None where it was done.
 
         `repeat`: also then, with the vendor where it was beside them.
         """
-        chosen, vendor = finalists(problem, past, also), self.vendor if past.vendor or not repeat else None
+        chosen, vendor = finalists(problem, prior, also), self.vendor if prior.vendor or not repeat else None
         if vendor is not None and not (chosen and vendor.is_wanted(problem)):
             vendor = None
-        is_due = is_final_due([one for one, _ in chosen], past, also)
-        if not (is_due or repeat) and (vendor is None or not vendor.is_due(past)):
+        is_due = is_final_due([one for one, _ in chosen], prior, also)
+        if not (is_due or repeat) and (vendor is None or not vendor.is_due(prior)):
             return None
         if chosen and not self.target.is_host:  # where it is not compiled meanwhile, a new winner waits for that
             for source in by_width(problem, chosen[0][0].config):
@@ -239,7 +243,7 @@ class Tuner:
         return without
 
     def _final(
-        self, problem: Problem, chosen: Sequence[tuple[Contender, KernelSource]], vendor: VendorSchedule | None
+        self, problem: Problem, chosen: Sequence[tuple[FinalCandidate, KernelSource]], vendor: VendorSchedule | None
     ) -> Final | FinalFailure:
         for _ in range(TRIES):
             entries = []
@@ -282,8 +286,8 @@ class Tuner:
             named.append("races watched")
         for _ in range(TRIES):
             entries = []
-            begun = [self._compilers.begin(one, toolchain) for one, toolchain in texts]
-            for (source, toolchain), name, compiling in zip(texts, named, begun, strict=True):
+            started = [self._compilers.begin(one, toolchain) for one, toolchain in texts]
+            for (source, toolchain), name, compiling in zip(texts, named, started, strict=True):
                 binary = self._compilers.finish(source, toolchain, compiling)
                 if isinstance(binary, CompileFailure):
                     return AttemptResult(binary.outcome, f"with {name}: {binary.detail}")

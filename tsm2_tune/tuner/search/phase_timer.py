@@ -8,7 +8,7 @@ from collections import defaultdict
 from tsm2_tune.tuner.results.storage import outage
 
 
-class Phases:
+class PhaseTimer:
     """A clock that is always in one phase: each begins where the one before ends."""
 
     def __init__(self) -> None:

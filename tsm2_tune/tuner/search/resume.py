@@ -11,14 +11,14 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
-from tsm2_tune.tuner.search.strategies.strategy import Told
+from tsm2_tune.tuner.search.strategies.strategy import TrialResult
 
 FINALISTS, LEAST_FINALISTS = 5, 2  # at the most and at the least, measured again
 FINALIST_MARGIN = 0.05  # a finalist's median is at most this much over the best one's
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class FinalCandidate:
     """A configuration that gave a right result, and its newest time: of its last final, or its first."""
 
     config: KernelConfig
@@ -28,7 +28,7 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Retries:
     """Which stored trials count as untried, and give their place to the next one."""
 
     limits: TimeLimits | None  # trials that timed out under smaller limits; None: none of them
@@ -41,43 +41,45 @@ class Again:
         return outcome is Outcome.INTERRUPTED or (trial_id, seconds) in self.retried
 
 
-class Claimed(Enum):
+class ClaimResult(Enum):
     """The result of a claim."""
 
-    YES = "ours"
+    OURS = "ours"
     ELSEWHERE = "another run has it, or has done it"
     QUARANTINED = "its kernel hung or faulted for another problem"
-    ENOUGH = "with the claims of all runs there are as many trials as asked for"
-    OTHERWISE = "another run is at the problem, with other options"
+    LIMIT_REACHED = "with the claims of all runs there are as many trials as asked for"
+    OTHER_OPTIONS = "another run is at the problem, with other options"
     ENDED = "another run has ended the search of the problem"
     GIVEN_UP = "several runs died while they tried it"
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PriorTrials:
     """Stored trials of one problem on this device, of kernels that this version still renders unchanged."""
 
     tried: frozenset[str]  # texts of configurations; without those that timed out under limits less than today's
     seconds: float
-    contenders: tuple[Contender, ...]
+    contenders: tuple[FinalCandidate, ...]
     last_finalists: frozenset[str]
     timed_out: int = 0  # of those tried
     vendor: frozenset[tuple[str, str, int]] = frozenset()  # in the last final: the driver, a library, its version
-    told: tuple[Told, ...] = ()  # of those tried, in the order they were stored
+    results: tuple[TrialResult, ...] = ()  # of those tried, in the order they were stored
 
 
-NOTHING_PAST = Past(frozenset(), 0.0, (), frozenset())
+NO_PRIOR_TRIALS = PriorTrials(frozenset(), 0.0, (), frozenset())
 
 
-def finalists(problem: Problem, past: Past, also: Collection[str] = ()) -> tuple[tuple[Contender, KernelSource], ...]:
+def finalists(
+    problem: Problem, prior: PriorTrials, also: Collection[str] = ()
+) -> tuple[tuple[FinalCandidate, KernelSource], ...]:
     """Return the fastest few contenders whose medians are within the margin of the best, each with its text.
 
     The second is one of them however slow it is, so that the first is timed beside another, and so are those that
     `also` spells.
     """
-    found: list[tuple[Contender, KernelSource]] = []
+    found: list[tuple[FinalCandidate, KernelSource]] = []
     is_closed, missing = False, set(also)
-    for contender in sorted(past.contenders, key=_rank):
+    for contender in sorted(prior.contenders, key=_rank):
         is_near = not found or contender.median_us <= found[0][0].median_us * (1 + FINALIST_MARGIN)
         is_closed |= len(found) >= FINALISTS or (len(found) >= LEAST_FINALISTS and not is_near)
         if not is_closed or contender.config.text in missing:
@@ -88,7 +90,7 @@ def finalists(problem: Problem, past: Past, also: Collection[str] = ()) -> tuple
     return tuple(found)
 
 
-def is_final_due(chosen: Sequence[Contender], past: Past, also: Collection[str] = ()) -> bool:
+def is_final_due(chosen: Sequence[FinalCandidate], prior: PriorTrials, also: Collection[str] = ()) -> bool:
     """Return whether these finalists, the fastest first, have yet to be measured in turns.
 
     That is where one is new, or where the fastest, or one that `also` spells, was not in the last final: of those
@@ -96,10 +98,10 @@ def is_final_due(chosen: Sequence[Contender], past: Past, also: Collection[str] 
     """
     if len(chosen) < LEAST_FINALISTS:
         return False
-    are_out = {chosen[0].config.text, *also} - past.last_finalists
+    are_out = {chosen[0].config.text, *also} - prior.last_finalists
     return any(one.is_new or one.config.text in are_out for one in chosen)
 
 
-def _rank(contender: Contender) -> tuple[float, float, str]:
+def _rank(contender: FinalCandidate) -> tuple[float, float, str]:
     """Return the key by which the view `best` orders the leaders."""
     return contender.median_us, contender.high_us, contender.config.text

@@ -33,16 +33,16 @@ from tsm2_tune.tuner.runs.events import (
     WinnerVerified,
 )
 from tsm2_tune.tuner.runs.leases.configurations import Claims
-from tsm2_tune.tuner.runs.problem_order import Spread, search_key
+from tsm2_tune.tuner.runs.problem_order import ProblemOrder, search_key
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.candidates import Claim, Search
 from tsm2_tune.tuner.search.loop import Tuner
-from tsm2_tune.tuner.search.resume import Again, Claimed, Contender, Past
+from tsm2_tune.tuner.search.resume import ClaimResult, FinalCandidate, PriorTrials, Retries
 from tsm2_tune.tuner.search.spaces import Spaces
-from tsm2_tune.tuner.search.stored_seeds import nearby
-from tsm2_tune.tuner.search.strategies import Make, strategy_named
-from tsm2_tune.tuner.search.strategies.strategy import Strategy, Told
+from tsm2_tune.tuner.search.stored_seeds import stored_seeds
+from tsm2_tune.tuner.search.strategies import StrategyFactory, strategy_named
+from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
 TOGETHER_SECONDS = 0.1  # trials that end within so much of each other are stored together
 LATEST_SECONDS = 0.2  # after the last ones they are stored also where no kernel runs meanwhile
@@ -54,12 +54,12 @@ def run(
     tuner: Tuner,
     store: Store,
     *,
-    make: Make | None = None,
+    make_strategy: StrategyFactory | None = None,
     families: Sequence[str] = (),
 ) -> Iterator[ProblemEvent]:
     """Tune each problem. Every trial is in the database before its event is yielded.
 
-    `make` returns the strategy; the default is the options' strategy.
+    `make_strategy` returns the strategy; the default is the options' strategy.
 
     Earlier trials of `families` take part in the finals. The default is all families that need not be named, even if
     fewer are searched now, and those of the space. The limits on trials and seconds count only the searched families,
@@ -69,19 +69,22 @@ def run(
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     cache = tuner.target.cache(tuner.options.cache)
     if isinstance(searched, Spaces):
-        problems, asked = searched.problems, searched.asked
+        problems, asked = searched.problems, searched.key
     else:
         problems, asked = tuple(space.problem for space in searched), ()
     key = search_key(tuner.basis, tuner.options, tuple(families), asked)
     with store.claims(tuner.target.identity.name) as claims:
-        spread, agains = Spread(claims, problems, key), dict[Problem, Again]()
-        for place in spread:
+        order, retries_by_problem = ProblemOrder(claims, problems, key), dict[Problem, Retries]()
+        for place in order:
             tuner.expect(problems[place])
             space = searched[place]
             names = tuple(name for name in counted(families, space) if family_named(name).supports(space.problem))
-            yield from Turn(space, tuner, store, claims, names, started_at, cache, agains=agains).events(make)
-    if spread.ended_elsewhere:
-        yield Noted(f"other runs have tuned {spread.ended_elsewhere} of the {len(problems)} problems meanwhile")
+            session = ProblemSession(
+                space, tuner, store, claims, names, started_at, cache, retries_by_problem=retries_by_problem
+            )
+            yield from session.events(make_strategy)
+    if order.ended_elsewhere:
+        yield Noted(f"other runs have tuned {order.ended_elsewhere} of the {len(problems)} problems meanwhile")
 
 
 def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
@@ -90,7 +93,7 @@ def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ProblemSession:
     """One problem in a run."""
 
     space: SearchSpace
@@ -102,50 +105,52 @@ class Turn:
     cache: Cache  # the state of the L2 for trials
     is_between: bool = False  # whether the problem is no search's, but between those of searches
     skipped: set[str] = field(default_factory=set)  # configurations whose kernels are quarantined
-    agains: dict[Problem, Again] = field(default_factory=dict)  # of earlier turns: what fails in one is not due again
+    retries_by_problem: dict[Problem, Retries] = field(
+        default_factory=dict
+    )  # of earlier turns: what fails in one is not due again
 
     @property
     def own(self) -> tuple[str, ...]:
         """The searched families."""
         return tuple(name for name in self.families if name in self.space.families)
 
-    def events(self, make: Make | None) -> Iterator[ProblemEvent]:
+    def events(self, make_strategy: StrategyFactory | None) -> Iterator[ProblemEvent]:
         """Yield all events of the problem, each after it is stored."""
         space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
         device = tuner.target.identity.name
         store.supersede(device, problem, tuner.basis)
         store.count_as_tuned(device, problem, self.cache)
-        again = again_of(store, tuner, problem, self.own, self.agains.get(problem))
-        self.agains.setdefault(problem, again)
-        past = past_of(store, tuner, problem, self.own, again)
-        contenders = past_of(store, tuner, problem, self.families, again).contenders
+        retries = retries_of(store, tuner, problem, self.own, self.retries_by_problem.get(problem))
+        self.retries_by_problem.setdefault(problem, retries)
+        prior = prior_trials(store, tuner, problem, self.own, retries)
+        contenders = prior_trials(store, tuner, problem, self.families, retries).contenders
         best_before_us = min((one.median_us for one in contenders), default=None)
         vendor_us = store.vendor_us(device, problem, self.cache)
-        yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us, vendor_us)
+        yield ProblemStarted(space, len(prior.tried), prior.seconds, best_before_us, vendor_us)
 
         new_trials = interrupted = 0
         older = store.history(device, problem, self.own, tuner.basis).fastest_of_older()
-        known = nearby(store, problem, tuner.target.limits, device)
-        strategy = (make or strategy_named(tuner.options.strategy))(space, tuner.options.seed, known)
-        search = self.search(strategy, past, again, first=spelt(older, space))
-        for event in self.tried(search, again, strategy=None if make else tuner.options.strategy):
+        known = stored_seeds(store, problem, tuner.target.limits, device)
+        strategy = (make_strategy or strategy_named(tuner.options.strategy))(space, tuner.options.seed, known)
+        search = self.search(strategy, prior, retries, first=candidates_for(older, space))
+        for event in self.tried(search, retries, strategy=None if make_strategy else tuner.options.strategy):
             interrupted += isinstance(event, TrialInterrupted)
             new_trials += isinstance(event, TrialStored)
             yield event
-        if not make:
+        if not make_strategy:
             store.end_search(device, problem, tuner.basis, search.why)
-        yield from self.settled(again)
-        past = past_of(store, tuner, problem, self.own, again)
+        yield from self.settled(retries)
+        prior = prior_trials(store, tuner, problem, self.own, retries)
         winners = store.best(device=device, problem=problem, cache=self.cache)
-        configs = frozenset(filter(None, map(config_spelt, past.tried)))
+        configs = frozenset(filter(None, map(config_spelt, prior.tried)))
         elsewhere, skipped = self.claims.others(problem), len(self.skipped)
         given_up = len(self.claims.given_up(problem))
         left_out = interrupted + elsewhere + skipped + given_up
         yield ProblemEnded(
             problem,
             new_trials=new_trials,
-            tried=len(past.tried),
-            timed_out=past.timed_out,
+            tried=len(prior.tried),
+            timed_out=prior.timed_out,
             untried=max(0, len(space.kept) - len(places(space.kept, configs)) - left_out),
             interrupted=interrupted,
             elsewhere=elsewhere,
@@ -155,14 +160,16 @@ class Turn:
             why=search.why,
         )
 
-    def search(self, strategy: Strategy, past: Past, again: Again, first: Sequence[Candidate] = ()) -> Search:
+    def search(
+        self, strategy: Strategy, prior: PriorTrials, retries: Retries, first: Sequence[Candidate] = ()
+    ) -> Search:
         """Return the search: the candidates of `first`, then the strategy's that earlier runs did not try."""
         options = self.tuner.options
-        most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
-        return Search(strategy, past, self._claim(again), first=first, most=most, gain=options.gain)
+        most = None if options.max_trials is None else max(0, options.max_trials - len(prior.tried))
+        return Search(strategy, prior, self._claim(retries), first=first, most=most, gain=options.gain)
 
     def tried(
-        self, search: Search, again: Again, *, strategy: str | None = None
+        self, search: Search, retries: Retries, *, strategy: str | None = None
     ) -> Iterator[TrialStored | TrialInterrupted]:
         """Try the candidates of the search, and store ended trials while the next kernel runs.
 
@@ -177,12 +184,12 @@ class Turn:
             nonlocal stored_at
             if not ended or time.monotonic() - stored_at < after_seconds:
                 return False
-            told.extend(self._stored(ended, again))
+            told.extend(self._stored(ended, retries))
             stored_at = time.monotonic()
             return True
 
         try:
-            for trial in self.tuner.tune(search, self.claims.together, store, self._trying):
+            for trial in self.tuner.tune(search, self.claims.in_one_transaction, store, self._record_current):
                 if trial.outcome is Outcome.INTERRUPTED:
                     yield TrialInterrupted(trial)
                     continue
@@ -208,7 +215,7 @@ class Turn:
         yield from told
         self.claims.give_back()  # claims of kernels compiled ahead
 
-    def _stored(self, ended: list[Trial], again: Again) -> list[TrialStored]:
+    def _stored(self, ended: list[Trial], retries: Retries) -> list[TrialStored]:
         """Store these trials, empty the list, and return their events.
 
         A trial has no event if another run stored it before, since that run, which thought this one dead, reports it.
@@ -216,20 +223,20 @@ class Turn:
         if not ended:
             return []
         hazards = quarantine.hazards(ended, self.tuner.target)
-        kept = self.store.add_trials(tuning_run(self.tuner, self.started_at), ended, again, hazards)
+        kept = self.store.add_trials(tuning_run(self.tuner, self.started_at), ended, retries, hazards)
         events = [TrialStored(trial, one.trial_id) for trial, one in zip(ended, kept, strict=True) if one.is_new]
         ended.clear()
         return events
 
-    def settled(self, again: Again, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
+    def settled(self, retries: Retries, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
         """Run the finals and the full verification of the winner; yield their events.
 
         The configurations `also` take part too. There is no event if no search tried anything.
         """
-        yield from self._winner_verified(again, also)
+        yield from self._winner_verified(retries, also)
         yield from _left_out(self.tuner, self.space.problem)
 
-    def _claim(self, again: Again) -> Claim:
+    def _claim(self, retries: Retries) -> Claim:
         """Return the function that claims candidates within the limit on trials.
 
         Trials that gave up their place add to it.
@@ -237,32 +244,32 @@ class Turn:
         options, own = self.tuner.options, self.own
         basis = self.tuner.basis
         tried = self.store.history(self.tuner.target.identity.name, self.space.problem, own, basis).tried()
-        replaced = sum(again.includes(one.id, one.outcome, one.limits, one.total_seconds) for one in tried)
+        replaced = sum(retries.includes(one.id, one.outcome, one.limits, one.total_seconds) for one in tried)
         most = None if options.max_trials is None else options.max_trials + replaced
         given_up = Outcome.CRASHED in options.retried
         quarantined = quarantine.in_force(self.store.database, self.tuner.target, options.limits, options.retried)
 
-        def claim(candidate: Candidate) -> Claimed:
+        def claim(candidate: Candidate) -> ClaimResult:
             problem, text = candidate.problem, candidate.config.text
             if quarantined.holds(candidate):
                 self.skipped.add(text)
-                return Claimed.QUARANTINED
+                return ClaimResult.QUARANTINED
             return self.claims.take(
-                problem, text, basis=basis, again=again, families=own, most=most, given_up=given_up
+                problem, text, basis=basis, retries=retries, families=own, most=most, given_up=given_up
             )
 
         return claim
 
-    def _trying(self, candidate: Candidate) -> None:
-        self.claims.trying(candidate.problem, candidate.config.text, self.tuner.basis)
+    def _record_current(self, candidate: Candidate) -> None:
+        self.claims.record_current(candidate.problem, candidate.config.text, self.tuner.basis)
 
     def _winner_verified(
-        self, again: Again, also: Collection[str]
+        self, retries: Retries, also: Collection[str]
     ) -> Iterator[FinalStored | FinalFailure | WinnerVerified]:
         """Run finals and verify their winner in full, until a winner is right or none remains; yield the events."""
         device = self.tuner.target.identity.name
         while True:
-            yield from self.finals(again, also)
+            yield from self.finals(retries, also)
             winners = self.store.best(device=device, problem=self.space.problem, cache=self.cache)
             winner = next(iter(winners), None)
             event = verified(winner, self.tuner, self.store) if winner is not None and not winner.stale else None
@@ -272,13 +279,13 @@ class Turn:
             if event.outcome in (Outcome.OK, Outcome.INTERRUPTED):
                 return
 
-    def finals(self, again: Again, also: Collection[str]) -> Iterator[FinalStored | FinalFailure]:
+    def finals(self, retries: Retries, also: Collection[str]) -> Iterator[FinalStored | FinalFailure]:
         """Time the finalists again until the fastest was among them. Each round is stored before its event."""
         problem, tuner, store = self.space.problem, self.tuner, self.store
         for _ in range(MOST_FINALS):
             self.claims.take_final(problem)  # and then see what another run has made of them
             try:
-                final = tuner.final(problem, past_of(store, tuner, problem, self.families, again), also)
+                final = tuner.final(problem, prior_trials(store, tuner, problem, self.families, retries), also)
                 if isinstance(final, Final):
                     store.add_final(tuning_run(tuner, self.started_at), final, self.families, tuner.basis)
             finally:
@@ -323,7 +330,7 @@ def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
         yield VendorLeftOut(None, tuner.vendor.trouble)
 
 
-def spelt(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
+def candidates_for(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
     """Return the candidates for these configurations; past winners whose code changed compete again.
 
     A variant that is not in the space is found by the configuration of which it is one.
@@ -336,9 +343,9 @@ def spelt(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
     return [one for config, one in found.items() if family_named(config.family).has(config, one.problem)]
 
 
-def again_of(
-    store: Store, tuner: Tuner, problem: Problem, families: Collection[str], first: Again | None = None
-) -> Again:
+def retries_of(
+    store: Store, tuner: Tuner, problem: Problem, families: Collection[str], first: Retries | None = None
+) -> Retries:
     """Return which stored trials count as untried from now on.
 
     These are present trials with an outcome to retry, and trials that ended as behind but may win now, as the winner
@@ -355,22 +362,24 @@ def again_of(
         if (one.outcome in options.retried and (first is None or (one.id, one.total_seconds) in first.retried))
         or (one.outcome is Outcome.BEHIND and (one.median_us is None or one.median_us <= most_us))
     )
-    return Again(options.limits, retried)
+    return Retries(options.limits, retried)
 
 
-def past_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[str], again: Again) -> Past:
+def prior_trials(
+    store: Store, tuner: Tuner, problem: Problem, families: Collection[str], retries: Retries
+) -> PriorTrials:
     """Return the stored trials of the problem on this device.
 
     A trial that is to be repeated counts only by the time spent on it, and a retried one not even so.
     """
     history = store.history(tuner.target.identity.name, problem, families, tuner.basis)
     found = history.tried()
-    tried = [one for one in found if not again.includes(one.id, one.outcome, one.limits, one.total_seconds)]
-    return Past(
+    tried = [one for one in found if not retries.includes(one.id, one.outcome, one.limits, one.total_seconds)]
+    return PriorTrials(
         tried=frozenset(trial.config.text for trial in tried),
-        seconds=sum(one.total_seconds for one in found if (one.id, one.total_seconds) not in again.retried),
+        seconds=sum(one.total_seconds for one in found if (one.id, one.total_seconds) not in retries.retried),
         contenders=tuple(
-            Contender(
+            FinalCandidate(
                 trial.config,
                 trial.newest_us,
                 trial.newest_high_us,
@@ -382,15 +391,15 @@ def past_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[s
         last_finalists=history.final_configs(),
         vendor=history.vendor_of_last_final(),
         timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
-        told=tuple(map(_told, tried)),
+        results=tuple(map(_result_of, tried)),
     )
 
 
-def _told(trial: StoredTrial) -> Told:
+def _result_of(trial: StoredTrial) -> TrialResult:
     """Return the trial's result for a strategy. A possible winner has its newest time."""
     if trial.outcome is Outcome.OK and trial.newest_us is not None:
-        return Told(trial.config, trial.newest_us, is_right=True)
-    return Told(trial.config, trial.median_us, is_right=False)
+        return TrialResult(trial.config, trial.newest_us, is_right=True)
+    return TrialResult(trial.config, trial.median_us, is_right=False)
 
 
 def tuning_run(tuner: Tuner, started_at: str) -> TuningRun:

@@ -31,7 +31,7 @@ class Spaces(Sequence[SearchSpace]):
         return len(self.problems)
 
     @property
-    def asked(self) -> tuple[object, ...]:
+    def key(self) -> tuple[object, ...]:
         """A key of these spaces among others of the same problems."""
         return self.families, sorted(self.guidelines.items())
 

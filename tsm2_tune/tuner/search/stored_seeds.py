@@ -24,7 +24,7 @@ MOST_KERNELS = 3  # of a problem on a device
 MEDIAN_US = Column("median_us", Float)
 
 
-def nearby(store: Store, problem: Problem, limits: DeviceLimits, device: str) -> tuple[Measured, ...]:
+def stored_seeds(store: Store, problem: Problem, limits: DeviceLimits, device: str) -> tuple[Measured, ...]:
     """Return the nearest problems of the same element type and op that a search tried anything of, this device's
     first.
 

@@ -20,7 +20,7 @@ from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.measure.vendor.libraries import FILES
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.signals import held
-from tsm2_tune.tuner.search.phase_timer import Phases
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.worker.child_process import start_child
 from tsm2_tune.tuner.worker.protocol import Attempt, AttemptResult, FinalRound, FinalTimes, FullVerification
 from tsm2_tune.tuner.worker.server import serve
@@ -68,10 +68,10 @@ class Worker:
     """
 
     def __init__(
-        self, spec: str, support: Callable[[], str], *, limit_seconds: float, phases: Phases | None = None
+        self, spec: str, support: Callable[[], str], *, limit_seconds: float, phases: PhaseTimer | None = None
     ) -> None:
         self._spec, self._support = spec, support
-        self._phases = phases or Phases()
+        self._phases = phases or PhaseTimer()
         self.limit_seconds = limit_seconds  # for each stage of a request
         self._process: Any = None
         self._trouble = ""  # why the last process did not open the device, with a remedy

@@ -28,7 +28,7 @@ from tsm2_tune.tuner.runs.events import FinalFailure, ProblemEvent
 from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search import fixed_list, session
 from tsm2_tune.tuner.search.loop import Options, Tuner
-from tsm2_tune.tuner.search.resume import Again
+from tsm2_tune.tuner.search.resume import Retries
 
 UNKNOWN = 1e6  # in place of a loss: so much that a choice rests on as few unknown pairs as can be
 MOST_TURNS = 3  # of a shape's finals: what is chosen, and what is best, may change by each
@@ -79,10 +79,10 @@ class Bench:
         """The state of the L2 in which trials are timed."""
         return self.target.cache(self.options.cache)
 
-    def turn(self, tuned: Tuned, problem: Problem) -> session.Turn:
+    def turn(self, tuned: Tuned, problem: Problem) -> session.ProblemSession:
         """Return a turn of the shape that tries kernels suggested by winners of other shapes."""
         tuner, claims = self.opened()
-        return fixed_list.turn_of(problem, tuned.families(), tuner, self.store, claims, self.started_at)
+        return fixed_list.problem_session(problem, tuned.families(), tuner, self.store, claims, self.started_at)
 
     def opened(self) -> tuple[Tuner, Claims]:
         """Lock the device for this run at the first call. Return its tuner and claims."""
@@ -208,7 +208,7 @@ class Search:
         trial = known[kernel][problem]
         turn = self.bench.turn(self.tuned, problem)
         self._turns[problem] += 1
-        for event in turn.settled(Again(self.bench.options.limits), {trial.config.text}):
+        for event in turn.settled(Retries(self.bench.options.limits), {trial.config.text}):
             if isinstance(event, FinalFailure):
                 self._turns[problem] = MOST_TURNS  # times as they are decide
             yield event

@@ -9,7 +9,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.measure.vendor.blas import product_of
 from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
-from tsm2_tune.tuner.search.resume import Past
+from tsm2_tune.tuner.search.resume import PriorTrials
 
 
 @dataclass(slots=True)
@@ -36,9 +36,9 @@ class VendorSchedule:
             return False
         return bool(self._found().versions)
 
-    def is_due(self, past: Past) -> bool:
+    def is_due(self, prior: PriorTrials) -> bool:
         """Return whether the problem's last final had none of the libraries, in this version and with this driver."""
-        return not any((self.driver, *version) in past.vendor for version in self._found().versions)
+        return not any((self.driver, *version) in prior.vendor for version in self._found().versions)
 
     def keep_out(self, problem: Problem, trouble: str) -> None:
         """Leave the vendor out of the problem's finals in the rest of this run."""

@@ -29,8 +29,8 @@ from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.results.upsert import add_or_change
 from tsm2_tune.tuner.runs.leases import queries
-from tsm2_tune.tuner.runs.leases.contested import Asked, LeftToOthers
-from tsm2_tune.tuner.runs.leases.owners import lives, owner_of
+from tsm2_tune.tuner.runs.leases.contested import ContestedConfigurations, ContestedRequest
+from tsm2_tune.tuner.runs.leases.owners import is_alive, owner_of
 from tsm2_tune.tuner.runs.leases.queries import (
     FINAL,
     NO_CONFIGURATIONS,
@@ -41,7 +41,7 @@ from tsm2_tune.tuner.runs.leases.queries import (
     is_claim,
     is_tried,
 )
-from tsm2_tune.tuner.search.resume import Again, Claimed
+from tsm2_tune.tuner.search.resume import ClaimResult, Retries
 
 log = logging.getLogger(__name__)
 BEAT_SECONDS = 5.0
@@ -68,8 +68,8 @@ class Claims:
         self._open: Connection | None = None  # of claims that are taken together
         # Trials and claims at the most, by the problem, the families and the basis: while nobody else adds any.
         self._counted = Counter[tuple[Problem, tuple[str, ...], str]]()
-        self.left = LeftToOthers(database, device_name, self.owner)
-        self._at_hand: _Key | None = None  # the claim being tried
+        self.contested = ContestedConfigurations(database, device_name, self.owner)
+        self._current: _Key | None = None  # the claim being tried
         self._marked: _Key | None = None  # the claim marked so in the database
         self._marking = threading.Lock()
         self._ended = threading.Event()
@@ -90,7 +90,7 @@ class Claims:
             self.remove_dead()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def in_one_transaction(self) -> Iterator[None]:
         """Claims that are taken in here are one transaction: a disk takes milliseconds for each.
 
         On a server each is one of its own, which waits for no disk: others would wait for the last.
@@ -112,36 +112,36 @@ class Claims:
         config: str,
         *,
         basis: str,
-        again: Again,
+        retries: Retries,
         families: Collection[str] = (),
         most: int | None = None,
         given_up: bool = False,
-    ) -> Claimed:
+    ) -> ClaimResult:
         """Claim a configuration that nobody has tried, or has claimed and lives; what is given up only if `given_up`.
 
         `most` is how many trials of these families and this basis there may be, with all claims of them.
         """
         opened = self.written(problem) if self._open is None else nullcontext(self._open)
-        asked = Asked(again, tuple(families), most)
-        self.left.forget(problem, config, basis)
+        asked = ContestedRequest(retries, tuple(families), most)
+        self.contested.forget(problem, config, basis)
         with opened as connection:
-            if is_tried(connection, self.device_name, problem, config, basis, again):
-                return Claimed.ELSEWHERE
+            if is_tried(connection, self.device_name, problem, config, basis, retries):
+                return ClaimResult.ELSEWHERE
             claim = self._claim(connection, problem, config, basis)
             if self._is_others(connection, claim):
-                self.left.note(problem, config, basis, asked)
+                self.contested.note(problem, config, basis, asked)
                 log.debug("claim of %s %s lost to %s", problem.text, config, claim.owner)
-                return Claimed.ELSEWHERE
+                return ClaimResult.ELSEWHERE
             if not given_up and claim is not None and _counted(claim.attempts) >= MOST_ATTEMPTS:
-                return Claimed.GIVEN_UP
+                return ClaimResult.GIVEN_UP
             if most is not None and self._count(connection, problem, families, basis) >= most:
-                self.left.note(problem, config, basis, asked)
-                return Claimed.ENOUGH
+                self.contested.note(problem, config, basis, asked)
+                return ClaimResult.LIMIT_REACHED
             self.add(connection, problem, config, basis)
             log.debug("claim of %s %s taken", problem.text, config)
             if claim is None or claim.owner != self.owner:
                 self._counted.update(which for which in self._counted if which[0] == problem)
-            return Claimed.YES
+            return ClaimResult.OURS
 
     def take_final(self, problem: Problem) -> None:
         """Claim the finals of a problem: where another run is at them, when that has ended."""
@@ -161,9 +161,9 @@ class Claims:
         """Claim no configurations and no finals any more."""
         self._leave(searches=False)
 
-    def trying(self, problem: Problem, config: str, basis: str) -> None:
+    def record_current(self, problem: Problem, config: str, basis: str) -> None:
         """Record the configuration being tried, so that other runs know what killed this one if it dies."""
-        self._at_hand = _Key(problem, config, basis)
+        self._current = _Key(problem, config, basis)
 
     @repeated
     def given_up(self, problem: Problem) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ class Claims:
         )
         with self.database.transaction() as connection:
             now = self.database.now(connection)
-            return sum(lives(*row, now) for row in connection.execute(theirs).all())
+            return sum(is_alive(*row, now) for row in connection.execute(theirs).all())
 
     def written(self, problem: Problem) -> AbstractContextManager[Connection]:
         """Return a transaction that takes something on of the problem."""
@@ -203,11 +203,11 @@ class Claims:
         """Return whether it is the claim of another run, which lives."""
         if claim is None or claim.owner == self.owner:
             return False
-        return lives(claim.owner, claim.beat_at, self.database.now(connection))
+        return is_alive(claim.owner, claim.beat_at, self.database.now(connection))
 
     def _leave(self, *, searches: bool) -> None:
         """Claim nothing any more, or no more than searches. What runs died of before is kept."""
-        self._at_hand = None
+        self._current = None
         self._mark(None)
         self._remove_own(() if searches else (SEARCH, RUN))
 
@@ -237,7 +237,7 @@ class Claims:
         tried = queries.trials(connection, self.device_name, problem, families, basis)
         owners = queries.owners(connection, self.device_name, problem, families, basis)
         now = self.database.now(connection)
-        taken_on = (int(number) for owner, at, number in owners if owner == self.owner or lives(owner, at, now))
+        taken_on = (int(number) for owner, at, number in owners if owner == self.owner or is_alive(owner, at, now))
         found = tried + sum(taken_on)
         if self._open is not None:
             self._counted[which] = found
@@ -256,7 +256,7 @@ class Claims:
             now = self.database.now(connection)
             for row in (row for row in rows if row.config != SEARCHED):
                 newest[row.owner] = max(newest[row.owner], row.beat_at if isinstance(row.beat_at, float) else 0.0)
-            living = {owner for owner, beat_at in newest.items() if lives(owner, beat_at, now)}
+            living = {owner for owner, beat_at in newest.items() if is_alive(owner, beat_at, now)}
             found = [
                 dict(zip(key.keys(), row, strict=False))
                 for row in rows
@@ -273,30 +273,30 @@ class Claims:
         about = (self.owner,)
         beaten_at, seen = time.monotonic(), None
         while not self._ended.wait(min(LOOK_SECONDS, BEAT_SECONDS)):
-            at_hand = self._at_hand
+            current = self._current
             with suppress(StoreError):
-                if at_hand is not self._marked and at_hand is seen:
-                    self._mark(at_hand)
+                if current is not self._marked and current is seen:
+                    self._mark(current)
                 if time.monotonic() - beaten_at >= BEAT_SECONDS:
                     beaten_at = time.monotonic()
                     with self.database.transaction(writes=True, about=about, durable=False) as connection:
                         beaten = update(schema.claim).where(tuple_(*key).in_(free))
                         connection.execute(beaten.values(beat_at=self.database.now(connection)))
-            seen = at_hand
+            seen = current
 
-    def _mark(self, at_hand: _Key | None) -> None:
+    def _mark(self, current: _Key | None) -> None:
         """Write down what has been tried for a while: who dies now dies of that. It survived what was before."""
         with self._marking:
-            if at_hand is not self._marked:
-                self._marked = self._marked_now(self._marked, at_hand)
+            if current is not self._marked:
+                self._marked = self._marked_now(self._marked, current)
 
-    def _marked_now(self, before: _Key | None, at_hand: _Key | None) -> _Key | None:
+    def _marked_now(self, before: _Key | None, current: _Key | None) -> _Key | None:
         """Return the claim that is marked as being tried; None if its trial is stored already."""
         with self.database.transaction(writes=True, about=(self.owner,)) as connection:
             if before is not None:
                 self._count_attempt(connection, before, -1)
-            is_marked = at_hand is not None and self._count_attempt(connection, at_hand, 1)
-        return at_hand if is_marked else None
+            is_marked = current is not None and self._count_attempt(connection, current, 1)
+        return current if is_marked else None
 
     def _count_attempt(self, connection: Connection, key: _Key, change: int) -> bool:
         """Return whether there is such a claim of ours, as there is until the trial is stored."""
@@ -305,7 +305,7 @@ class Claims:
         return connection.execute(counted).rowcount > 0
 
 
-def bury(database: str, process: str) -> None:
+def expire_claims(database: str, process: str) -> None:
     """Let others have at once what a process of another machine had taken on that is known to be dead."""
     if not process:
         return

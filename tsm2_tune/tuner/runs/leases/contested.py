@@ -13,20 +13,20 @@ from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.runs.leases import queries
-from tsm2_tune.tuner.runs.leases.owners import lives
+from tsm2_tune.tuner.runs.leases.owners import is_alive
 from tsm2_tune.tuner.runs.leases.queries import NO_CONFIGURATIONS, is_tried
-from tsm2_tune.tuner.search.resume import Again
+from tsm2_tune.tuner.search.resume import Retries
 
 
-class Asked(NamedTuple):
+class ContestedRequest(NamedTuple):
     """How a run asked for a configuration."""
 
-    again: Again
+    retries: Retries
     families: tuple[str, ...]
     most: int | None  # trials of these families that there may be
 
 
-class LeftToOthers:
+class ContestedConfigurations:
     """The configurations that one run on one device left to others.
 
     They are kept in memory and not read from the others' claims, since any run may remove the claims of a dead one.
@@ -34,25 +34,27 @@ class LeftToOthers:
 
     def __init__(self, database: Database, device_name: str, owner: str) -> None:
         self._database, self._device_name, self._owner = database, device_name, owner
-        self._left = defaultdict[Problem, dict[tuple[str, str], Asked]](dict)  # by configuration and basis
+        self._contested = defaultdict[Problem, dict[tuple[str, str], ContestedRequest]](
+            dict
+        )  # by configuration and basis
 
-    def note(self, problem: Problem, config: str, basis: str, asked: Asked) -> None:
+    def note(self, problem: Problem, config: str, basis: str, asked: ContestedRequest) -> None:
         """Another run has it, or has so much that this one is to try no more."""
-        self._left[problem][config, basis] = asked
+        self._contested[problem][config, basis] = asked
 
     def forget(self, problem: Problem, config: str, basis: str) -> None:
         """This run asks for it again."""
-        self._left[problem].pop((config, basis), None)
+        self._contested[problem].pop((config, basis), None)
 
     def forget_all(self, problem: Problem) -> None:
         """This run asks for all of the problem again, or is done with it."""
-        self._left.pop(problem, None)
+        self._contested.pop(problem, None)
 
     @repeated
     def state(self, problem: Problem) -> tuple[set[str], bool]:
         """Return which runs that live are at some of it yet, and whether some is nobody's and was not tried."""
-        column, left = schema.claim.c, self._left[problem]
-        if not left:
+        column, contested = schema.claim.c, self._contested[problem]
+        if not contested:
             return set(), False
         theirs = select(column.config, column.basis, column.owner, column.beat_at).where(
             column.device_name == self._device_name,
@@ -64,13 +66,13 @@ class LeftToOthers:
         found, is_nobodys = set[str](), False
         with self._database.transaction() as connection:
             now = self._database.now(connection)
-            rows = [row for row in connection.execute(theirs).all() if lives(row.owner, row.beat_at, now)]
+            rows = [row for row in connection.execute(theirs).all() if is_alive(row.owner, row.beat_at, now)]
             owners = {(row.config, row.basis): str(row.owner) for row in rows}
-            for (config, basis), asked in list(left.items()):
+            for (config, basis), asked in list(contested.items()):
                 if (config, basis) in owners:
                     found.add(owners[config, basis])
-                elif is_tried(connection, self._device_name, problem, config, basis, asked.again):
-                    del left[config, basis]
+                elif is_tried(connection, self._device_name, problem, config, basis, asked.retries):
+                    del contested[config, basis]
                 elif asked.most is None:
                     is_nobodys = True
                 else:
@@ -88,7 +90,7 @@ class LeftToOthers:
             return False, set()
         owners = queries.owners(connection, self._device_name, problem, families, basis)
         now = self._database.now(connection)
-        at_some = {owner: int(number) for owner, at, number in owners if number and lives(owner, at, now)}
+        at_some = {owner: int(number) for owner, at, number in owners if number and is_alive(owner, at, now)}
         if tried + sum(at_some.values()) < most:
             return True, set()
         return False, set(at_some.keys() - {self._owner})

@@ -26,7 +26,7 @@ def process_of(process_id: int) -> str:
     return f"{system()} {process_id} {_started(process_id)}"
 
 
-def lives(owner: Any, beat_at: Any, now: float) -> bool:
+def is_alive(owner: Any, beat_at: Any, now: float) -> bool:
     """Return whether the owner is a process that runs; of another system's, whether it beats."""
     if not isinstance(owner, str) or not isinstance(beat_at, float) or abs(now - beat_at) > STALE_SECONDS:
         return False

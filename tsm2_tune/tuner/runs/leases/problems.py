@@ -12,28 +12,28 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.runs.leases.configurations import Claims
-from tsm2_tune.tuner.runs.leases.owners import lives
+from tsm2_tune.tuner.runs.leases.owners import is_alive
 from tsm2_tune.tuner.runs.leases.queries import NO_CONFIGURATIONS, RUN, SEARCH, SEARCHED, is_claim
-from tsm2_tune.tuner.search.resume import Claimed
+from tsm2_tune.tuner.search.resume import ClaimResult
 
 log = logging.getLogger(__name__)
 
 
-class Searches:
+class ProblemClaims:
     """Claims of a run to whole problems: to search them so. `search` says all that tells one search from another."""
 
     def __init__(self, claims: Claims, search: str) -> None:
         self._claims, self._search = claims, search
         self._before = self._begun()
 
-    def take(self, problem: Problem) -> Claimed:
+    def take(self, problem: Problem) -> ClaimResult:
         """Claim the search of a problem as `_take` does, and log what came of it."""
         found = self._take(problem)
         log.debug("lease of %s: %s", problem.text, found.name)
         return found
 
     @repeated
-    def _take(self, problem: Problem) -> Claimed:
+    def _take(self, problem: Problem) -> ClaimResult:
         """Claim the search of a problem: ENDED where another run has ended the same one since this was made,
         ELSEWHERE where another one that lives is at it, and OTHERWISE where that is another search.
         """
@@ -46,15 +46,15 @@ class Searches:
         with claims.written(problem) as connection:
             found = [row for row in connection.execute(query).all() if row.owner != claims.owner]
             if any((row.config, row.basis) == (SEARCHED, self._search) and row.owner != before for row in found):
-                return Claimed.ENDED
+                return ClaimResult.ENDED
             now, beaten = claims.database.now(connection), self._beaten(connection, [row.owner for row in found])
             others = {
-                row.basis for row in found if row.config == SEARCH and lives(row.owner, beaten.get(row.owner), now)
+                row.basis for row in found if row.config == SEARCH and is_alive(row.owner, beaten.get(row.owner), now)
             }
             if others:
-                return Claimed.ELSEWHERE if self._search in others else Claimed.OTHERWISE
+                return ClaimResult.ELSEWHERE if self._search in others else ClaimResult.OTHER_OPTIONS
             claims.add(connection, problem, SEARCH, self._search)
-            return Claimed.YES
+            return ClaimResult.OURS
 
     @repeated
     def others(self, problem: Problem) -> set[str]:
@@ -75,7 +75,7 @@ class Searches:
         with claims.database.transaction() as connection:
             now = claims.database.now(connection)
             found = connection.execute(theirs.group_by(column.owner)).all()
-            return {str(owner) for owner, beat_at in found if lives(owner, beat_at, now)}
+            return {str(owner) for owner, beat_at in found if is_alive(owner, beat_at, now)}
 
     @staticmethod
     def _beaten(connection: Connection, owners: Sequence[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tsm2_tune.tuner.results.domains import checked
 from tsm2_tune.tuner.results.row_writer import problem_key
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Outcome
-from tsm2_tune.tuner.search.resume import Again
+from tsm2_tune.tuner.search.resume import Retries
 
 # In place of a configuration: the problem's finals; its search as a whole; that its search has ended, which is no
 # claim, but stays as long as any run lives; and, of no problem, that a run lives.
@@ -60,7 +60,7 @@ def _owners(families: tuple[str, ...]) -> Select[tuple[str, float, int]]:
 
 
 def is_tried(
-    connection: Connection, device_name: str, problem: Problem, config: str, basis: str, again: Again
+    connection: Connection, device_name: str, problem: Problem, config: str, basis: str, retries: Retries
 ) -> bool:
     """Return whether there is a trial that does not count as untried."""
     key = {"device_name": device_name, **problem_key(problem), "config": config, "basis": basis}
@@ -70,7 +70,7 @@ def is_tried(
     with records.reading(row["id"]):
         values = checked(row, _JUDGED)
         outcome, limits = Outcome(values["outcome"]), records.limits(values)
-        return not again.includes(values["id"], outcome, limits, values["total_seconds"])
+        return not retries.includes(values["id"], outcome, limits, values["total_seconds"])
 
 
 def trials(connection: Connection, device_name: str, problem: Problem, families: Collection[str], basis: str) -> int:

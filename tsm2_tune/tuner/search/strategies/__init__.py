@@ -17,7 +17,7 @@ from tsm2_tune.tuner.search.strategies.sampled import Sampled, require_optuna
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy
 
 Known = Sequence[Measured]  # the database's winners for similar problems
-Make = Callable[[SearchSpace, int, Known], Strategy]  # of a space and the run's seed
+StrategyFactory = Callable[[SearchSpace, int, Known], Strategy]  # of a space and the run's seed
 
 
 def exhaustive(space: SearchSpace, seed: int = 0, known: Known = ()) -> Strategy:
@@ -41,11 +41,11 @@ def by_model(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
     return Model(first, others, late=space.limits.compute_capability > (0, 0))
 
 
-OWN: dict[str, Make] = {"model": by_model, "exhaustive": exhaustive, "random": shuffled}
+OWN: dict[str, StrategyFactory] = {"model": by_model, "exhaustive": exhaustive, "random": shuffled}
 OPTUNA = "optuna:"  # before the name of a sampler
 
 
-def strategy_named(name: str) -> Make:
+def strategy_named(name: str) -> StrategyFactory:
     """Return what makes the strategy of this name: one of OWN, or OPTUNA and a sampler's name.
 
     Raise ToolMissing if it needs Optuna, which is not installed.
@@ -53,7 +53,7 @@ def strategy_named(name: str) -> Make:
     return OWN[name] if name in OWN else by_optuna(name.removeprefix(OPTUNA))
 
 
-def by_optuna(sampler: str) -> Make:
+def by_optuna(sampler: str) -> StrategyFactory:
     """Return the candidates that a sampler of Optuna's asks for."""
     require_optuna()
     return lambda space, seed, known: Sampled(sampler, space.kept, seed)

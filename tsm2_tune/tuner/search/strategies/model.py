@@ -16,7 +16,7 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.order import Floats, expected_times_us
 from tsm2_tune.tuner.search.strategies.grid import Grid
-from tsm2_tune.tuner.search.strategies.strategy import Strategy, Told
+from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
 FAR_BEHIND = 4.0  # times as long as the fastest of all: the fastest of a family whose others wait
 # A judgement, which nothing was measured for: by then the first choices of the families were tried once.
@@ -42,31 +42,31 @@ class Expectation:
         """Start with these candidates. Trials of `first` count too, but only `others` are returned."""
         self.candidates = candidates = [*first, *others]
         self._place = {one.config: place for place, one in enumerate(candidates)}
-        self._is_left = np.arange(len(candidates)) >= len(first)
+        self._is_remaining = np.arange(len(candidates)) >= len(first)
         self._model: Floats = np.log(expected_times_us(candidates))
         self._weights, self._sums = np.zeros(len(candidates)), np.zeros(len(candidates))
         self._grids = Grid.of_families(candidates)
         self._means = dict.fromkeys(self._grids, (0, 0.0))  # trials, and the sum of their ratios
 
-    def tell(self, told: Told) -> None:
+    def tell(self, result: TrialResult) -> None:
         """Take a trial into account."""
-        place = self._place.get(told.config)
+        place = self._place.get(result.config)
         if place is None:
             return
-        self._is_left[place] = False
-        if told.us is None:
+        self._is_remaining[place] = False
+        if result.us is None:
             return
-        ratio = log(told.us) - self._model[place]
-        grid = self._grids[told.config.family]
+        ratio = log(result.us) - self._model[place]
+        grid = self._grids[result.config.family]
         weights = np.exp(-grid.squares(place) / (2 * NEAR**2))
         self._weights[grid.places] += weights
         self._sums[grid.places] += weights * ratio
-        trials, total = self._means[told.config.family]
-        self._means[told.config.family] = (trials + 1, total + ratio)
+        trials, total = self._means[result.config.family]
+        self._means[result.config.family] = (trials + 1, total + ratio)
 
     def fastest(self) -> Candidate | None:
         """Return the remaining candidate with the least predicted time, and remove it; None if none remains."""
-        if not self._is_left.any():
+        if not self._is_remaining.any():
             return None
         trials, total = map(sum, zip(*self._means.values(), strict=True))
         overall = total / max(trials, 1)
@@ -75,8 +75,8 @@ class Expectation:
             of_family[self._grids[name].places] = (ratios + overall) / (count + 1)
         counted = self._weights + PRIOR
         expected = self._model + (self._sums + PRIOR * of_family) / counted - HOPE * np.sqrt(PRIOR / counted)
-        place = int(np.where(self._is_left, expected, np.inf).argmin())
-        self._is_left[place] = False
+        place = int(np.where(self._is_remaining, expected, np.inf).argmin())
+        self._is_remaining[place] = False
         return self.candidates[place]
 
 
@@ -91,12 +91,14 @@ class Model(Strategy):
     def __init__(self, first: Sequence[Candidate], others: Sequence[Candidate] = (), *, late: bool = True) -> None:
         more = max(0, FIRST - len(first))
         first = [*first, *others[:more]]
-        self._coming = iter(first)
+        self._queue = iter(first)
         self._expected = Expectation(first, others[more:MOST])
         self._last = islice(others, MOST, None)
         self._waiting = deque[Candidate]()
-        self._like = next(chain(first, others), None) if late else None  # any: of the problem, device and guidelines
-        self._made = set[KernelConfig]()  # of leaders, or tried before
+        self._template = (
+            next(chain(first, others), None) if late else None
+        )  # any: of the problem, device and guidelines
+        self._created = set[KernelConfig]()  # of leaders, or tried before
         self._times_us = dict[KernelConfig, float]()  # of those that are right
         self._in_order = list[tuple[float, str, KernelConfig]]()  # of those that the space has, the fastest first
         self._used = list[tuple[float, str, KernelConfig]]()  # leaders of which nothing is left to be made
@@ -106,14 +108,14 @@ class Model(Strategy):
         late = self._late() if len(self._times_us) >= FIRST else None
         return late or self._in_line() or self._late()
 
-    def tell(self, told: Told) -> None:
-        self._expected.tell(told)
-        self._made.add(told.config)
-        if told.us is not None:
-            family = told.config.family
-            self._least_us[family] = min(self._least_us.get(family, told.us), told.us)
-            if told.is_right:
-                self._take(told.config, told.us)
+    def tell(self, result: TrialResult) -> None:
+        self._expected.tell(result)
+        self._created.add(result.config)
+        if result.us is not None:
+            family = result.config.family
+            self._least_us[family] = min(self._least_us.get(family, result.us), result.us)
+            if result.is_right:
+                self._take(result.config, result.us)
 
     def is_behind(self, candidate: Candidate) -> bool:
         own = self._least_us.get(candidate.config.family)
@@ -123,14 +125,14 @@ class Model(Strategy):
         """Take the time of one that is right, in the place of the one that it had."""
         before = self._times_us.get(config)
         self._times_us[config] = us
-        if self._like is not None and config == config.early:
+        if self._template is not None and config == config.early:
             if before is not None:
                 self._in_order.remove((before, config.text, config))
             insort(self._in_order, (us, config.text, config), key=lambda one: one[:2])
 
     def _in_line(self) -> Candidate | None:
         """Return the next that need not wait, or the first that waits."""
-        for candidate in self._coming:
+        for candidate in self._queue:
             if not self.is_behind(candidate):
                 return candidate
             self._waiting.append(candidate)
@@ -140,13 +142,13 @@ class Model(Strategy):
     def _late(self) -> Candidate | None:
         """Return a variant of a leading candidate that was not returned yet."""
         leading = self._in_order[:LEADING]
-        if self._like is None or leading == self._used:
+        if self._template is None or leading == self._used:
             return None
         for _, _, leader in leading:
             family = family_named(leader.family)
             for config in family.later(leader):
-                if config not in self._made:
-                    self._made.add(config)
-                    return replace(self._like, family=family, config=config)
+                if config not in self._created:
+                    self._created.add(config)
+                    return replace(self._template, family=family, config=config)
         self._used = leading
         return None

@@ -12,7 +12,7 @@ from tsm2_tune.errors import ToolMissing, pip_install
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.search.strategies.grid import Grid
-from tsm2_tune.tuner.search.strategies.strategy import Strategy, Told
+from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
 FAMILY = "family"  # the parameter that the others depend on
 
@@ -52,11 +52,11 @@ class Sampled(Strategy):
         self._study = optuna.create_study(sampler=SAMPLERS[sampler](seed))
         self._candidates, self._grids = candidates, Grid.of_families(candidates)
         self._place = {one.config: place for place, one in enumerate(candidates)}
-        self._is_left = np.ones(len(candidates), bool)
+        self._is_remaining = np.ones(len(candidates), bool)
         self._asked = dict[KernelConfig, Any]()  # Optuna's trials that were not told of
 
     def ask(self) -> Candidate | None:
-        if not self._is_left.any():
+        if not self._is_remaining.any():
             return None
         trial = self._study.ask()
         name = trial.suggest_categorical(FAMILY, list(self._grids))
@@ -66,24 +66,24 @@ class Sampled(Strategy):
             for tunable, values in grid.values.items()
         ]
         away = np.abs(grid.points - np.array(point)).sum(axis=1)
-        place = int(grid.places[np.where(self._is_left[grid.places], away, np.inf).argmin()])
-        if not self._is_left[place]:  # all of the family are tried
+        place = int(grid.places[np.where(self._is_remaining[grid.places], away, np.inf).argmin()])
+        if not self._is_remaining[place]:  # all of the family are tried
             self._end(trial, None)
-            return self._taken(int(self._is_left.argmax()))
+            return self._taken(int(self._is_remaining.argmax()))
         candidate = self._taken(place)
         self._asked[candidate.config] = trial
         return candidate
 
-    def tell(self, told: Told) -> None:
-        place = self._place.get(told.config)
-        if told.config in self._asked:
-            self._end(self._asked.pop(told.config), told.us)
+    def tell(self, result: TrialResult) -> None:
+        place = self._place.get(result.config)
+        if result.config in self._asked:
+            self._end(self._asked.pop(result.config), result.us)
         elif place is not None:
             self._taken(place)
-            self._study.add_trial(self._trial_of(told))
+            self._study.add_trial(self._trial_of(result))
 
     def _taken(self, place: int) -> Candidate:
-        self._is_left[place] = False
+        self._is_remaining[place] = False
         return self._candidates[place]
 
     def _end(self, trial: Any, us: float | None) -> None:
@@ -94,16 +94,16 @@ class Sampled(Strategy):
         else:
             self._study.tell(trial, us)
 
-    def _trial_of(self, told: Told) -> Any:
+    def _trial_of(self, result: TrialResult) -> Any:
         """Optuna's trial of a configuration that it has not asked for."""
         from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
         from optuna.trial import TrialState, create_trial
 
-        name = told.config.family
+        name = result.config.family
         params: dict[str, Any] = {FAMILY: name}
         distributions: dict[str, BaseDistribution] = {FAMILY: CategoricalDistribution(list(self._grids))}
         for tunable, values in self._grids[name].values.items():
-            params[f"{name}.{tunable}"] = values.index(told.config.tunables[tunable])
+            params[f"{name}.{tunable}"] = values.index(result.config.tunables[tunable])
             distributions[f"{name}.{tunable}"] = IntDistribution(0, len(values) - 1)
-        state = TrialState.FAIL if told.us is None else TrialState.COMPLETE
-        return create_trial(params=params, distributions=distributions, value=told.us, state=state)
+        state = TrialState.FAIL if result.us is None else TrialState.COMPLETE
+        return create_trial(params=params, distributions=distributions, value=result.us, state=state)

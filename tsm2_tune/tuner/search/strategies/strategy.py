@@ -12,7 +12,7 @@ from tsm2_tune.tuner.results.trial import Outcome, Trial
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TrialResult:
     """How a trial ended, as far as a strategy looks."""
 
     config: KernelConfig
@@ -20,10 +20,10 @@ class Told:
     is_right: bool  # whether it may win
 
 
-def told_of(trial: Trial) -> Told:
+def result_of(trial: Trial) -> TrialResult:
     """Return a trial's result for a strategy."""
     us = None if trial.measurement is None else trial.measurement.median_us
-    return Told(trial.config, us, trial.outcome is Outcome.OK and us is not None)
+    return TrialResult(trial.config, us, trial.outcome is Outcome.OK and us is not None)
 
 
 class Strategy(ABC):
@@ -38,7 +38,7 @@ class Strategy(ABC):
     def ask(self) -> Candidate | None:
         """Return the next candidate; None if there is none now, though what it is told may change that."""
 
-    def tell(self, told: Told) -> None:
+    def tell(self, result: TrialResult) -> None:
         """Take a trial into account."""
         return
 
@@ -51,7 +51,7 @@ class InOrder(Strategy):
     """The candidates in the order in which they are given, whatever comes of them."""
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
-        self._coming = iter(candidates)
+        self._queue = iter(candidates)
 
     def ask(self) -> Candidate | None:
-        return next(self._coming, None)
+        return next(self._queue, None)
