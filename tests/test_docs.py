@@ -277,6 +277,11 @@ def test_the_notebook_lists_its_notes_and_has_one_link() -> None:
 # Names
 
 
+RETIRED = {
+    *("tsmr", "tsmr_mma", "tsmr_zmma", "tsmr_half", "tsmr_half_ring", "tsmr_tf32", "tsmr_tf32_ring", "tsmr_rows"),
+    *("tsmm", "tsmm_rows", "tsmm_held", "tsmm_mma", "tsmm_ring", "tsmt", "tsmt_mma", "tsmt_zmma", "tsmt_few"),
+    *("tsmt_half", "tsmt_tf32", "tsmt_ring", "staged_mma", "staged_smma", "staged_zmma", "staged_half", "gram_mma"),
+}  # former names of families; of two others, "staged" is a kernel and "gram" an op
 FOLDERS = tuple(path.name for path in (ROOT / "tsm2_tune").iterdir() if path.is_dir())
 SHORT_PATH = re.compile(rf"`(?:\.\.\./)?((?:{'|'.join(FOLDERS)})/[\w./*-]*)`")  # below tsm2_tune
 
@@ -284,6 +289,7 @@ SHORT_PATH = re.compile(rf"`(?:\.\.\./)?((?:{'|'.join(FOLDERS)})/[\w./*-]*)`")  
 def missing_names(page: str) -> list[str]:
     """Return the families, files and modules that the page names and that do not exist."""
     families = set(re.findall(r"`([a-z]\w*):\w+=", page)) - {*FAMILIES, "family"}
+    families |= RETIRED & set(re.findall(r"`(\w+)[`:-]", page))
     paths = re.findall(r"(?<![\w./-])tsm2_tune/[\w./*-]*[\w*/]", page)
     paths += [f"tsm2_tune/{short}" for short in SHORT_PATH.findall(page)]
     modules = set(re.findall(r"\btsm2_tune(?:\.[a-zA-Z_]\w*)+", page))
@@ -300,10 +306,17 @@ def test_names_in_pages_exist(path: Path) -> None:
 
 def test_a_missing_name_is_found() -> None:
     page = (
-        "`nosuch:threads=1` `stream_a_fma:threads=64` `family:word=1` tsm2_tune/no.py, tsm2_tune/cli.py."
-        " `tuner/no/` `.../tuner/verify/` `tuner/verify/*.py` tsm2_tune.none tsm2_tune.tune"
+        "`tsmr` `tsmt_mma-t128` `nosuch:threads=1` `stream_a_fma:threads=64` `family:word=1` tsm2_tune/no.py,"
+        " tsm2_tune/cli.py. `tuner/no/` `.../tuner/verify/` `tuner/verify/*.py` tsm2_tune.none tsm2_tune.tune"
     )
-    assert missing_names(page) == ["nosuch", "tsm2_tune.none", "tsm2_tune/no.py", "tsm2_tune/tuner/no/"]
+    assert missing_names(page) == [
+        "nosuch",
+        "tsm2_tune.none",
+        "tsm2_tune/no.py",
+        "tsm2_tune/tuner/no/",
+        "tsmr",
+        "tsmt_mma",
+    ]
 
 
 def test_the_tests_that_trust_names_are_there() -> None:
