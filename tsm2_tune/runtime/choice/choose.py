@@ -1,4 +1,4 @@
-"""The choice of a winner for a product."""
+"""The choice of a winner and its launch for a product. `tuner/export/c/choose.c` chooses the same in C."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, GRAM, LARGEST_EXTENT,
 from tsm2_tune.runtime.launcher import compiled_match
 from tsm2_tune.runtime.module_data import CARDS, WINNERS
 
-ABOUT = 2.0  # so many times the least expected time: what is worth a timing
-MOST_CONTENDERS, LAUNCHES_OF_A_KERNEL = 20, 2  # the most to time
+WORTH_TIMING = 2.0  # times the least predicted time
+MOST_CONTENDERS, LAUNCHES_OF_A_KERNEL = 20, 2  # bounds on the launches to time
 CONJUGATING = {plain: letter for letter, plain in CONJUGATED.items()}
-Orders = tuple[tuple[str, ...], ...]  # of a, b and, unless it is to be made, out: each one or both
+Orders = tuple[tuple[str, ...], ...]  # of a, b and, if given, out: one order each, or both
 Shape = tuple[int, int, int]  # m, n, k
 
 
 def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str = "nn") -> Match:
-    """Return the winner for C (m x n) = A (m x k) B (k x n) on the GPU of this name; None is the host.
+    """Return the winner for C (m x n) = A (m x k) B (k x n) on the GPU of this name, or on the host if None.
 
-    `op` says how they lie: a letter for A and one for B, n where it is column-major and t where it is row-major, j
-    and c where it is so and conjugated, and a third, t, where C is row-major; x for B where that is A's own matrix,
-    transposed, for any of which "gram" stands. `dtype` is NumPy's or a name of DTYPES or in MATHS. The GPU's own
-    winners come before other GPUs'. The shape's own winner comes first; for a shape that was not tuned it is the
-    kernel with the least expected time there. Where that cannot be told, it is the nearest shape's, by the Euclidean
-    distance of the log-ratios of m, n and k. Raise LookupError if no winner has this element type and op.
+    `op` has a letter each for A and B: n column-major, t row-major, j and c the same but conjugated; x for B is A
+    transposed. A third letter, t, is for a row-major C. "gram" stands for any op with x. `dtype` is NumPy's, or a
+    name in DTYPES or MATHS. The GPU's own winners come before other GPUs'. A tuned shape gets its own winner, another
+    one the kernel with the least predicted time. Without a prediction it gets the winner of the nearest shape, by the
+    Euclidean distance of the log-ratios of m, n and k. Raise LookupError if no winner has this element type and op.
     """
     m, n, k = (_extent(name, extent) for name, extent in (("m", m), ("n", n), ("k", k)))
     for name, word in (("device", device), ("op", op)):
@@ -53,9 +52,9 @@ def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str
 
 
 def choose(product: Product, device: str | None) -> Match:
-    """Return the winner for the product on this GPU, None on the host.
+    """Return the winner for the product on this GPU, or on the host if None.
 
-    Raise ValueError if none is for its storage orders, LookupError if none is for its type.
+    Raise ValueError if no winner has its storage orders, LookupError if none has its type.
     """
     orders = tuple(tuple(x.ld) for x in product.given)
     leading = tuple(tuple(x.ld.values()) for x in product.given)
@@ -63,8 +62,9 @@ def choose(product: Product, device: str | None) -> Match:
 
 
 def contenders(product: Product, device: str) -> list[Match]:
-    """Ways to compute a product whose `out` is there that are expected to be about as fast as the fastest on this
-    GPU. The first is the one that gemm takes.
+    """Return the launches predicted to be about as fast as the fastest on this GPU, gemm's choice first.
+
+    The product has an `out`.
     """
     first = choose(product, device)
     orders = tuple(tuple(x.ld) for x in product.given)
@@ -76,14 +76,14 @@ def contenders(product: Product, device: str) -> list[Match]:
     others = [one for one in found if (one.winner, one.launch, one.swapped) not in known]
     others.sort(key=lambda one: one.expected_us or math.inf)
     least_us = min((one.expected_us for one in [first, *found] if one.expected_us is not None), default=0.0)
-    near = [one for one in others if one.expected_us is not None and one.expected_us <= ABOUT * least_us]
+    near = [one for one in others if one.expected_us is not None and one.expected_us <= WORTH_TIMING * least_us]
     return [first, *near[: MOST_CONTENDERS - 1]]
 
 
 def _ways(
     winners: tuple[Winner, ...], shape: Shape, device: str, lds: Leading, *, swapped: bool = False
 ) -> list[Match]:
-    """Ways to compute the product by kernels of these winners; none where too little is known of them."""
+    """Return launches of these winners' kernels; none without predictions."""
     contest = _contest(winners, device, None) if winners else None
     if contest is None or contest.kernels is None:
         return []
@@ -95,7 +95,7 @@ def _ways(
 
 
 def check_place(product: Product) -> None:
-    """TypeError or RuntimeError where all winners were tuned on a host, and the product is on a GPU, or otherwise."""
+    """Raise TypeError or RuntimeError if all winners are for the host and the product is on a GPU, or vice versa."""
     if all(w.on_host != product.on_host for w in WINNERS):
         if product.on_host:
             raise TypeError("a: this module's kernels were tuned on GPUs only: pass device arrays")
@@ -121,12 +121,11 @@ def _chosen_match(
     is_gram: bool,
     device: str | None,
 ) -> Match:
-    """Return the winner for matrices in these storage orders; else one for the transposed product, as where C is wide
-    and that is expected to be faster, or on a host is nearer: kernels are made for a tall C. The launcher chooses the
-    same, sooner.
+    """Return the winner for matrices in these storage orders, or for the transposed product.
 
-    It has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T. `leading` are the
-    leading dimensions of the matrices, for each of their orders.
+    The transposed product C^T = B^T A^T has the same memory. It is taken if there is no other kernel, or if C is wide
+    and it is predicted to be faster (on a host: nearer), since kernels are made for a tall C. `leading` are the
+    leading dimensions of the matrices, one for each of their orders. The launcher makes the same choice faster.
     """
     compiled = None if device is None else _by_launcher(name, shape, orders, leading, conjugates, is_gram, device)
     if compiled is not None:
@@ -155,9 +154,9 @@ def _by_launcher(
     is_gram: bool,
     device: str,
 ) -> Match | None:
-    """Return the same by the launcher; None if that does not choose.
+    """Return the launcher's choice; None if it makes none.
 
-    An `out` that is to be made is column-major to it, so it chooses where there are winners for such a one.
+    It takes a new `out` as column-major, so it chooses only among winners for that.
     """
     lds = [tuple(zip(*of, strict=True)) for of in zip(orders, leading, strict=True)]
     if len(orders) == 2:
@@ -170,7 +169,7 @@ def _by_launcher(
 
 @lru_cache(maxsize=4096)
 def _have_columns(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, device: str) -> bool:
-    """Whether there are winners of the device for a column-major `out`, as it is and transposed, if there are any."""
+    """Return whether the device has winners for a column-major `out`, for the product and its transpose."""
     as_is, across = _candidates(name, orders, conjugates, is_gram, on_host=False)
     wanted = [
         [w.orders[2] == order and w.device == device for w in of] for of, order in ((as_is, "n"), (across, "t"))
@@ -179,14 +178,14 @@ def _have_columns(name: str, orders: Orders, conjugates: tuple[bool, bool], is_g
 
 
 def _leading(orders: Orders, leading: tuple[tuple[int, ...], ...]) -> tuple[Leading, Leading]:
-    """The matrices' leading dimensions by their orders, and those of the matrices of the transposed product."""
+    """Return the leading dimensions by order, of the product's matrices and of the transposed product's."""
     lds = tuple(dict(zip(order, ld, strict=True)) for order, ld in zip(orders, leading, strict=True))
     mirrored = (lds[1], lds[0], *lds[2:])
     return lds, tuple({ACROSS[order]: ld for order, ld in of.items()} for of in mirrored)
 
 
 def _is_faster(one: Match, other: Match) -> bool:
-    """Return whether one is predicted to be faster, unless it was tuned on another GPU and the other on this one."""
+    """Return whether `one` is predicted to be faster. This GPU's own winner is never replaced by another GPU's."""
     if one.expected_us is None or other.expected_us is None:
         return False
     return one.expected_us < other.expected_us and (one.other_device is None or other.other_device is not None)
@@ -196,7 +195,7 @@ def _is_faster(one: Match, other: Match) -> bool:
 def _candidates(
     name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, on_host: bool
 ) -> tuple[tuple[Winner, ...], tuple[Winner, ...]]:
-    """Return the winners for matrices in these storage orders, and those for the transposed product."""
+    """Return the winners for these storage orders, and those for the transposed product."""
     tuned = _tuned(name, on_host=on_host)
     as_is = _fitting(tuned, orders, conjugates, is_gram=is_gram)
     mirrored = tuple(tuple(ACROSS[order] for order in has) for has in (orders[1], orders[0], *orders[2:]))
@@ -209,7 +208,7 @@ def _candidates(
 def _fitting(
     tuned: list[Winner], orders: Orders, conjugates: tuple[bool, bool], *, is_gram: bool
 ) -> tuple[Winner, ...]:
-    """Return the winners for matrices in these storage orders."""
+    """Return the winners for these storage orders."""
     fits = (all(order in has for order, has in zip(w.orders, orders, strict=False)) for w in tuned)
     winners = [w for w, fit in zip(tuned, fits, strict=True) if fit and w.conjugates == conjugates]
     return tuple(w for w in winners if is_gram or not w.is_gram)
@@ -219,10 +218,10 @@ def _no_kernel(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram
     letters = [has[0] for has in orders]
     op = "".join(CONJUGATING[x] if conj else x for x, conj in zip(letters, conjugates, strict=False))
     op = op[:1] + SAME if is_gram else op
-    op += "t" if letters[2:] == ["t"] or (letters == ["t", "t"] and not is_gram) else ""  # as all others are
-    came = {name: " or ".join(ORDERS[order] for order in has) for name, has in zip(NAMES, orders, strict=False)}
+    op += "t" if letters[2:] == ["t"] or (letters == ["t", "t"] and not is_gram) else ""  # as in other ops
+    given = {name: " or ".join(ORDERS[order] for order in has) for name, has in zip(NAMES, orders, strict=False)}
     return (
-        f"{_in_words(came, conjugates)}: this module has no {name} kernel for that, only for {_ops(tuned)};"
+        f"{_in_words(given, conjugates)}: this module has no {name} kernel for that, only for {_ops(tuned)};"
         f" tune with --op {op}, without --layout, and export again, or pass copies in the order of one of these"
     )
 
@@ -245,10 +244,10 @@ def _best(
     make_out: bool = False,
     swapped: bool = False,
 ) -> Match:
-    """Return the winner by device, then a column-major `out` where that is to be made, then the shape."""
+    """Return the best match: by device first, then a column-major new `out`, then the predicted time."""
     wanted = None
     if make_out and min(shape[:2]) > 1:
-        wanted = "t" if swapped else "n"  # of the kernel's C, where out would be column-major
+        wanted = "t" if swapped else "n"  # order of the kernel's C for a column-major out
     found = _contest(winners, device, wanted)
     other = None if device in (None, found.device) else device
     across = shape if swapped else None
@@ -274,21 +273,21 @@ def _best(
 
 @dataclass(frozen=True)
 class Contest:
-    """The winners of one device among which a product's shape decides."""
+    """The winners of one device among which the shape decides, with their predictions."""
 
     device: str
-    winners: list[Winner]  # first those that compute half of the products, and of these the fastest
-    logs: np.ndarray[Any, Any]  # of their shapes
+    winners: list[Winner]  # symmetric ones first, then by time
+    logs: np.ndarray[Any, Any]  # logarithms of their shapes
     by_shape: dict[Shape, Winner]
-    kinds: list[Winner]  # one of each whose work for the same matrices is another: by orders or vectors, or half of C
-    kind_of: np.ndarray[Any, Any]  # of each winner, its place among these
-    kernels: Kernels | None  # in the winners' order; None if too little is known of one to expect anything
-    routines: Routines | None  # the vendor's; None if none was measured, or right
+    kinds: list[Winner]  # one winner of each `kind_of_work`
+    kind_of: np.ndarray[Any, Any]  # index in `kinds` of each winner
+    kernels: Kernels | None  # in the winners' order; None if one cannot be predicted
+    routines: Routines | None  # the vendor's; None without right measurements
 
 
 @lru_cache(maxsize=4096)
 def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None) -> Contest:
-    """Return those of the device, else of the first one's, and with C in the wanted order where some are."""
+    """Return the winners of the device, else of the first one, with C in the wanted order if there are such."""
     name = next((w.device for w in winners if w.device == device), winners[0].device)
     chosen = [w for w in winners if w.device == name]
     chosen = [w for w in chosen if wanted in (None, w.orders[2]) or w.is_gram] or chosen
@@ -313,15 +312,15 @@ def measured_of(winner: Winner, card: Card) -> list[Measured]:
 
 
 def vendor_of(winner: Winner) -> list[tuple[Shape, float]]:
-    """Return the times of the vendor's routine, if right, at the winner's shape and around it."""
-    around = [((m, n, k), us) for m, n, k, us in winner.vendor_elsewhere]
+    """Return the vendor's times, if its result is right, at the winner's shape and at shapes nearby."""
+    nearby = [((m, n, k), us) for m, n, k, us in winner.vendor_elsewhere]
     if winner.vendor_us is None or not winner.vendor_right:
-        return around
-    return [((winner.m, winner.n, winner.k), winner.vendor_us), *around]
+        return nearby
+    return [((winner.m, winner.n, winner.k), winner.vendor_us), *nearby]
 
 
 def _routines(winners: list[Winner]) -> Routines | None:
-    """Return the vendor's, as they were measured beside the winners and around them."""
+    """Return the predictor of the vendor's times from all measured ones; None without any."""
     times = [(w, shape, us) for w in winners if w.device in CARDS for shape, us in vendor_of(w)]
     if not times:
         return None
@@ -353,7 +352,7 @@ def _extent(name: str, extent: Any) -> int:
 
 
 def _ops(winners: list[Winner]) -> str:
-    """The winners' ops in words, such as: op nn (a, b and out column-major) and op ttt (a, b and out row-major)."""
+    """Return the ops in words, such as: op nn (a, b and out column-major) and op ttt (a, b and out row-major)."""
     orders = {w.op: w.orders for w in winners}
     words = {op: {x: ORDERS[o] for x, o in zip(NAMES, of, strict=True)} for op, of in orders.items()}
     conjugates = {w.op: w.conjugates for w in winners}

@@ -1,4 +1,4 @@
-"""Measured times, carried over to shapes that were not measured."""
+"""Interpolate measured times to other shapes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 
 from tsm2_tune.runtime.choice.work import Floats, Work, WorkTable
 
-START_US = 5.0  # of any kernel: until the first loads have arrived, and from the last store to the end
-NEAR = 0.2  # added to distances from measured shapes, so that none alone counts; a factor of e is a distance of 1
-ODD_AWAY = 2.0  # square of the distance between lines that are whole vectors and lines that are not
-MOSTLY_START_US = 50.0  # half of the ratio of so long a body counts at any longer time, of a shorter one less
-VENDOR_TILE = (64.0, 32.0, 32.0)  # of m, n and k, which the vendor's routines compute as a whole
-VENDOR_RATE = 0.7  # of the card's, at which they multiply
-VECTORS_EXTENT = 0.05  # in distances, instead of 1: another of the vendor's routines multiplies a matrix and a vector
-ODD_VENDOR = 1.1  # how much longer the vendor's routines take where lines are not whole vectors
-EVER = 2.0**60  # an extent that none reaches
+START_US = 5.0  # fixed time of any kernel: until the first loads arrive, and after the last store
+NEAR = 0.2  # added to distances, so that no single shape dominates; a factor of e in an extent is a distance of 1
+ODD_AWAY = 2.0  # squared distance between lines of whole vectors and other lines
+MOSTLY_START_US = 50.0  # body time whose ratio counts half at longer times
+VENDOR_TILE = (64.0, 32.0, 32.0)  # m, n and k of the tiles to which the vendor pads
+VENDOR_RATE = 0.7  # of the card's arithmetic rate
+VECTORS_EXTENT = 0.05  # in distances, for an extent of 1: the vendor multiplies vectors by another routine
+ODD_VENDOR = 1.1  # factor on the vendor's time if lines are not whole vectors
+EVER = 2.0**60  # larger than any extent
 
 
 class Interpolated:
-    """By how much measured times differ from expected ones, carried over to other shapes.
+    """Ratios of measured to predicted times, interpolated to other shapes.
 
-    The logarithms of their ratios are averaged, each with the reciprocal cube of its distance as its weight. What a
-    short time is longer by is mostly of its start, and so counts for little at a longer one.
+    It averages the logarithms of the ratios, weighted by the reciprocal cube of the distance. The ratio of a short
+    time comes mostly from the kernel's start, so it counts little at a longer time.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Interpolated:
         return [tuple(float(column[kernel, at]) for column in columns) for at in range(count)]
 
     def at(self, work: Work | WorkTable, expected_us: Floats) -> tuple[Floats, Floats]:
-        """Return each kernel's factor for the work, and the distance from the nearest shape where it was measured.
+        """Return each kernel's ratio for the work, and the distance to its nearest measured shape.
 
-        `expected_us` is a column: what each is expected to take without the factor.
+        `expected_us` is a column with each kernel's prediction before this correction.
         """
         extents = (work.m, work.n, work.k)
         m, n, k = (
@@ -84,7 +84,7 @@ class Routines:
         self.interpolated = Interpolated([list(map(_vectors_apart, works))], [measured_us], [expected_us])
 
     def us(self, work: Work) -> float:
-        """Return the expected time."""
+        """Return the predicted time."""
         plain_us = self._plain_us(work)
         factors, _ = self.interpolated.at(_vectors_apart(work), as_column([plain_us]))
         return float(factors[0, 0] * plain_us)
@@ -92,7 +92,7 @@ class Routines:
     @staticmethod
     def _plain_us(work: Work) -> float:
         m, n, k = extents = work.m, work.n, work.k
-        if min(m, n) > 1:  # tiles, of which a product with a vector has none
+        if min(m, n) > 1:  # padded to tiles, unless it is a product with a vector
             m, n, k = (math.ceil(x / tile) * tile for x, tile in zip(extents, VENDOR_TILE, strict=True))
         arithmetic_us = work.arithmetic_us / VENDOR_RATE * (m * n * k / math.prod(extents))
         body_us = math.hypot(work.memory_us, arithmetic_us)
@@ -100,12 +100,12 @@ class Routines:
 
 
 def _vectors_apart(work: Work) -> Work:
-    """Return the work by whose extents its distance from others is told."""
+    """Return the work with the extents from which its distance to others is computed."""
     return replace(work, m=VECTORS_EXTENT if work.m == 1 else work.m, n=VECTORS_EXTENT if work.n == 1 else work.n)
 
 
 def _padded(rows: Sequence[Sequence[float]]) -> Floats:
-    """Return the rows as an array, zeros behind the shorter ones."""
+    """Return the rows as an array, padded with zeros."""
     longest = max(map(len, rows))
     return np.array([[*row, *[0.0] * (longest - len(row))] for row in rows], np.float64)
 

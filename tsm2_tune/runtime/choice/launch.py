@@ -1,50 +1,51 @@
-"""How a kernel is started for a shape: its grid, and the workspace that it needs."""
+"""`Launch`: grid, block and workspace of a kernel for any shape."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-FLAT_SPLITS = 64  # the most sums that one block adds up at once
+FLAT_SPLITS = 64  # the most partial sums that one block adds up at once
 GROUP_SPLITS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a kernel is started for any shape: a block computes a tile of C, or the share of a tile that comes from
-    one of `splits` parts of k, or, where `persistent`, one of `splits` equal parts of all tiles.
+    """How a kernel is launched for any shape.
 
-    A grid has the tiles in x and the splits in y, or, where `persistent`, `splits` blocks in x. Where k is split,
-    the blocks of a tile leave their sums in a workspace, and the last of them to end adds these up in a fixed order
-    and writes C. Of more than `flat_splits` splits, groups of `GROUP_SPLITS` are added up first, in the same way;
-    of so many persistent blocks each adds up a slice of a tile. Such a kernel has two parameters more: `partials`,
-    16-byte aligned, which holds a whole tile for each tile and split, and one for each tile and group; and
-    `counters`, for each tile one and one for each group, which are 0 before the kernel and after it. A persistent
-    block has at most two tiles in part, the first and the last one of its run. Such a kernel is right with any
-    number of splits.
+    A block computes a tile of C; with splits, a tile's partial sum over one of `splits` parts of k; if `persistent`,
+    one of `splits` equal parts of the work on all tiles. The grid has the tiles in x and the splits in y; if
+    `persistent`, `splits` blocks in x.
+
+    With splits the blocks of a tile write their partial sums to a workspace, and the last one adds them up in a fixed
+    order and writes C. Beyond `flat_splits` splits, groups of GROUP_SPLITS are summed first in the same way; of so
+    many persistent blocks each sums a slice of a tile. The kernel has two more parameters: `partials`, 16-byte
+    aligned, with a tile for each tile and split, and for each tile and group; and `counters`, one for each tile and
+    one for each group, 0 before and after the kernel. A persistent block has at most two incomplete tiles, its first
+    and its last. A kernel with a workspace is right with any number of splits.
     """
 
     threads: int  # per block
-    rows_per_block: int  # of C's tiles
+    rows_per_block: int  # rows of C that a block computes
     smem_bytes: int  # dynamic shared memory per block
-    columns_per_block: int = 0  # of C's tiles; 0: all n
+    columns_per_block: int = 0  # columns of C that a block computes; 0: n
     splits: int = 1  # of k
-    flat_splits: int = FLAT_SPLITS  # the most whose sums are added up at once
-    persistent: bool = False  # whether `splits` blocks are all of the grid
-    lone_split: bool = False  # whether a kernel with a workspace is started with one split
+    flat_splits: int = FLAT_SPLITS  # the most splits whose sums are added up at once
+    persistent: bool = False  # the grid has `splits` blocks
+    lone_split: bool = False  # a kernel with a workspace is launched with one split
 
     def with_splits(self, splits: int) -> Launch:
-        """Return the same kernel, which has a workspace, started with other splits."""
+        """Return the launch with another number of splits. It must have a workspace."""
         assert self.has_workspace
         return replace(self, splits=splits, lone_split=splits == 1)
 
     @property
     def as_rendered(self) -> dict[str, int]:
-        """Field -> value of a kernel that is started as its configuration says."""
+        """Field -> value, without `lone_split`, which no rendered kernel has."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "lone_split"}
 
     @property
     def has_workspace(self) -> bool:
-        """Whether the kernel has the two parameters more."""
+        """Whether the kernel has the parameters `partials` and `counters`."""
         return self.splits > 1 or self.lone_split
 
     def tiles(self, m: int, n: int) -> int:
@@ -61,11 +62,11 @@ class Launch:
 
     @property
     def groups(self) -> int:
-        """Groups of splits that are added up first; 0 if there are few splits."""
+        """The number of groups of splits that are summed first; 0 with few splits."""
         return -(-self.splits // GROUP_SPLITS) if self.splits > self.flat_splits else 0
 
     def partial_elements(self, m: int, n: int) -> int:
-        """Return the number of elements of the workspace's sums, 0 without one."""
+        """Return the elements of `partials`; 0 without a workspace."""
         if not self.has_workspace:
             return 0
         tiles = self.tiles(m, n)
@@ -73,7 +74,7 @@ class Launch:
         return sums * self.rows_per_block * (self.columns_per_block or n)
 
     def counters(self, m: int, n: int) -> int:
-        """Counters of 32 bits in the workspace, 0 without one."""
+        """Return the number of 32-bit counters; 0 without a workspace."""
         if not self.has_workspace:
             return 0
         if self.persistent:

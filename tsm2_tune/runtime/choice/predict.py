@@ -1,13 +1,12 @@
 """Predict a kernel's time and its best launch for a shape that was not tuned.
 
-A time has three parts: a start, which every launch has; the sums of the splits, if there are any; and the body, which
-grows with the shape. The body combines three times, each as an edge of a box whose diagonal it is, since none hides
-all of the others. They are the bytes at the memory's rate, the operations at the arithmetic rate, both longer if
-blocks leave multiprocessors idle, and the serial part of the tiles. Measured times of a kernel differ from that by a
-ratio. Elsewhere the ratio is predicted to be about that at the nearest measured shape.
+A time has three parts: the start of any launch; the sums of the splits, if any; and the body, which grows with the
+shape. The body is the root of the sum of squares of three times, since they overlap in part: memory traffic,
+arithmetic, and the serial part of the tiles. The first two grow if multiprocessors are idle. The ratio of measured to
+predicted times is interpolated from measured shapes (interpolation.py). `tuner/export/c/predict.c` is the same in C.
 
-All kernels for a product are evaluated at once. Numbers of kernels are columns of arrays. The possible launches of
-each kernel, or the shapes where it was measured, are the elements of their rows.
+All kernels for a product are evaluated at once: arrays have a row a kernel, and in it a column a launch, or a column
+a measured shape.
 
 The constants were fitted to 1,033 measured winners on an H200. `python -m benchmarks.expected` prints the error of
 the prediction from one shape that a kernel won to the nearest other one that it won.
@@ -27,43 +26,41 @@ from tsm2_tune.runtime.choice.interpolation import EVER, START_US, Interpolated,
 from tsm2_tune.runtime.choice.launch import Launch
 from tsm2_tune.runtime.choice.work import VECTOR_BYTES, Card, Floats, Work, WorkTable
 
-SUMS_US = 2.0  # until the last block of a tile knows that it is, and has the sums of all
-SUMS_RATE = 0.5  # of the memory's, at which they are written and read again
-CACHED_RATE = 1.2  # of the memory's, at which lines are read again that may be in the L2: of most kernels
-UNEVEN = 0.3  # of idle multiprocessors' share of the bandwidth, what the others cannot use instead
-LEAST = 0.95  # of what the card's rates allow for the bytes alone, below which no kernel is expected
-TURN_US = 0.5  # from one tile of C to the next that is computed in its place
-ENOUGH = (
-    0.5  # of the blocks on a multiprocessor where a kernel won: as many as could keep it busy if all were at work
-)
-MORE = 2.0  # times the blocks where it won, beyond which still more gain nothing
-SPARE = 2.0  # at so many times fewer blocks than that, each time fewer takes as many times longer
-BEYOND = 3.0  # times as long a kernel counts where k, not as where it won, is more than it sums up at once
-DOUBT = 0.05  # a time counts as e to this longer, for each unit of distance from where the kernel was measured
-HOST_DOUBT = 0.5  # the same of emulated kernels, whose times follow no card's rates
-MOST_SPLITS = 65535  # blocks of a grid in y
-MOST_ROWS = 2.0**30  # of a block
-WAVES = np.array((1, 2, 3, 4, 5, 6, 8, 12, 16, 24))  # blocks on a multiprocessor that a split of k is tried for
+SUMS_US = 2.0  # until the last block of a tile has arrived and read all partial sums
+SUMS_RATE = 0.5  # of the memory's rate, for partial sums
+CACHED_RATE = 1.2  # of the memory's rate, for lines that are reread and may be in the L2; typical
+UNEVEN = 0.3  # share of idle multiprocessors' bandwidth that the others cannot use
+LEAST = 0.95  # lower bound of a prediction, in units of the time for the memory traffic
+TURN_US = 0.5  # between one tile of C and the next of the same block slot
+ENOUGH = 0.5  # share of the resident blocks where a kernel won that could keep a multiprocessor busy
+MORE = 2.0  # times the blocks where it won, beyond which more blocks gain nothing
+SPARE = 2.0  # with so many times fewer blocks, time becomes inversely proportional to their number
+BEYOND = 3.0  # penalty if k exceeds what the kernel sums at once, though not where it won
+DOUBT = 0.05  # penalty: e to this for each unit of distance from the kernel's nearest measured shape
+HOST_DOUBT = 0.5  # the same for emulated kernels, whose times follow no card's rates
+MOST_SPLITS = 65535  # the largest grid in y
+MOST_ROWS = 2.0**30  # rows of a block
+WAVES = np.array((1, 2, 3, 4, 5, 6, 8, 12, 16, 24))  # blocks per multiprocessor for which splits of k are tried
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Into what a kernel divides its work, whatever the shape."""
+    """How a kernel divides its work, independent of the shape."""
 
-    resident: int  # blocks that a multiprocessor holds at a time
-    block_m: int  # of C; a block computes a whole number of such tiles, one below the other
-    block_n: int  # of C; 0: all of them
-    step: int  # products of a sum; every part of k but the last has a whole number of such steps; 0: k has no parts
-    deepest: int  # products of a sum after which C is written, to be read and written again for the next; 0: all
-    odd_lines: float  # how much longer the body is where lines of operands are not whole vectors
-    longest: int = 0  # products of the longest part of k for which a block keeps its part of B; 0: any
-    arithmetic_rate: float = 1.0  # of the card's, at which it multiplies
-    cached_rate: float = CACHED_RATE  # of the memory's, at which it reads lines again that may be in the L2
-    vector_bytes: int = VECTOR_BYTES  # lines that are whole vectors of so many bytes are not odd to it
-    depth: int = 1  # products of a sum that are multiplied as a whole, with zeros behind the last
-    width: int = 0  # columns of C that are multiplied as a whole, with zeros behind the last; 0: those of a tile
-    flows: bool = False  # while a block computes a tile of C, loads of the next are in flight
-    vectors_of_c: bool = False  # it has vectors of A and C, else of A and B: so whose lines may be odd
+    resident: int  # resident blocks per multiprocessor
+    block_m: int  # rows of a tile of C; a block computes a whole number of tiles, one below the other
+    block_n: int  # columns of a tile of C; 0: n
+    step: int  # of k; each part of k but the last is a multiple; 0: k is not split
+    deepest: int  # extent of k after which C is written, and then read again for the next part; 0: k
+    odd_lines: float  # factor on the body if lines of operands are not whole vectors
+    longest: int = 0  # largest part of k for which a block keeps its part of B; 0: any
+    arithmetic_rate: float = 1.0  # share of the card's arithmetic rate
+    cached_rate: float = CACHED_RATE  # of the memory's rate, for lines that are reread and may be in the L2
+    vector_bytes: int = VECTOR_BYTES  # of its widest loads; other lines than multiples are odd
+    depth: int = 1  # k is padded to a multiple with zeros
+    width: int = 0  # n is padded to a multiple with zeros; 0: to a tile
+    flows: bool = False  # loads for the next tile of C are in flight while a block computes one
+    vectors_of_c: bool = False  # vectors are of A and C, else of A and B; odd lines are counted there
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +74,14 @@ class Measured:
 
 
 class Kernels:
-    """Kernels of one element type on one card, with what was measured of each."""
+    """Predictions for kernels of one element type on one card."""
 
     def __init__(
         self,
         divisions: Sequence[Division],
-        launches: Sequence[Launch],  # where each won
+        launches: Sequence[Launch],  # of each kernel where it won
         won: Sequence[Work],
-        measured: Sequence[Sequence[Measured]],  # there and elsewhere
+        measured: Sequence[Sequence[Measured]],  # of each kernel where it won and elsewhere
         card: Card,
     ) -> None:
         self.card, self._launches = card, launches
@@ -106,7 +103,7 @@ class Kernels:
         self._all_at_work = np.minimum(WAVES, np.maximum(floor(self._splits / card.sms), 1)) * card.sms
         self._has_workspace = as_column([launch.has_workspace for launch in launches]) > 0
         at = WorkTable.of([[one] for one in won])
-        self._longest_sum = np.where(at.k > self._deepest, EVER, self._deepest)  # the longest k that it is for
+        self._longest_sum = np.where(at.k > self._deepest, EVER, self._deepest)  # the largest k without penalty
         tiles = self._tiles(at)
         blocks = self._blocks(tiles, at, self._rows, self._splits)
         each = blocks / card.sms
@@ -121,10 +118,7 @@ class Kernels:
         )
 
     def unmeasured_us(self, measured: Sequence[Sequence[Measured]]) -> Floats:
-        """Return the predicted times at the measured shapes by the card's rates alone: one row a kernel.
-
-        A row is padded behind the kernel's own shapes.
-        """
+        """Return the predictions from the card's rates alone at the measured shapes: a row a kernel, padded."""
         longest = max(map(len, measured))
         filled = [[*of, *[of[0]] * (longest - len(of))] for of in measured]
         work = WorkTable.of([[one.work for one in of] for of in filled])
@@ -135,20 +129,21 @@ class Kernels:
         return self._us(self._tiles(work), work, rows, splits)
 
     def waves_won(self, at: int) -> float:
-        """Blocks on a multiprocessor, where a block has several tiles and all blocks ran at once; elsewhere 0."""
+        """Return the blocks per multiprocessor where it won, if all were resident and had several tiles; else 0."""
         return float(self._waves_won[at, 0]) if self._at_once[at, 0] else 0.0
 
     def us(self, launches: Sequence[Launch], work: Work | WorkTable) -> list[float]:
-        """Return the expected time of each kernel started so."""
+        """Return the predicted time of each kernel with its launch."""
         started = _columns(launches, Launch)
         plain = self._us(self._tiles(work), work, started["rows_per_block"], started["splits"])
         times = self._carried_over(work, plain, self.interpolated.at(work, plain)[0])
         return [float(us) for us in times[:, 0]]
 
     def best(self, work: Work | WorkTable, doubt: float = DOUBT) -> tuple[int, Launch, float]:
-        """Return the kernel that is expected to take least, by its place, its launch, and the time; of launches that
-        take the same the one with the fewest blocks. A kernel that was measured far from here alone counts as e to
-        the `doubt` longer for each unit of that distance: what sets it apart from others is less known.
+        """Return the index, launch and time of the kernel with the least predicted time.
+
+        Of equal launches the one with the fewest blocks is taken. A kernel counts as e to the `doubt` slower for each
+        unit of distance from its nearest measured shape, since its prediction is less certain there.
         """
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
@@ -159,9 +154,7 @@ class Kernels:
         return at, self._started(at, int(rows[at, option]), int(splits[at, option])), float(times[at, 0])
 
     def ways(self, work: Work | WorkTable, of_kernel: int) -> list[tuple[int, Launch, float]]:
-        """Return the kernels by their places, launches and expected times, those that are expected to take least
-        first: of each kernel at most so many launches.
-        """
+        """Return index, launch and predicted time of kernels, fastest first; at most `of_kernel` launches of each."""
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
         plain = self._us(tiles, work, rows, splits)
@@ -176,16 +169,16 @@ class Kernels:
         return sorted(every, key=lambda one: one[2])
 
     def _started(self, at: int, rows: int, splits: int) -> Launch:
-        """Return the launch of the kernel at this place with so many rows of a block, and splits."""
+        """Return the kernel's launch with these rows per block and splits."""
         launch = self._launches[at]
         if rows != launch.rows_per_block:
             launch = replace(launch, rows_per_block=rows)
         return launch if splits == launch.splits else launch.with_splits(splits)
 
     def least(self, work: Work | WorkTable) -> tuple[Floats, Floats]:
-        """Return the predicted time of each kernel with its best launch, and its blocks, as columns.
+        """Return each kernel's time with its best launch, and the launch's blocks, as columns.
 
-        If k is beyond what a kernel is for, its time counts as longer.
+        The time is penalised if k exceeds what the kernel is for.
         """
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
@@ -194,15 +187,15 @@ class Kernels:
         return self._least_us(work, every)[0], np.take_along_axis(blocks, every.argmin(axis=1)[:, None], axis=1)
 
     def _least_us(self, work: Work | WorkTable, every: Floats) -> tuple[Floats, Floats]:
-        """Return the same by the times of all launches, and how far away each kernel was measured."""
+        """Return each kernel's corrected least time, and the distance to its nearest measured shape."""
         plain = every.min(axis=1)[:, None]
         factors, away = self.interpolated.at(work, plain)
-        beyond = np.where(work.k > self._longest_sum, BEYOND, 1.0)  # others have a better way there
+        beyond = np.where(work.k > self._longest_sum, BEYOND, 1.0)  # other kernels suit such k better
         return self._carried_over(work, plain, factors) * beyond, away
 
     @staticmethod
     def _carried_over(work: Work | WorkTable, plain_us: Floats, factors: Floats) -> Floats:
-        """Return the times with the factors by which measured ones differ, as far as the memory allows."""
+        """Return the times corrected by the interpolated ratios, but no less than the memory allows."""
         times: Floats = np.maximum(factors * plain_us, LEAST * work.memory_us)
         return times
 
@@ -212,11 +205,11 @@ class Kernels:
         return Tiles(down, across, steps, down * across * steps)
 
     def _options(self, tiles: Tiles, work: Work | WorkTable) -> tuple[Floats, Floats]:
-        """Return the rows of a block, and splits, with which each kernel may be started.
+        """Return the rows per block and the splits to try for each kernel.
 
-        Splits of k: what gives a whole number of blocks to each multiprocessor, or just less. Rows: as many as where
-        it won, but no more than leave every multiprocessor what it holds. A kernel whose blocks have several tiles
-        and all ran at once where it won runs so here, with as few splits as keep B, or some more.
+        Splits give each multiprocessor a whole number of blocks, or just less. Rows are those where the kernel won, or
+        fewer, to fill all multiprocessors. A kernel whose blocks had several tiles and were all resident where it won
+        gets such launches, with the fewest splits that keep B, or somewhat more.
         """
         sms, across = self.card.sms, ceil(work.n / self._columns)
         filling = floor(tiles.down * across * self._splits / (sms * self._resident))
@@ -240,12 +233,12 @@ class Kernels:
         return times
 
     def _blocks(self, tiles: Tiles, work: Work | WorkTable, rows: Floats, splits: Floats) -> Floats:
-        """Return the blocks that have something to do."""
+        """Return the number of blocks with work."""
         of_tiles = ceil(work.m / rows) * ceil(work.n / self._columns) * splits
         return np.where(self._persistent, np.minimum(splits, tiles.pieces), of_tiles)
 
     def _fixed_us(self, work: Work | WorkTable, blocks: Floats, rows: Floats) -> Floats:
-        """Return the start, and the sums of the splits."""
+        """Return the time of the start and of the splits' sums."""
         sums = (
             np.minimum(np.where(self._persistent, self._tile_rows, rows), work.m)
             * np.minimum(self._tile_columns, work.n)
@@ -256,12 +249,14 @@ class Kernels:
         return times
 
     def _body_us(self, tiles: Tiles, work: Work | WorkTable, blocks: Floats, rows: Floats, splits: Floats) -> Floats:
-        """Return the body of kernels that are as fast as the card."""
+        """Return the time of the body at the card's rates."""
         sms, (m, n, k) = self.card.sms, (work.m, work.n, work.k)
-        keeps_b = ~self._persistent & (k <= self._longest * splits)  # for all tiles of a block
+        keeps_b = ~self._persistent & (
+            k <= self._longest * splits
+        )  # in registers or shared memory, for all tiles of a block
         again = (tiles.across - 1) * m * k + (np.where(keeps_b, ceil(m / rows), tiles.down) - 1) * k * n
         rewritten = 2 * floor((k - 1) / self._deepest) * m * n
-        slower = CACHED_RATE / self._cached_rate  # than lines that are read again mostly are
+        slower = CACHED_RATE / self._cached_rate  # than typical rereads
         memory = work.memory_us + self._us_per_byte * slower * (again / CACHED_RATE + rewritten)
         multiplied = (ceil(n / self._width) * self._width) * (ceil(k / self._depth) * self._depth)
         whole = tiles.down * self._tile_rows * multiplied
@@ -271,8 +266,8 @@ class Kernels:
         parts = np.where(self._persistent, blocks, splits)
         share = ceil(pieces / parts) * parts / pieces
         waves = ceil(blocks / (sms * self._resident))
-        most = np.where(waves > 1, waves * self._resident, ceil(blocks / sms))  # blocks of one multiprocessor
-        longest = share * most * sms / blocks  # beside what all take on average
+        most = np.where(waves > 1, waves * self._resident, ceil(blocks / sms))  # blocks of the busiest multiprocessor
+        longest = share * most * sms / blocks  # the busiest multiprocessor's work over the mean
         idle = 1 + (blocks > sms) * UNEVEN * (longest - 1)
         memory = memory * idle * self._slowed(self.at_work / self._at_work(tiles, work, blocks))
         arithmetic = arithmetic * longest * self._slowed(self.busy / self._busy(blocks))
@@ -282,9 +277,9 @@ class Kernels:
         return np.where(work.has_odd_lines, self._odd, 1.0) * body
 
     def _turns(self, tiles: Tiles, work: Work | WorkTable, blocks: Floats, splits: Floats) -> Floats:
-        """Return the tiles of C, and parts of k, that are computed one after the other where a block has its place.
+        """Return the tiles of C, times the parts of k, that a block slot computes one after another.
 
-        For blocks that load the next tile ahead, only the parts of k.
+        Blocks that load the next tile ahead count one tile.
         """
         parts = np.where(self._persistent, 1.0, splits)
         each = tiles.down * tiles.across * parts / np.minimum(blocks, self.card.sms * self._resident)
@@ -293,27 +288,26 @@ class Kernels:
         return turns
 
     def _slowed(self, fewer: Floats) -> Floats:
-        """By how much so many times fewer blocks than where it won slow a multiprocessor down."""
+        """Return the slowdown of a multiprocessor with so many times fewer blocks than where the kernel won."""
         few: Floats = np.maximum(fewer, 1 / MORE)
         slower = np.sqrt(1.0 + ENOUGH * few * (ENOUGH * few)) / math.sqrt(1.0 + ENOUGH * ENOUGH)
         return np.maximum(few / self._spare, slower)
 
     def _busy(self, blocks: Floats) -> Floats:
-        """Return the blocks at a time on a multiprocessor that has some."""
+        """Return the resident blocks of a multiprocessor that has any."""
         return np.minimum(np.maximum(blocks / self.card.sms, 1.0), self._resident)
 
     def _at_work(self, tiles: Tiles, work: Work | WorkTable, blocks: Floats) -> Floats:
-        """Return the blocks on a multiprocessor at a time, as far as their tiles are filled: what keeps the memory
-        busy.
+        """Return the resident blocks per multiprocessor, weighted by how full their tiles are: they load memory.
 
-        Persistent blocks have rings, whose loads go on to the next piece.
+        Persistent blocks count fully, since their loads go on to the next piece.
         """
         filled: Floats = np.where(self._persistent, 1.0, work.m / (tiles.down * self._tile_rows))
         return np.minimum(blocks / self.card.sms, self._resident) * filled
 
 
 class Tiles(NamedTuple):
-    """How many there are, for each kernel."""
+    """The numbers of tiles, steps and pieces of each kernel."""
 
     down: Floats
     across: Floats
@@ -322,10 +316,10 @@ class Tiles(NamedTuple):
 
 
 def _columns(records: Sequence[Any], kind: type) -> dict[str, Floats]:
-    """Field -> column of the records' values."""
+    """Return field -> column with the records' values."""
     return {field.name: as_column([getattr(record, field.name) for record in records]) for field in fields(kind)}
 
 
 def _or_all(extents: Floats) -> Floats:
-    """Return the extents, 0 as one that is never exceeded."""
+    """Return the extents, with EVER for 0."""
     return np.where(extents > 0, extents, EVER)

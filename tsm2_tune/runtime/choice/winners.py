@@ -1,4 +1,4 @@
-"""Winner, a kernel and the shape that it won; and Match, the winner chosen for a product."""
+"""`Winner`, a kernel with the shape that it won; `Match`, the winner chosen for a product; `Vendor`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from tsm2_tune.runtime.choice.predict import Division
 from tsm2_tune.runtime.choice.work import VECTOR_BYTES, Card, Work, element_bytes
 from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, SAME
 
-NO_GAIN = 1.03  # times as long as the kernel's predicted time, which the vendor's has to exceed: both are off by more
-KNOWN_WITHIN = 6.0  # the distance from its winner's shape up to which a prediction is doubted no more than that
-DOUBT_BEYOND = 0.25  # and beyond it e to the power of so much for each unit of distance
+NO_GAIN = 1.03  # use a kernel only if the vendor is predicted to be this many times slower
+KNOWN_WITHIN = 6.0  # distance from the winner's shape up to which NO_GAIN suffices
+DOUBT_BEYOND = 0.25  # beyond it, e to this more for each unit of distance
 
-Leading = tuple[dict[str, int], ...]  # of a, b and out, where it is there: storage order -> leading dimension
+Leading = tuple[dict[str, int], ...]  # of a, b and, if given, out: storage order -> leading dimension
 
 
-@dataclass(frozen=True, eq=False)  # each is one: what depends on it is kept by it
+@dataclass(frozen=True, eq=False)  # compared and cached by identity
 class Winner:
-    """The fastest verified kernel for a shape and op on a device; with --within, one that is nearly so.
+    """The fastest verified kernel for a shape and op on a device; with --within, one that is nearly as fast.
 
-    It may also be a kernel for shapes between the tuned ones, which won none: then it has a shape at which it was
-    measured.
+    A kernel for shapes between the tuned ones won no shape; it has a shape at which it was measured.
     """
 
     device: str
@@ -33,8 +32,8 @@ class Winner:
     driver: str
     toolkit: str
     tuned_at: str  # ISO 8601, UTC
-    dtype: str  # of DTYPES, or what MATHS has
-    op: str  # a letter of ORDERS or CONJUGATED for a, one for b, x where b is a transposed, t where out is row-major
+    dtype: str  # a name in DTYPES or MATHS
+    op: str  # a letter of ORDERS or CONJUGATED for a, one for b (x: a transposed), t if out is row-major
     m: int
     n: int
     k: int
@@ -42,20 +41,18 @@ class Winner:
     median_us: float
     gbytes_per_s: float
     percent_of_floor: float
-    cache: str  # the state of the L2 in which all its times were taken: clean, dirty or warm
-    vendor_us: float | None  # cuBLAS's own routine, measured in turns with it; None: it was not
-    vendor_right: int | None  # 1 where that one's answer was within the error bound, else 0
+    cache: str  # state of the L2 for all its times: clean, dirty or warm
+    vendor_us: float | None  # of cuBLAS's own routine, timed in turns with the kernel; None: not timed
+    vendor_right: int | None  # 1 if its result was within the error bound, else 0
     vendor_routine: str | None  # such as cublasSgemm
     vendor_version: int | None  # of its library: 130100 is 13.1.0
     x_cublas: float | None  # vendor_us over median_us, below 1 where the vendor is faster; None also if not right
-    digest: str  # of its code, by which KERNELS has its text
+    digest: str  # of its code, its key in KERNELS
     kernel: str  # name of the entry point
-    launch: Launch  # where it won
-    division: Division | None = None  # None if it is not known how many blocks a multiprocessor holds
-    elsewhere: Sequence[Sequence[Any]] = ()  # of other shapes: m, n, k, rows of a block, splits, microseconds
-    vendor_elsewhere: Sequence[
-        Sequence[Any]
-    ] = ()  # of others, nearest to this winner's: m, n, k, microseconds; right
+    launch: Launch  # at the shape that it won
+    division: Division | None = None  # None if the resident blocks per multiprocessor are not known
+    elsewhere: Sequence[Sequence[Any]] = ()  # times at other shapes: m, n, k, rows per block, splits, microseconds
+    vendor_elsewhere: Sequence[Sequence[Any]] = ()  # right times at nearby shapes: m, n, k, microseconds
 
     @property
     def on_host(self) -> bool:
@@ -69,7 +66,7 @@ class Winner:
 
     @property
     def is_gram(self) -> bool:
-        """Whether it computes only products of a matrix and its own transpose, each product once."""
+        """Whether it computes products of a matrix and its own transpose only, half of the elements."""
         return self.op[1] == SAME
 
     @property
@@ -79,7 +76,7 @@ class Winner:
 
     @property
     def kind_of_work(self) -> tuple[object, ...]:
-        """The facts, besides the matrices, on which the kernel's work depends."""
+        """The properties on which the kernel's `Work` depends, besides the matrices."""
         of_c = self.division is not None and self.division.vectors_of_c
         return self.orders, self.is_gram, self.vector_bytes, of_c
 
@@ -96,13 +93,13 @@ class Match:
     winner: Winner
     launch: Launch
     distance: float  # sqrt of the sum of log(m/m')^2, log(n/n')^2 and log(k/k')^2; 0 is exact
-    other_device: str | None  # the GPU asked for, where none of its own winners fits and another's serves
+    other_device: str | None  # the GPU asked for, if another GPU's winner serves it
     across: tuple[int, int, int] | None = (
         None  # m, n and k of b transposed times a transposed, where it computes that
     )
-    expected_us: float | None = None  # on a GPU: measured, where it is exact, else predicted; None: not known
-    vendor_us: float | None = None  # the same of cuBLAS's own routine, where its answer was right
-    is_timed: bool = False  # with `measure`, on arrays of the product: both times are of that
+    expected_us: float | None = None  # on a GPU: measured for an exact match, else predicted; None: unknown
+    vendor_us: float | None = None  # the same of cuBLAS's own routine, if its result was right
+    is_timed: bool = False  # both times were taken on the product's arrays, by `measure`
 
     @property
     def swapped(self) -> bool:
@@ -122,7 +119,7 @@ class Match:
 
     @property
     def basis(self) -> str:
-        """The reason for the choice, and where its predicted times come from."""
+        """The reason for the choice, with its times and their origin."""
         w = self.winner
         if self.is_timed:
             vendors = "" if self.vendor_us is None else f", the vendor {self.vendor_us:.1f} us"
@@ -135,7 +132,7 @@ class Match:
         if self.expected_us is None:
             return shape if self.distance == 0 else f"{shape}, at distance {self.distance:.1f}"
         if self.distance > 0:
-            shape = f"measured at {w.m}x{w.n}x{w.k}"  # another kernel may have won there
+            shape = f"measured at {w.m}x{w.n}x{w.k}"  # where another kernel may have won
         times = [f"with the L2 {w.cache} {self.expected_us:.1f} us {known}"]
         if self.distance > 0:
             count = len(w.elsewhere)
@@ -162,7 +159,7 @@ class Match:
 
     @property
     def why_it_loses(self) -> str:
-        """Both times, with a note if the kernel's is hardly less."""
+        """The match in words, with a note if the kernel is hardly faster."""
         near = self.vendor_us is not None and self.expected_us is not None and self.vendor_us >= self.expected_us
         return f"{self}{', too little more to rely on' if near else ''}"
 
@@ -185,9 +182,10 @@ def work_of(
     *,
     of_vendor: bool = False,
 ) -> Work:
-    """Return the work of the product with the winner's kernel. Without leading dimensions lines are contiguous.
+    """Return the product's work with the winner's kernel. Without `lds` lines have no padding.
 
-    A line is odd if it is not whole vectors of the kernel; for the vendor, if a line of A or B is not whole 16 bytes.
+    Lines are odd if they are no multiple of the kernel's vectors; for the vendor, if those of A or B are no multiple
+    of 16 bytes.
     """
     (m, n, k), given = shape, dict(enumerate(lds or ()))
     division = None if of_vendor else winner.division

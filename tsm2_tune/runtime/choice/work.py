@@ -19,11 +19,11 @@ Indices = Sequence[int] | np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A GPU's rates, as they were measured where its kernels were tuned; of a host, its emulation's."""
+    """The measured rates of the GPU on which kernels were tuned, or of the host's emulation."""
 
     sms: int
     read_gbytes_per_s: float
-    copy_gbytes_per_s: float  # bytes read and bytes written together
+    copy_gbytes_per_s: float  # bytes read plus bytes written
     gflops: dict[str, float]  # element type -> rate; a fused multiply-add counts as two
 
 
@@ -49,7 +49,7 @@ class Work:
         is_gram: bool = False,
         has_odd_lines: bool = False,
     ) -> Work:
-        """`dtype` is a name of DTYPES or in MATHS; `is_gram` says that B is A's own matrix."""
+        """Return the work. `dtype` is a name in DTYPES or MATHS; `is_gram` says that B is A transposed."""
         m, n, k = map(float, shape)
         size = element_bytes(dtype)
         read, written = m * k + (0 if is_gram else k * n), m * n
@@ -96,6 +96,6 @@ def _table(works: Sequence[Sequence[Work]], name: str) -> Floats:
 
 @cache
 def element_bytes(dtype: str) -> int:
-    """Return the bytes of an element of this type, a name of DTYPES or in MATHS."""
+    """Return the bytes of an element. `dtype` is a name in DTYPES or MATHS."""
     plain = next((of for (_, of), name in MATHS.items() if name == dtype), dtype)
     return DTYPES[plain].itemsize

@@ -1,6 +1,6 @@
 #include "arguments.h"
 
-/* Numbers of a product's arguments; the handle is the first. */
+/* Positions of a product's arguments; the handle is the first. */
 enum { TRANSA = 2, TRANSB, M, N, K, ALPHA, A, LDA, B, LDB, BETA, C, LDC };
 
 static tsm2_status check_operation(tsm2_handle handle, int number, const char *name, int operation)

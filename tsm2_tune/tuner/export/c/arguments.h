@@ -1,14 +1,14 @@
-/* The arguments of a call. */
+/* Checks of a call's arguments. */
 
 #ifndef TSM2_ARGUMENTS_H
 #define TSM2_ARGUMENTS_H
 
 #include "handle.h"
 
-/* As BLAS has it: operations, extents, leading dimensions, by their numbers among the arguments of a product. */
+/* Check operations, extents and leading dimensions as BLAS does. Errors have the argument's position. */
 tsm2_status check_shapes(tsm2_handle handle, const struct call *call);
 
-/* Factors and matrices of a product that has elements: none is NULL, each is aligned to an element. */
+/* Check that no factor or matrix is NULL, and that each is aligned to an element. The product has elements. */
 tsm2_status check_addresses(tsm2_handle handle, const struct call *call);
 
 #endif

@@ -1,4 +1,4 @@
-/* The choice of a winner for a product: as in the Python module. */
+/* The choice of a winner for a product: runtime/choice/choose.py in C. */
 
 #include <math.h>
 #include <stdio.h>
@@ -6,12 +6,12 @@
 
 #include "predict.h"
 
-/* A time counts as e to this longer, for each unit of distance from where the kernel was measured. */
+/* Penalty: e to this for each unit of distance from the kernel's nearest measured shape. */
 #define DOUBT 0.05
 
-#define NO_GAIN 1.03 /* times as long as the kernel's predicted time, which the vendor's has to exceed */
-#define KNOWN_WITHIN 6.0  /* the distance from its winner's shape up to which a prediction is doubted no more */
-#define DOUBT_BEYOND 0.25 /* and beyond it e to the power of so much for each unit of distance */
+#define NO_GAIN 1.03 /* use a kernel only if the vendor is predicted to be this many times slower */
+#define KNOWN_WITHIN 6.0  /* distance from the winner's shape up to which NO_GAIN suffices */
+#define DOUBT_BEYOND 0.25 /* beyond it, e to this more for each unit of distance */
 
 int fits_operands(const struct winner *winner, const struct product *product)
 {
@@ -33,7 +33,7 @@ static double distance(const struct product *product, const struct winner *winne
     return sqrt(x * x + y * y + z * z);
 }
 
-/* Whether a comes before b where they are as near, or expected to take as long. */
+/* Whether a comes before b if they are equally near, or have equal predictions. */
 static int comes_before(const struct winner *a, const struct winner *b)
 {
     if (a->is_gram != b->is_gram)
@@ -41,7 +41,7 @@ static int comes_before(const struct winner *a, const struct winner *b)
     return a->median_us < b->median_us;
 }
 
-/* The device whose winners the product may get: this one, if it has some, else the first that has. */
+/* The device whose winners the product may get: this one if it has any, else the first that has. */
 static const char *device_for(const struct product *product, const char *device)
 {
     const char *other = NULL;
@@ -57,7 +57,7 @@ static const char *device_for(const struct product *product, const char *device)
     return other;
 }
 
-/* The next winner of the device that fits, from i on; their number where there is none. */
+/* The index of the next winner of the device that fits, from i on; pack_winner_count if there is none. */
 static int next_fitting(int i, const struct product *product, const char *device)
 {
     while (i < pack_winner_count &&
@@ -66,7 +66,7 @@ static int next_fitting(int i, const struct product *product, const char *device
     return i;
 }
 
-/* The nearest winner of the device; `is_known`: of all of them enough is known to expect times of other shapes. */
+/* The nearest winner of the device. *is_known: all of its winners have predictions. */
 static struct match nearest(const struct product *product, const char *device, int *is_known)
 {
     struct match found = {.winner = NULL};
@@ -86,7 +86,7 @@ static struct match nearest(const struct product *product, const char *device, i
     return found;
 }
 
-/* The winner that is expected to take least, and its launch. One that won far from here counts as longer. */
+/* The winner with the least predicted time, penalised by its distance, and its launch. */
 static struct match least(const struct product *product, const char *device)
 {
     struct match found = {.winner = NULL};
@@ -109,7 +109,7 @@ static struct match least(const struct product *product, const char *device)
     return found;
 }
 
-/* What the vendor is expected to take for the work, by what it took beside the winners that fit; 0: not known. */
+/* The vendor's predicted time, from its times beside the winners that fit; 0: unknown. */
 static double vendors(const struct product *product, const char *device, const struct work *work)
 {
     struct average average = {0, 0, INFINITY};

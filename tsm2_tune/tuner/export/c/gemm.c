@@ -11,7 +11,7 @@
 
 enum { ARGUMENTS = 13 };
 
-/* A kernel's argument. The first member is the longest: of {0} some compilers clear no more than that. */
+/* A kernel's argument. The longest member is first: with {0} some compilers clear only the first. */
 union argument {
     unsigned char factor[16];
     int64_t wide;
@@ -19,8 +19,8 @@ union argument {
     uint64_t address;
 };
 
-/* Of a matrix in a storage order what a choice depends on: that it has none, or the widest vectors, of powers of two of
-   bytes, that its lines are made of. */
+/* The property of a matrix on which the choice depends, in a storage order: that it does not have this order, or the
+   widest vector, of a power of two of bytes, of which its lines are multiples. */
 enum { KINDS_OF_LINES = 6 };
 static int kind_of_lines(const struct product *product, int x, int order)
 {
@@ -31,10 +31,10 @@ static int kind_of_lines(const struct product *product, int x, int order)
     return ld == 0 ? 0 : kind;
 }
 
-/* The winner for the product, remembered. */
+/* The winner for the product, from the cache of choices or chosen now. */
 static struct match chosen(tsm2_handle handle, const struct product *product)
 {
-    struct remembered now = {{product->m, product->n, product->k, product->type}, {.winner = NULL}};
+    struct cached_choice now = {{product->m, product->n, product->k, product->type}, {.winner = NULL}};
     int64_t facts = product->is_gram;
     uint64_t place = 0;
     for (int x = 0; x < 3; ++x)
@@ -43,7 +43,7 @@ static struct match chosen(tsm2_handle handle, const struct product *product)
     now.key[3] += (facts * 4 + product->conjugates[0] * 2 + product->conjugates[1]) * 8;
     for (int i = 0; i < 4; ++i)
         place = (place ^ (uint64_t)now.key[i]) * 0x9e3779b97f4a7c15u;
-    struct remembered *first = &handle->memory[(place >> 32) % (MEMORY / WAYS) * WAYS], *free = NULL;
+    struct cached_choice *first = &handle->choices[(place >> 32) % (CHOICES / WAYS) * WAYS], *free = NULL;
     for (int way = 0; way < WAYS; ++way) {
         if (first[way].match.winner == NULL)
             free = free == NULL ? &first[way] : free;
@@ -52,7 +52,7 @@ static struct match chosen(tsm2_handle handle, const struct product *product)
     }
     now.match = choose(product, handle->device);
     if (free == NULL)
-        free = &first[handle->forgotten++ % WAYS];
+        free = &first[handle->evictions++ % WAYS];
     if (now.match.winner != NULL)
         *free = now;
     return now.match;
@@ -122,7 +122,7 @@ static tsm2_status start(tsm2_handle handle, const struct call *call, const stru
     return answered(handle, "cuLaunchKernel", result);
 }
 
-/* Whether a factor is this real number. */
+/* Whether the factor equals this real number. */
 static int is_number(const struct call *call, const void *factor, double number)
 {
     if (call->type == TSM2_F64 || call->type == TSM2_C128) {
@@ -135,7 +135,7 @@ static int is_number(const struct call *call, const void *factor, double number)
     return (double)parts[0] == number && parts[1] == 0;
 }
 
-/* C = beta C, of a product with k = 0, or with alpha = 0, which reads neither A nor B. */
+/* C = beta C, for k = 0 or alpha = 0. A and B are not read. */
 static tsm2_status scale(tsm2_handle handle, const struct call *call)
 {
     if (is_number(call, call->beta, 1))
@@ -148,7 +148,7 @@ static tsm2_status scale(tsm2_handle handle, const struct call *call)
                     handle->driver.set_lines((uintptr_t)call->C, pitch, 0, width, height, handle->stream));
 }
 
-/* The product with an element at least, and the winner that it gets. */
+/* Find the product, as the winner computes it, and the match. The product has elements. */
 static tsm2_status find(tsm2_handle handle, const struct call *call, struct product *oriented, struct match *match)
 {
     *oriented = product_of(call);
@@ -200,7 +200,7 @@ PRODUCT(c128, TSM2_C128, void, void)
 PRODUCT(bf16, TSM2_BF16, float, void)
 PRODUCT(f16, TSM2_F16, float, void)
 
-/* What would be started for a call that is only asked about. */
+/* Find what a call would start, without starting it. */
 static tsm2_status ask(tsm2_handle handle, const struct call *call, struct product *oriented, struct match *match)
 {
     handle->error[0] = '\0';

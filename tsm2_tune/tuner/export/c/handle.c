@@ -1,4 +1,4 @@
-/* Handles: made, ended, and what a program sets in them. */
+/* Create and destroy handles, and set their stream. */
 
 #include "handle.h"
 
@@ -8,13 +8,13 @@
 
 #include "exported.h"
 
-static _Thread_local char why_none[ERROR_BYTES]; /* why this thread's last call that makes a handle made none; or "" */
+static _Thread_local char why_none[ERROR_BYTES]; /* why this thread's last creation of a handle failed; or "" */
 
 EXPORTED int tsm2_interface(void) { return TSM2_INTERFACE; }
 
 EXPORTED const char *tsm2_about(void) { return pack_about; }
 
-/* The GPU of the current context: its name, and the architecture that its kernels are compiled for. */
+/* Read the name of the current context's GPU, and its architecture. */
 static tsm2_status read_device(tsm2_handle handle)
 {
     const struct driver *driver = &handle->driver;
@@ -31,7 +31,7 @@ static tsm2_status read_device(tsm2_handle handle)
     return TSM2_SUCCESS;
 }
 
-/* Which binaries are for this GPU. */
+/* Find the binaries for this GPU. */
 static void find_cubins(tsm2_handle handle)
 {
     for (int i = 0; i < pack_winner_count; ++i)
@@ -63,7 +63,7 @@ static struct kernels *new_kernels(void)
     return NULL;
 }
 
-/* Those of the other handle, which is of this context, or new ones; NULL: no memory. */
+/* The kernels of the other handle, which is of this context, or new ones; NULL: no memory. */
 static struct kernels *held_kernels(tsm2_handle other)
 {
     if (other == NULL)
@@ -74,7 +74,7 @@ static struct kernels *held_kernels(tsm2_handle other)
     return other->kernels;
 }
 
-/* Unloads the kernels where no other handle has them, in their context, if that is current: else it is gone. */
+/* Unload the kernels unless another handle has them. If their context is not current, it is destroyed. */
 static cu_result drop_kernels(tsm2_handle handle, int is_current)
 {
     struct kernels *kernels = handle->kernels;
@@ -102,14 +102,14 @@ static void free_handle(tsm2_handle handle)
     free(handle);
 }
 
-/* The status, after what it is of was kept as the reason for which there is no handle. */
+/* Return the status, after keeping why no handle was created. */
 static tsm2_status none_made(tsm2_status status, const char *why)
 {
     snprintf(why_none, sizeof why_none, "%s", why);
     return status;
 }
 
-/* A handle for the current context, which has the kernels of the other one, if there is one. */
+/* Create a handle for the current context, with the kernels of `other` unless that is NULL. */
 static tsm2_status create(tsm2_handle other, tsm2_handle *handle)
 {
     *handle = NULL;

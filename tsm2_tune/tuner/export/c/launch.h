@@ -1,4 +1,4 @@
-/* How a kernel is started for a shape: its grid, and the workspace that it needs. */
+/* The grid and the workspace of a launch for a shape: runtime/choice/launch.py in C. */
 
 #ifndef TSM2_LAUNCH_H
 #define TSM2_LAUNCH_H
@@ -33,13 +33,13 @@ static inline uint64_t launch_blocks_y(const struct launch *launch)
     return launch->persistent ? 1 : (uint64_t)launch->splits;
 }
 
-/* Groups of splits that are added up first; 0 where there are few splits. */
+/* The number of groups of splits that are summed first; 0 with few splits. */
 static inline uint64_t launch_groups(const struct launch *launch)
 {
     return launch->splits > launch->flat_splits ? quotient_up((uint64_t)launch->splits, GROUP_SPLITS) : 0;
 }
 
-/* Elements of the workspace's sums, 0 without one. */
+/* Elements of partial sums; 0 without a workspace. */
 static inline uint64_t launch_partial_elements(const struct launch *launch, uint64_t m, uint64_t n)
 {
     const uint64_t splits = (uint64_t)launch->splits, tiles = launch_tiles(launch, m, n);
@@ -48,7 +48,7 @@ static inline uint64_t launch_partial_elements(const struct launch *launch, uint
     return !launch->has_workspace ? 0 : sums * (uint64_t)launch->rows_per_block * launch_columns(launch, n);
 }
 
-/* Counters of 32 bits in the workspace, 0 without one. They are 0 before a launch, and after it. */
+/* The number of 32-bit counters, which are 0 before and after a launch; 0 without a workspace. */
 static inline uint64_t launch_counters(const struct launch *launch, uint64_t m, uint64_t n)
 {
     const uint64_t splits = (uint64_t)launch->splits;

@@ -1,4 +1,4 @@
-/* Kernels on their way into the handle's context. */
+/* Load kernels into the handle's context. */
 
 #include <string.h>
 
@@ -6,9 +6,9 @@
 #include "handle.h"
 #include "sha256.h"
 
-enum { OPTIN_SMEM_BYTES = 47 * 1024 }; /* more dynamic shared memory than this must be asked for: static counts too */
+enum { OPTIN_SMEM_BYTES = 47 * 1024 }; /* beyond this dynamic shared memory needs an opt-in; static memory counts, too */
 
-/* Puts the cubin's kernel into the context. */
+/* Load the cubin's kernel into the context, after checking its digest. */
 static tsm2_status load_cubin(tsm2_handle handle, const struct winner *winner, int index)
 {
     struct kernels *kernels = handle->kernels;
@@ -38,7 +38,7 @@ static tsm2_status load_cubin(tsm2_handle handle, const struct winner *winner, i
     return TSM2_SUCCESS;
 }
 
-/* A stream whose work goes into a CUDA graph: loading would end that. */
+/* Refuse to load while the stream is captured, which that would invalidate. */
 static tsm2_status refuse_capture(tsm2_handle handle)
 {
     int is_capturing = 0;
@@ -84,7 +84,7 @@ tsm2_status load_kernel(tsm2_handle handle, const struct winner *winner, int wid
 
 static int is_of(const struct winner *winner, const char *device) { return strcmp(winner->device, device) == 0; }
 
-/* Whether a winner of the device is for this one's type and op. */
+/* Whether the device has a winner of the same type and op. */
 static int has_alike(const struct winner *winner, const char *device)
 {
     for (int i = 0; i < pack_winner_count; ++i)
@@ -94,7 +94,7 @@ static int has_alike(const struct winner *winner, const char *device)
     return 0;
 }
 
-/* The device's own kernels; for types and ops that were not tuned there other devices', as far as they load. */
+/* Load the device's own kernels, and other devices' for types and ops that it lacks, if they load. */
 static tsm2_status load_all(tsm2_handle handle)
 {
     cu_function function;

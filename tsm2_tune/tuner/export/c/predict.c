@@ -1,7 +1,7 @@
-/* What a kernel is expected to take for a shape that was not tuned, and how it is started there.
+/* Predict a kernel's time and its best launch for a shape that was not tuned.
 
-   The same model as the Python module's, number for number: what it says of the shapes where kernels were measured
-   stands in the pack. */
+   The same model as runtime/choice/predict.py, operation for operation. The pack has its predictions at the shapes where
+   kernels were measured. */
 
 #include "predict.h"
 

@@ -1,4 +1,4 @@
-/* A call as matrices in memory, and the kernel that it gets. */
+/* A call as matrices in memory, and the kernel chosen for it. */
 
 #ifndef TSM2_PRODUCT_H
 #define TSM2_PRODUCT_H
@@ -26,10 +26,10 @@ struct call {
 struct matrix {
     const void *address;
     int64_t rows, columns;
-    int64_t ld[ORDERS]; /* each storage order that it has -> elements from the start of a line to the next; else 0 */
+    int64_t ld[ORDERS]; /* leading dimension in each storage order that it has; else 0 */
 };
 
-/* C (m x n) = A (m x k) B (k x n), each as it lies in memory. */
+/* C (m x n) = A (m x k) B (k x n), with the matrices as they are stored. */
 struct product {
     int type; /* a tsm2_type */
     int64_t m, n, k;
@@ -38,44 +38,44 @@ struct product {
     int is_gram; /* whether B is A transposed, in the same memory */
 };
 
-/* Which winner a product gets, and how it was found. */
+/* The winner chosen for a product, and why. */
 struct match {
     const struct winner *winner;
     struct launch launch;
-    double distance; /* of the logarithms of m, n and k; 0 is exact */
+    double distance; /* norm of the log-ratios of m, n and k; 0: tuned for this shape */
     int of_other_device, swapped;
-    int64_t m, n, k; /* of the transposed product, where that is computed */
-    double expected_us, vendor_us; /* measured, where it is exact, else predicted; 0: not known */
+    int64_t m, n, k; /* of the transposed product, if that is computed */
+    double expected_us, vendor_us; /* measured for an exact match, else predicted; 0: unknown */
 };
 
 int64_t element_bytes(tsm2_type type);
-int64_t sum_bytes(tsm2_type type); /* of alpha and beta too */
+int64_t sum_bytes(tsm2_type type); /* of sums, alpha and beta */
 
 struct product product_of(const struct call *call);
 
-/* B transposed times A transposed, into C transposed: the same numbers in the same memory. */
+/* C^T = B^T A^T in the same memory. */
 struct product transposed_product(const struct product *product);
 
-/* The width of the index that reaches every element of the product that the winner computes: 0 is 32 bits, 1 is 64. */
+/* The width of the index that the product needs: 0 is 32 bits, 1 is 64. `oriented` is as the winner computes it. */
 int index_width(const struct product *oriented, const struct winner *winner);
 
-/* The bytes of its workspace: of the sums, and of the counters. */
+/* The bytes of its workspace: partial sums and counters. */
 uint64_t partials_bytes(const struct launch *launch, const struct product *oriented);
 uint64_t counters_bytes(const struct launch *launch, const struct product *oriented);
 
-/* Whether the winner is for such an A and B, whatever C. */
+/* Whether the winner takes this A and B, whatever C is. */
 int fits_operands(const struct winner *winner, const struct product *product);
 
-/* The winner for the product on this GPU; its `winner` is NULL where none is for these operations. */
+/* The match for the product on this GPU; `winner` is NULL if none has these operations. */
 struct match choose(const struct product *product, const char *device);
 
-/* Whether the vendor is expected to be faster, or nearly as fast where the times are predicted. */
+/* Whether the vendor is faster, or predicted to be nearly as fast. */
 int loses(const struct match *match);
 
-/* What a match is, in words. */
+/* Describe a match in words. */
 void describe_match(const struct match *match, const char *device, char *text, size_t bytes);
 
-/* That no winner is for the product, and for which there are some. */
+/* Say that no winner takes the product, and which products have winners. */
 void describe_lack(const struct call *call, char *text, size_t bytes);
 
 #endif

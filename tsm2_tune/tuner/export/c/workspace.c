@@ -1,18 +1,18 @@
 /* The workspace of kernels that split k.
 
-   Launches on one stream follow one another, so that one workspace serves them all. Its counters are 0 between them,
-   since a kernel leaves them as it finds them, and lie in a place that no product's sums are written to. */
+   Launches on one stream run in order, so one workspace serves them all. A kernel leaves the counters 0, as it finds
+   them. They are apart from the partial sums of any product. */
 
 #include "exported.h"
 #include "handle.h"
 
 enum {
-    COUNTERS_SHARE = 16, /* of a caller's workspace, one part of so many is for counters: a kernel has 4 bytes of them
-                            for a tile, and sums of two tiles or more */
+    COUNTERS_SHARE = 16, /* a sixteenth of a caller's workspace is for counters: a kernel needs 4 bytes a tile, and
+                            partial sums of two tiles or more */
     ALIGNMENT = 16,
     GRANULARITY = 256,
 };
-#define ID_OF_LEGACY (~0ull) /* which no other stream has */
+#define ID_OF_LEGACY (~0ull) /* no other stream's */
 
 static uint64_t rounded_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
@@ -38,7 +38,7 @@ static int holds(const struct workspace *workspace, uint64_t partials_bytes, uin
     return workspace->partials_bytes >= partials_bytes && workspace->counters_bytes >= counters_bytes;
 }
 
-/* Two allocations instead of those that the handle has, the counters zeroed on the stream. */
+/* Replace the handle's own workspace. The counters are zeroed on the stream. */
 static tsm2_status allocate(tsm2_handle handle, uint64_t partials_bytes, uint64_t counters_bytes)
 {
     const struct driver *driver = &handle->driver;
@@ -48,7 +48,7 @@ static tsm2_status allocate(tsm2_handle handle, uint64_t partials_bytes, uint64_
     if (own->partials_bytes != 0) {
         TRY(answered(handle, "cuStreamSynchronize", driver->await_stream(handle->stream)));
         TRY(answered(handle, "cuMemFree", driver->release(own->partials)));
-        own->partials_bytes = 0; /* so that what is freed is not freed again */
+        own->partials_bytes = 0; /* never freed twice */
         TRY(answered(handle, "cuMemFree", driver->release(own->counters)));
         *own = none;
     }
@@ -94,7 +94,7 @@ tsm2_status take_workspace(tsm2_handle handle, uint64_t partials_bytes, uint64_t
         if (is_capturing)
             return fail(handle, TSM2_NOT_SUPPORTED,
                         "this product needs a workspace, which a CUDA graph has from the caller: tsm2_set_workspace");
-        if (driver->stream_id != NULL) /* unlike the handle, no later stream gets it */
+        if (driver->stream_id != NULL) /* unlike a handle it is never reused */
             TRY(answered(handle, "cuStreamGetId", driver->stream_id(handle->stream, &id)));
     }
     struct workspace *own = &handle->own;
