@@ -1,13 +1,13 @@
-/* What a call says: its arrays as they describe themselves. */
+/* Read a call's arrays: their addresses, types, shapes and strides. */
 
 #include "launcher.h"
 
-/* An attribute as an integer; -1 and an exception where it is none. */
+/* An attribute as an integer; -1 and an exception if it is none. */
 static long long integer(PyObject *object, PyObject *name)
 {
-    PyObject *said = PyObject_GetAttr(object, name);
-    const long long value = said == NULL ? -1 : PyLong_AsLongLong(said);
-    Py_XDECREF(said);
+    PyObject *found = PyObject_GetAttr(object, name);
+    const long long value = found == NULL ? -1 : PyLong_AsLongLong(found);
+    Py_XDECREF(found);
     return value;
 }
 
@@ -25,57 +25,57 @@ static bool integers(PyObject *tuple, int64_t *values, int32_t *count)
     return fits && !PyErr_Occurred();
 }
 
-/* By CuPy's attributes. The strides of a row-major array without padding stay 0. */
-static bool read_attributes(struct launcher *self, PyObject *array, struct told *told)
+/* Read a CuPy array by its attributes. The strides of a row-major array without padding stay 0. */
+static bool read_attributes(struct launcher *self, PyObject *array, struct array_info *info)
 {
     PyObject **names = self->names;
-    if (!integers(PyObject_GetAttr(array, names[SHAPE]), told->matrix.extents, &told->matrix.dimensions))
+    if (!integers(PyObject_GetAttr(array, names[SHAPE]), info->matrix.extents, &info->matrix.dimensions))
         return false;
     PyObject *is_contiguous = PyObject_GetAttr(array, names[CONTIGUOUS]), *dtype = PyObject_GetAttr(array, names[DTYPE]);
     const bool has_strides = is_contiguous == Py_False, is_known = has_strides || is_contiguous == Py_True;
-    told->type = (uint64_t)(uintptr_t)dtype; /* the entry keeps it alive */
+    info->type = (uint64_t)(uintptr_t)dtype; /* the entry keeps it alive */
     Py_XDECREF(is_contiguous);
     Py_XDECREF(dtype);
     if (!is_known || dtype == NULL ||
-        (has_strides && !integers(PyObject_GetAttr(array, names[STRIDES]), told->matrix.strides, &told->matrix.dimensions)))
+        (has_strides && !integers(PyObject_GetAttr(array, names[STRIDES]), info->matrix.strides, &info->matrix.dimensions)))
         return false;
-    if (has_strides && told->matrix.strides[0] == 0 && told->matrix.strides[1] == 0)
-        return false; /* one element, again and again: no matrix of ours */
+    if (has_strides && info->matrix.strides[0] == 0 && info->matrix.strides[1] == 0)
+        return false; /* a stride of 0 repeats an element: no matrix for a kernel */
     PyObject *data = PyObject_GetAttr(array, names[DATA]);
     if (data == NULL)
         return false;
-    told->at = (uint64_t)integer(data, names[PTR]);
-    told->device = (int32_t)integer(data, names[DEVICE_ID]);
+    info->at = (uint64_t)integer(data, names[PTR]);
+    info->device = (int32_t)integer(data, names[DEVICE_ID]);
     Py_DECREF(data);
     return !PyErr_Occurred();
 }
 
-/* By DLPack. */
-static bool read_tensor(struct launcher *self, PyObject *tensor, struct told *told)
+/* Read a tensor by DLPack. */
+static bool read_tensor(struct launcher *self, PyObject *tensor, struct array_info *info)
 {
     struct dl_tensor described;
     if (self->exchange->describe(tensor, &described) != 0 || described.dimensions < 1 || described.dimensions > 2)
         return false;
-    told->at = (uint64_t)(uintptr_t)described.data + described.byte_offset;
-    told->device_type = described.device.type;
-    told->device = described.device.number;
-    memcpy(&told->type, &described.type, sizeof described.type);
-    told->matrix.dimensions = described.dimensions;
+    info->at = (uint64_t)(uintptr_t)described.data + described.byte_offset;
+    info->device_type = described.device.type;
+    info->device = described.device.number;
+    memcpy(&info->type, &described.type, sizeof described.type);
+    info->matrix.dimensions = described.dimensions;
     for (int along = 0; along < described.dimensions; ++along) {
-        told->matrix.extents[along] = described.extents[along];
-        told->matrix.strides[along] = described.strides[along];
+        info->matrix.extents[along] = described.extents[along];
+        info->matrix.strides[along] = described.strides[along];
     }
-    told->is_complex = described.type.code == DL_COMPLEX;
+    info->is_complex = described.type.code == DL_COMPLEX;
     return true;
 }
 
-bool read_array(struct launcher *self, PyObject *array, struct told *told)
+bool read_array(struct launcher *self, PyObject *array, struct array_info *info)
 {
-    memset(told, 0, sizeof *told);
-    return self->exchange == NULL ? read_attributes(self, array, told) : read_tensor(self, array, told);
+    memset(info, 0, sizeof *info);
+    return self->exchange == NULL ? read_attributes(self, array, info) : read_tensor(self, array, info);
 }
 
-/* Whether the tensor's method or attribute of this name is what it says; -1 where it is neither True nor False. */
+/* Whether the tensor's method or attribute of this name gives True; -1 if it gives neither True nor False. */
 static int answer(PyObject *said)
 {
     const int is_true = said == Py_True ? 1 : said == Py_False ? 0 : -1;
@@ -83,7 +83,7 @@ static int answer(PyObject *said)
     return is_true;
 }
 
-/* Whether the tensor is no more than its memory says, the conjugate bit, which goes into *is_conjugate, apart. */
+/* Whether the tensor is no more than its memory, except for the conjugate bit, which is stored in *is_conjugate. */
 static bool is_its_memory(struct launcher *self, PyObject *tensor, bool is_complex, int32_t *is_conjugate)
 {
     *is_conjugate = is_complex ? answer(PyObject_CallMethodObjArgs(tensor, self->names[IS_CONJ], NULL)) : 0;
@@ -91,26 +91,26 @@ static bool is_its_memory(struct launcher *self, PyObject *tensor, bool is_compl
            answer(PyObject_CallMethodObjArgs(tensor, self->names[IS_NEG], NULL)) == 0;
 }
 
-/* The array's address and part of the key; false where a closer look is needed. */
+/* Read the array's address and its part of the key. False if Python has to check it. */
 static bool read_operand(struct launcher *self, PyObject *array, int which, struct call *call)
 {
-    struct told told;
+    struct array_info info;
     struct key *key = &call->key;
     PyObject *kind = (PyObject *)Py_TYPE(array);
     if ((kind != PyTuple_GetItem(self->kinds, 0) && kind != PyTuple_GetItem(self->kinds, 1)) ||
-        !read_array(self, array, &told))
+        !read_array(self, array, &info))
         return false;
-    if (self->exchange != NULL && !is_its_memory(self, array, told.is_complex, &told.matrix.is_conjugate))
+    if (self->exchange != NULL && !is_its_memory(self, array, info.is_complex, &info.matrix.is_conjugate))
         return false;
     if (which == A) {
-        key->device_type = told.device_type;
-        key->device = told.device;
-        key->type = told.type;
+        key->device_type = info.device_type;
+        key->device = info.device;
+        key->type = info.type;
     }
-    key->matrices[which] = told.matrix;
-    call->at[which] = told.at;
-    return told.at != 0 && key->device_type == told.device_type && key->device == told.device && key->type == told.type &&
-           (which != OUT || !told.matrix.is_conjugate);
+    key->matrices[which] = info.matrix;
+    call->at[which] = info.at;
+    return info.at != 0 && key->device_type == info.device_type && key->device == info.device && key->type == info.type &&
+           (which != OUT || !info.matrix.is_conjugate);
 }
 
 bool read_call(struct launcher *self, PyObject *const *arguments, struct call *call)

@@ -1,5 +1,5 @@
-/* The first call of a product whose kernel is loaded, or that is the vendor's: its entry is made here, as Python would
-   make it. What Python alone decides is left to it: vectors, conjugates, and whatever is to be refused. */
+/* First calls: make the entry of a product whose kernel is loaded, or that goes to the vendor. Python decides about
+   vectors, conjugates and invalid arguments. */
 
 #include "launcher.h"
 
@@ -7,7 +7,7 @@
 
 #include "match.h"
 
-/* An entry's slot: CUlaunchConfig, then what the kernel gets; runtime/launch_plan.py has the same. */
+/* An entry's slot: CUlaunchConfig, then the kernel's arguments; runtime/launch_plan.py has the same layout. */
 struct slot {
     uint32_t grid[3], block[3], smem_bytes, padding;
     uint64_t stream, attributes, attribute_count;
@@ -18,7 +18,7 @@ enum { M, N, K, ALPHA_OF, LDA, LDB, BETA_OF, LDC, PARTIALS, COUNTERS };
 enum { AT_ARGUMENTS = offsetof(struct slot, arguments), AT_MATRICES = offsetof(struct slot, matrices) };
 _Static_assert(sizeof(struct slot) <= MOST_SLOT_BYTES && AT_MATRICES == 56, "a slot is larger than an entry's");
 
-#define MOST_ELEMENTS (INT64_MAX / 16) /* of a matrix: bytes of more do not fit an int64_t */
+#define MOST_ELEMENTS (INT64_MAX / 16) /* of a matrix, so that its bytes fit an int64_t */
 
 static int at_argument(int which) { return AT_ARGUMENTS + which * ARGUMENT_BYTES; }
 
@@ -30,7 +30,7 @@ struct home *home_of(struct launcher *self, int32_t device_type, int32_t device)
     return NULL;
 }
 
-/* The number of the array's type on the device; -1 where it is not known. */
+/* The tsm2_type of the array's type on the device; -1 if unknown. */
 static int type_of(const struct home *home, uint64_t type)
 {
     for (int number = 0; number < TYPES; ++number)
@@ -39,7 +39,7 @@ static int type_of(const struct home *home, uint64_t type)
     return -1;
 }
 
-/* Whether the rest of the call is as plain as can be; *falls_back: the vendor may compute it. */
+/* Whether the call's other arguments are the simplest ones. *falls_back: the vendor may compute it. */
 static bool is_plain_call(PyObject *asked, bool *falls_back)
 {
     *falls_back = true;
@@ -54,7 +54,7 @@ static bool is_plain_call(PyObject *asked, bool *falls_back)
            PyUnicode_Check(one[3]) && PyUnicode_CompareWithASCIIString(one[3], "error") == 0;
 }
 
-/* Elements from a line to the next one, `line` further; 0 where its elements are not neighbours. */
+/* The leading dimension, in elements, of lines `line` apart; 0 if a line's elements are not contiguous. */
 static int64_t apart(int64_t elements, int64_t step, int64_t lines, int64_t line)
 {
     if (step != 1 && elements != 1)
@@ -85,14 +85,14 @@ static bool read_orders(const struct launcher *self, const struct matrix *matrix
     return (ld[0] != 0 || ld[1] != 0) && ld[0] <= MOST_ELEMENTS / columns && ld[1] <= MOST_ELEMENTS / rows;
 }
 
-/* Bytes from the first one of a matrix to past the last one. */
+/* The bytes that a matrix reaches over. */
 static uint64_t span(int64_t rows, int64_t columns, const int64_t ld[2], int64_t element_bytes)
 {
     const int64_t lines = ld[0] != 0 ? columns : rows, elements = ld[0] != 0 ? rows : columns;
     return (uint64_t)(((lines - 1) * (ld[0] != 0 ? ld[0] : ld[1]) + elements) * element_bytes);
 }
 
-/* What the winners are asked; false where the call is not to be served here. */
+/* Fill the request for the choice. False if Python has to decide. */
 static bool read_request(const struct launcher *self, const struct call *call, int type, struct request *request)
 {
     const struct matrix *a = &call->key.matrices[A], *b = &call->key.matrices[B], *out = &call->key.matrices[OUT];
@@ -115,7 +115,7 @@ static bool read_request(const struct launcher *self, const struct call *call, i
 
 static void put(struct slot *slot, int which, int64_t value) { memcpy(slot->arguments[which], &value, sizeof value); }
 
-/* The entry's slot, and where what changes goes in it. */
+/* Fill the entry's slot, and the places of what changes in it. */
 static void lay_out(struct entry *entry, const struct decision *decision)
 {
     const struct slot bare = {.grid = {decision->blocks[0], decision->blocks[1], 1},
@@ -177,9 +177,9 @@ static struct entry *made_entry(const struct launcher *self, const struct call *
     entry->references = 1;
     entry->launch = home->launch;
     entry->kernel = kernel;
-    entry->type_of_out = Py_NewRef(home->new_out[request->type]); /* the key's type lives as long as this does */
+    entry->type_of_out = Py_NewRef(home->new_out[request->type]); /* keeps the key's type alive */
     memcpy(&entry->key, &call->key, sizeof call->key);
-    entry->scalar = "fdFDff"[request->type]; /* NumPy's character of the type of factors */
+    entry->scalar = "fdFDff"[request->type]; /* type of the factors, as NumPy's character */
     entry->largest = entry->scalar == 'd' || entry->scalar == 'D' ? DBL_MAX : FLT_MAX;
     const int64_t rows[] = {request->m, request->k, request->m}, columns[] = {request->k, request->n, request->n};
     for (int which = A; which < (request->has_out ? MATRICES : OUT); ++which)
@@ -214,13 +214,13 @@ struct entry *first_entry(struct launcher *self, const struct call *call, PyObje
         return NULL; /* not loaded */
     struct entry *entry = made_entry(self, call, &request, &decision, home, kernel);
     if (entry != NULL) {
-        ++entry->references; /* the caller's: what the table drops may run code that clears it */
+        ++entry->references; /* the caller's: dropping an entry may run code that clears the table */
         put_entry(self, entry, asked);
     }
     return entry;
 }
 
-/* Forgets what was known of the device. */
+/* Clear the home of a device. */
 static void clear_home(struct home *home)
 {
     for (int number = 0; number < TYPES; ++number)
@@ -237,10 +237,10 @@ void forget_homes(struct launcher *self)
     self->home_count = 0;
 }
 
-/* The device, in the context of this workspace's key; NULL, perhaps with an exception, where there is no room. */
-static struct home *home_in(struct launcher *self, const struct told *told, PyObject *workspace)
+/* The home of the device in the context of this workspace's key; NULL, perhaps with an exception, if homes are full. */
+static struct home *home_in(struct launcher *self, const struct array_info *info, PyObject *workspace)
 {
-    struct home *home = home_of(self, told->device_type, told->device);
+    struct home *home = home_of(self, info->device_type, info->device);
     if (home == NULL) {
         if (self->home_count == MOST_HOMES)
             return NULL;
@@ -256,14 +256,14 @@ static struct home *home_in(struct launcher *self, const struct told *told, PyOb
         PyErr_NoMemory();
         return NULL;
     }
-    if (home->kernels != NULL) { /* another context: its kernels are others */
+    if (home->kernels != NULL) { /* another context has other kernels */
         forget(self);
         clear_home(home);
     }
     home->kernels = kernels;
     home->workspace = Py_NewRef(workspace);
-    home->device_type = told->device_type;
-    home->device = told->device;
+    home->device_type = info->device_type;
+    home->device = info->device;
     if (home == &self->homes[self->home_count])
         ++self->home_count;
     return home;
@@ -276,7 +276,7 @@ PyObject *know(PyObject *object, PyObject *arguments)
     const char *name;
     int type, winner, width;
     unsigned long long launch, kernel;
-    struct told told;
+    struct array_info info;
     if (!PyArg_ParseTuple(arguments, "OsiO(ii)(KK)O!", &array, &name, &type, &new_out, &winner, &width, &launch, &kernel,
                           &PyTuple_Type, &workspace))
         return NULL;
@@ -286,11 +286,11 @@ PyObject *know(PyObject *object, PyObject *arguments)
         PyErr_SetString(PyExc_ValueError, "know: this is no kernel");
         return NULL;
     }
-    if (!read_array(self, array, &told)) {
+    if (!read_array(self, array, &info)) {
         PyErr_Clear();
         Py_RETURN_FALSE;
     }
-    struct home *home = home_in(self, &told, workspace);
+    struct home *home = home_in(self, &info, workspace);
     if (home == NULL) {
         if (PyErr_Occurred())
             return NULL;
@@ -299,7 +299,7 @@ PyObject *know(PyObject *object, PyObject *arguments)
     memcpy(home->name, name, strlen(name) + 1);
     home->launch = (launch_function)(uintptr_t)launch;
     home->kernels[winner * INDEX_WIDTHS_HERE + width] = (void *)(uintptr_t)kernel;
-    home->types[type] = told.type;
+    home->types[type] = info.type;
     PyObject *before = home->new_out[type];
     home->new_out[type] = Py_NewRef(new_out);
     Py_XDECREF(before);

@@ -1,5 +1,5 @@
-/* The short way through gemm of PyTorch's tensors and CuPy's arrays, compiled. tsm2_tune/runtime/launcher.py loads it and says what it
-   does; tsm2_tune/runtime/plan_cache.py is the same in Python, which is called for whatever needs a closer look. */
+/* The plan cache for PyTorch's tensors and CuPy's arrays in C. tsm2_tune/runtime/launcher.py loads it;
+   tsm2_tune/runtime/plan_cache.py is the same in Python, and is called if a product cannot be started here. */
 
 #ifndef LAUNCHER_H
 #define LAUNCHER_H
@@ -31,60 +31,60 @@ struct matrix {
     int32_t dimensions, is_conjugate;
 };
 
-struct key { /* all that decides the launch, but for `asked`; its padding is 0 */
+struct key { /* all that determines the launch, except `asked`; its padding is 0 */
     struct matrix matrices[MATRICES];
     uint64_t type;            /* DLPack's, or the address of CuPy's */
     int32_t device_type, device;
     int32_t has_out, is_same; /* whether a and b are at one address */
 };
 
-struct told { /* by an array */
+struct array_info { /* an array's description of itself */
     uint64_t at, type;
     struct matrix matrix;
     int32_t device_type, device;
     bool is_complex;
 };
 
-struct entry { /* a plan of Python's, Plan, whose launch is `slot`: what does not change in Slot's memory */
+struct entry { /* a Plan of Python's; `slot` is the constant part of its Slot's memory */
     struct key key;
     uint64_t hash;
     Py_ssize_t references;
     PyObject *asked, *shape_of_out, *type_of_out; /* the arguments of make_out */
-    PyObject *start;                              /* the plan's own; NULL of an entry that was made here */
+    PyObject *start;                              /* the plan's method; NULL if the entry was made here */
     launch_function launch;
-    void *kernel; /* NULL: such products are the vendor's */
+    void *kernel; /* NULL: the vendor computes such products */
     unsigned char slot[MOST_SLOT_BYTES];
     Py_ssize_t slot_bytes;
     int at_matrices[MATRICES], at_factors[2], at_stream; /* bytes into the slot */
-    unsigned char parameters[MOST_PARAMETERS];           /* so too, of the kernel's parameters in its order */
+    unsigned char parameters[MOST_PARAMETERS];           /* the same for the kernel's parameters, in its order */
     Py_ssize_t parameter_count;
     uint64_t spans[MATRICES]; /* bytes */
-    uint64_t alignment_mask;  /* bits that no address has: those below an element's bytes; 0 of the vendor's */
-    double largest;           /* finite factor */
-    int scalar;               /* its type, as NumPy's character */
-    PyObject *workspace;      /* its key where the stream is the legacy one, or None: the kernel needs none */
+    uint64_t alignment_mask;  /* address bits that must be 0, for alignment to an element; 0 for the vendor's */
+    double largest;           /* largest finite factor */
+    int scalar;               /* type of the factors, as NumPy's character */
+    PyObject *workspace;      /* its key on the legacy stream; None: the kernel needs none */
     uint64_t needed_bytes[WORKSPACE_PARTS];
-    int at_workspace; /* bytes into the slot, of two addresses 16 bytes apart */
+    int at_workspace; /* bytes into the slot, to two addresses 16 bytes apart */
 };
 
-struct home { /* a device, and what is loaded in the context of its arrays */
+struct home { /* a device, and the kernels loaded in the context of its arrays */
     int32_t device_type, device;
     char name[MOST_NAME_BYTES];  /* the GPU's */
-    PyObject *workspace;         /* the key of its legacy stream's */
+    PyObject *workspace;         /* key of its legacy stream's workspace */
     launch_function launch;
-    void **kernels;              /* by winner and width of index; NULL: not loaded */
-    uint64_t types[TYPES];       /* as a key has it, where there is a new_out */
-    PyObject *new_out[TYPES];    /* of tensors: what make_out is told beside shape and strides; of CuPy's arrays: their dtype */
+    void **kernels;              /* by winner and index width; NULL: not loaded */
+    uint64_t types[TYPES];       /* as in a key, where new_out is not NULL */
+    PyObject *new_out[TYPES];    /* tensors: keyword arguments of make_out; CuPy's arrays: their dtype */
 };
 
 struct launcher {
     PyObject_HEAD
-    PyObject *plain, *kinds, *stream_of, *make_out, *current_device; /* what Python's short way has besides */
-    PyObject *workspaces;                                            /* by key, as Python keeps them */
-    PyObject *by_vendor;                                             /* what computes the vendor's products */
+    PyObject *plain, *kinds, *stream_of, *make_out, *current_device; /* Python's starter and the library's functions */
+    PyObject *workspaces;                                            /* Python's dict of them, by key */
+    PyObject *by_vendor;                                             /* Python's function for the vendor's products */
     PyObject *names[NAMES];
     PyObject *exchange_owner;
-    const struct dl_exchange *exchange; /* of tensors; NULL: arrays of CuPy */
+    const struct dl_exchange *exchange; /* for tensors; NULL: for CuPy's arrays */
     struct entry *table[BUCKETS];
     int entries;
     struct home homes[MOST_HOMES];
@@ -99,33 +99,33 @@ struct call {
 
 /* arrays.c */
 
-/* What an array says of itself; false, perhaps with an exception, where it does not. */
-bool read_array(struct launcher *self, PyObject *array, struct told *told);
+/* Read an array's description. False, perhaps with an exception, if that fails. */
+bool read_array(struct launcher *self, PyObject *array, struct array_info *info);
 
-/* The call's key and addresses; false where a closer look is needed. */
+/* Read the call's key and addresses. False if Python has to check the call. */
 bool read_call(struct launcher *self, PyObject *const *arguments, struct call *call);
 
-/* plan_cache.c: an entry is held by each of its references, all under Python's lock. */
+/* plan_cache.c: entries are counted references, all under the GIL. */
 
 void drop(struct entry *entry);
 void forget(struct launcher *self);
 
-/* Whether `asked` is None or a tuple of Python's own constants and texts, which compare without running other code. */
+/* Whether `asked` is None or a tuple of built-in constants and strings, which compare without running other code. */
 bool is_plain(PyObject *asked);
 
-/* Puts the entry, which is of what was asked, into the table, in the place of one before. */
+/* Put the entry with this `asked` into the table, in place of an older one. */
 void put_entry(struct launcher *self, struct entry *entry, PyObject *asked);
 
-/* The entry of the call; NULL where none is. */
+/* The call's entry; NULL if there is none. */
 struct entry *entry_of(struct launcher *self, const struct call *call, PyObject *asked);
 
 /* first_call.c */
 
-/* The entry of a call that has none, held for the caller, also in the table; NULL, perhaps with an exception, where
-   Python decides. */
+/* Make an entry for the call and put it into the table. Return a reference for the caller; NULL, perhaps with an
+   exception, if Python has to decide. */
 struct entry *first_entry(struct launcher *self, const struct call *call, PyObject *asked);
 
-/* What is known of the device; NULL where nothing is. */
+/* The device's home; NULL if it has none. */
 struct home *home_of(struct launcher *self, int32_t device_type, int32_t device);
 
 void forget_homes(struct launcher *self);

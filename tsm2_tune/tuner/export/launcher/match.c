@@ -1,4 +1,4 @@
-/* The choice of a winner, as the C library makes it, for the launcher and for Python. */
+/* The C library's choice of a winner, for the launcher and for Python. */
 
 #include "match.h"
 
@@ -52,7 +52,7 @@ int winners_here(void) { return pack_winner_count; }
 
 int64_t bytes_of_element(int type) { return element_bytes((tsm2_type)type); }
 
-/* Whether the device's own winners, as far as any are for these operands, are also for a C in this order. */
+/* Whether the device has winners for these operands with C in this order, if it has any for the operands. */
 static bool have_order(const struct product *product, int order, const char *device)
 {
     bool is_any = false;
@@ -67,7 +67,7 @@ static bool have_order(const struct product *product, int order, const char *dev
     return !is_any;
 }
 
-/* The product with a column-major C, where there are winners for such a one; a vector has both orders. */
+/* Give the product a column-major C, if there are winners for that; a vector has both orders. */
 static bool make_out(struct product *product, const char *device)
 {
     struct matrix *out = &product->matrices[2];

@@ -1,4 +1,4 @@
-/* The launcher as a Python type, and the module that has it. */
+/* The launcher's Python type and module. */
 
 #include "launcher.h"
 

@@ -1,4 +1,4 @@
-/* The products that a launcher starts: a table of plans by what a call says. */
+/* The plan cache: a hash table of entries by the key of a call. */
 
 #include "launcher.h"
 
@@ -16,7 +16,7 @@ void drop(struct entry *entry)
 
 void forget(struct launcher *self)
 {
-    self->entries = 0; /* first: what an entry drops may run code that puts another one here */
+    self->entries = 0; /* first, since dropping an entry may run code that adds another one */
     for (int at = 0; at < BUCKETS; ++at) {
         struct entry *entry = self->table[at];
         self->table[at] = NULL;
@@ -50,7 +50,7 @@ static uint64_t hash_of(const struct key *key, PyObject *asked)
     return hash;
 }
 
-/* The place of the key in the table: an entry, or where one is to go. */
+/* The key's place in the table: its entry, or where to put one. */
 static struct entry **place(struct launcher *self, const struct key *key, PyObject *asked, uint64_t hash)
 {
     for (uint64_t at = hash % BUCKETS;; at = (at + 1) % BUCKETS) {
@@ -82,7 +82,7 @@ void put_entry(struct launcher *self, struct entry *entry, PyObject *asked)
         ++self->entries;
 }
 
-/* Whether what lies at this place, of so many bytes, is in the entry's slot. */
+/* Whether these bytes are within the entry's slot. */
 static bool fits(const struct entry *entry, int at, int bytes)
 {
     return at >= 0 && at <= entry->slot_bytes - bytes;
@@ -133,7 +133,7 @@ PyObject *add(PyObject *object, PyObject *arguments)
         return NULL;
     }
     memcpy(entry->slot, slot, entry->slot_bytes);
-    if (!is_plain(given[ASKED]) || !read_call(self, given, &call)) { /* Python's way alone is for such a product */
+    if (!is_plain(given[ASKED]) || !read_call(self, given, &call)) { /* only Python can start such a product */
         drop(entry);
         PyErr_Clear();
         Py_RETURN_FALSE;
@@ -142,7 +142,7 @@ PyObject *add(PyObject *object, PyObject *arguments)
     entry->shape_of_out = Py_NewRef(shape);
     entry->type_of_out = Py_NewRef(type);
     entry->workspace = Py_NewRef(workspace);
-    memcpy(&entry->key, &call.key, sizeof call.key); /* the padding too */
+    memcpy(&entry->key, &call.key, sizeof call.key); /* with the padding */
     put_entry(self, entry, given[ASKED]);
     Py_RETURN_TRUE;
 }

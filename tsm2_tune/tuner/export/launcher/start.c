@@ -1,10 +1,10 @@
-/* The start of a product. */
+/* Start products. */
 
 #include "launcher.h"
 
 enum way { STARTED, RAISED, LOOK_CLOSER };
 
-/* Whether an array lies where none of its type can: the new `out` of the library's never does. */
+/* Whether an array is not aligned to its elements. A new `out` always is. */
 static bool is_misaligned(const struct call *call)
 {
     return ((call->at[A] | call->at[B] | call->at[OUT]) & call->entry->alignment_mask) != 0;
@@ -16,7 +16,7 @@ static bool overlaps(const struct call *call)
     return (at[A] < end && at[OUT] < at[A] + spans[A]) || (at[B] < end && at[OUT] < at[B] + spans[B]);
 }
 
-/* Puts a factor into a slot, None as it is there; false for what needs a closer look. */
+/* Write a factor into a slot; None leaves it. False if Python has to check it. */
 static bool put_factor(const struct entry *entry, unsigned char *place, PyObject *factor)
 {
     double real, imaginary = 0;
@@ -45,7 +45,7 @@ static bool put_factor(const struct entry *entry, unsigned char *place, PyObject
     return true;
 }
 
-/* Whether the call's device is the current one; false, perhaps with an exception, where it is not. */
+/* Whether the call's device is current. False may come with an exception. */
 static bool is_on_current_device(struct launcher *self, const struct call *call)
 {
     PyObject *current = PyObject_CallFunctionObjArgs(self->current_device, NULL);
@@ -54,37 +54,37 @@ static bool is_on_current_device(struct launcher *self, const struct call *call)
     return device == call->key.device && !PyErr_Occurred();
 }
 
-/* A new `out`, a new reference, on the current device: else a closer look is needed. NULL, and what was raised. */
+/* A new reference to a new `out` on the current device; NULL and an exception if that fails. */
 static PyObject *made_out(struct launcher *self, struct call *call)
 {
     if (!is_on_current_device(self, call))
         return NULL;
     PyObject *out = PyObject_Call(self->make_out, call->entry->shape_of_out, call->entry->type_of_out);
-    struct told told = {0};
-    if (out != NULL && !read_array(self, out, &told))
+    struct array_info found = {0};
+    if (out != NULL && !read_array(self, out, &found))
         Py_CLEAR(out);
-    call->at[OUT] = told.at;
+    call->at[OUT] = found.at;
     return out;
 }
 
-/* The current stream of the call's device in *stream; false, and an exception, where it is not told. */
+/* Store the current stream of the call's device in *stream. False, with an exception, if that fails. */
 static bool current_stream(struct launcher *self, const struct call *call, uint64_t *stream)
 {
-    PyObject *device = PyLong_FromLong(call->key.device), *told = NULL;
+    PyObject *device = PyLong_FromLong(call->key.device), *found = NULL;
     if (device != NULL)
-        told = PyObject_CallFunctionObjArgs(self->stream_of, device, NULL);
-    if (told != NULL && !PyLong_Check(told)) { /* CuPy's own */
-        PyObject *stream = told;
-        told = PyObject_GetAttr(stream, self->names[PTR]);
+        found = PyObject_CallFunctionObjArgs(self->stream_of, device, NULL);
+    if (found != NULL && !PyLong_Check(found)) { /* CuPy's own */
+        PyObject *stream = found;
+        found = PyObject_GetAttr(stream, self->names[PTR]);
         Py_DECREF(stream);
     }
-    *stream = told == NULL ? 0 : PyLong_AsUnsignedLongLong(told);
+    *stream = found == NULL ? 0 : PyLong_AsUnsignedLongLong(found);
     Py_XDECREF(device);
-    Py_XDECREF(told);
+    Py_XDECREF(found);
     return !PyErr_Occurred();
 }
 
-/* Two numbers of a tuple of an object's; false where that has others. */
+/* Read two numbers from a tuple attribute. False if it is no such tuple. */
 static bool two_numbers(PyObject *object, PyObject *name, uint64_t numbers[2])
 {
     PyObject *pair = PyObject_GetAttr(object, name);
@@ -130,7 +130,7 @@ static enum way launch(const struct call *call, unsigned char *slot, bool is_who
             memcpy(slot + entry->at_matrices[which], &call->at[which], sizeof call->at[which]);
         memcpy(slot + entry->at_stream, &stream, sizeof stream);
         int status;
-        Py_BEGIN_ALLOW_THREADS /* it may wait for kernels, and those for what other threads do */
+        Py_BEGIN_ALLOW_THREADS /* the launch may wait for kernels, and those for other threads */
         status = entry->launch(slot, entry->kernel, parameters, NULL);
         Py_END_ALLOW_THREADS
         if (status == 0)
@@ -144,7 +144,7 @@ static enum way launch(const struct call *call, unsigned char *slot, bool is_who
     return started == NULL ? RAISED : STARTED;
 }
 
-/* The call of an entry, which is held. *out is a new reference where it was started. */
+/* Start the call by its entry, of which the caller has a reference. *out is a new reference if it was started. */
 static enum way start_entry(struct launcher *self, struct call *call, PyObject *const *arguments, PyObject **out)
 {
     _Alignas(16) unsigned char slot[MOST_SLOT_BYTES];
@@ -175,7 +175,7 @@ static enum way start_entry(struct launcher *self, struct call *call, PyObject *
     return way;
 }
 
-/* The vendor's product. *out is a new reference where it was started. */
+/* Start the vendor's product. *out is a new reference if it was started. */
 static enum way start_vendors(struct launcher *self, const struct call *call, PyObject *const *arguments, PyObject **out)
 {
     const bool is_cupys = self->exchange == NULL;
@@ -207,7 +207,7 @@ PyObject *start(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
     if (arguments[STREAM] == Py_None && is_plain(arguments[ASKED]) && read_call(self, arguments, &call)) {
         call.entry = entry_of(self, &call, arguments[ASKED]);
         if (call.entry != NULL)
-            ++call.entry->references; /* other threads may clear the table while this one is in Python */
+            ++call.entry->references; /* another thread may clear the table while this one runs Python code */
         else
             call.entry = first_entry(self, &call, arguments[ASKED]);
         if (call.entry != NULL) {
