@@ -1,15 +1,15 @@
-/* Places in code that call cuBLASLt. A call comes with no handle that tells which library it is for, where there are two:
-   descriptors are read by the library that made them. The place in code tells, and whether that is one of cuBLAS's. */
+/* Call sites of cuBLASLt. If a program has loaded two cuBLASLt libraries, a call's handle does not tell which one it is
+   for, and only the library that made a descriptor can read it. The call site tells, and whether it is in cuBLAS itself. */
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "lt.h"
 
-enum { CALLERS = 1024, MOST_TRIED = 8 }; /* a power of two; places for one */
+enum { CALLERS = 1024, MOST_TRIED = 8 }; /* a power of two; probes for a call site */
 static struct caller *_Atomic callers[CALLERS];
 
-/* The bits that two descriptors have alike, which were made the same in different memory. */
+/* The bits in which two equal descriptors, made in memory with different contents, agree. */
 static struct meaning meaning_of(const uint64_t *zeros, const uint64_t *ones)
 {
     struct meaning found = {.words = 0};
@@ -64,7 +64,7 @@ static bool find_meanings(struct caller *caller)
     return true;
 }
 
-/* A new caller; one without a matmul where no library is found. NULL without memory. */
+/* Create a caller, without a matmul if no library is found; NULL without memory. */
 static struct caller *new_caller(const void *address)
 {
     struct caller *made = calloc(1, sizeof *made);
@@ -93,7 +93,7 @@ static void give_up(struct caller *made)
     free(made);
 }
 
-/* Whether the place has got this caller in the place of the one before; else that is the one which is there now. */
+/* Put the caller in place of *before. False if another thread was first; *before is its caller then. */
 static bool is_kept(struct caller *made, struct caller *_Atomic *place, struct caller **before)
 {
     if (made->known == NULL && made->is_whole && find_size(made))
@@ -101,7 +101,7 @@ static bool is_kept(struct caller *made, struct caller *_Atomic *place, struct c
     return atomic_compare_exchange_strong(place, before, made);
 }
 
-/* Whether calls are for the same library as before. */
+/* Whether the calls of both are for the same library. */
 static bool is_same(const struct caller *one, const struct caller *other)
 {
     return one->matmul == other->matmul && one->is_cublas == other->is_cublas && one->is_whole == other->is_whole &&
@@ -110,7 +110,7 @@ static bool is_same(const struct caller *one, const struct caller *other)
 
 struct caller *caller_at(const void *address)
 {
-    static _Thread_local struct caller spare; /* for callers that find no place */
+    static _Thread_local struct caller spare; /* for callers without a place */
     const uint64_t closed = atomic_load_explicit(&closings, memory_order_acquire);
     const uint64_t hash = (uint64_t)(uintptr_t)address * 0x9E3779B97F4A7C15u >> 32;
     struct caller *made = NULL, *before;
@@ -119,14 +119,14 @@ struct caller *caller_at(const void *address)
         before = atomic_load_explicit(place, memory_order_acquire);
         if (before == NULL) {
             made = made == NULL ? new_caller(address) : made;
-            if (made == NULL || made->matmul == NULL) /* which may be loaded later */
+            if (made == NULL || made->matmul == NULL) /* the library may be loaded later */
                 break;
             if (is_kept(made, place, &before))
                 return made;
         }
         if (before->address != address)
             continue;
-        if (atomic_load(&before->closings) == closed || made != NULL) { /* another thread's, maybe */
+        if (atomic_load(&before->closings) == closed || made != NULL) { /* perhaps another thread's */
             give_up(made);
             return before;
         }
@@ -135,7 +135,7 @@ struct caller *caller_at(const void *address)
             break;
         if (is_same(made, before))
             atomic_store(&before->closings, closed);
-        else if (is_kept(made, place, &before)) /* the other one stays: threads may be in it */
+        else if (is_kept(made, place, &before)) /* the previous one is not freed: threads may be using it */
             return made;
         give_up(made);
         return before;
@@ -146,7 +146,7 @@ struct caller *caller_at(const void *address)
         return NULL;
     }
     spare = *made;
-    spare.known = NULL; /* what it knew would be lost with it */
+    spare.known = NULL; /* its cache would be lost with it */
     give_up(made);
     return &spare;
 }

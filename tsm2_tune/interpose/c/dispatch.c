@@ -1,4 +1,4 @@
-/* What becomes of a product: the pack's kernel, or cuBLAS. */
+/* Dispatch a product to the pack's kernel or to cuBLAS. */
 
 #include <string.h>
 
@@ -6,9 +6,9 @@
 
 _Thread_local int is_inside;
 
-enum { MOST_FAILURES = 3 };    /* of kernels of a line, after which none is started */
+enum { MOST_FAILURES = 3 }; /* failed launches of a line, after which its products go to cuBLAS */
 
-/* What the handle is set to: of its functions, found once. */
+/* Return a setting of the handle, by cuBLAS's function of this name. */
 static int setting(const char *name, _Atomic(void *) *place, cublas_handle handle, int fallback)
 {
     int (*get)(cublas_handle, int *), value = fallback;
@@ -26,7 +26,7 @@ static bool stream_of(cublas_handle handle, cu_stream *stream)
     return get != NULL && get(handle, stream) == CUBLAS_SUCCESS;
 }
 
-/* Whether the math mode lets cuBLAS give up no precision of this type. */
+/* Whether the math mode forbids cuBLAS to reduce the precision of this type. */
 static bool is_exact(int mode, int type)
 {
     const int kind = mode & MATH_KIND;
@@ -35,7 +35,7 @@ static bool is_exact(int mode, int type)
     switch (type) {
     case TSM2_F64:
     case TSM2_C128:
-        return kind <= BF16X9_MATH; /* which are of single precision */
+        return kind <= BF16X9_MATH; /* other modes concern single precision */
     case TSM2_F32:
     case TSM2_C64:
         return kind == DEFAULT_MATH || kind == PEDANTIC_MATH;
@@ -57,7 +57,7 @@ static enum reason reason_of_handle(cublas_handle handle, const struct asked *as
     return NOT_LEFT;
 }
 
-/* Why this call of a product whose kernel is faster has to be cuBLAS's; NOT_LEFT if it has not. */
+/* Why this call has to go to cuBLAS although the kernel is faster; NOT_LEFT if it has not. */
 static enum reason reason_now(cublas_handle handle, const struct asked *asked)
 {
     const enum reason reason = handle == NULL ? NOT_LEFT : reason_of_handle(handle, asked);
@@ -66,7 +66,7 @@ static enum reason reason_now(cublas_handle handle, const struct asked *asked)
     return asked->alpha == NULL || asked->beta == NULL || is_zero(asked, asked->alpha) || overlaps(asked) ? ZERO : NOT_LEFT;
 }
 
-/* Whether the product is cuBLAS's to be compared with. */
+/* Why the product goes to cuBLAS as a measurement; NOT_LEFT if it does not. */
 static enum reason reason_to_measure(struct visit *visit, struct lane *lane, const struct asked *asked)
 {
     struct line *line = visit->line;
@@ -75,11 +75,11 @@ static enum reason reason_to_measure(struct visit *visit, struct lane *lane, con
         if (visit->comparison != NULL)
             return COMPARED;
     }
-    const uint64_t of_cublas = atomic_load(&line->left[TIMED]); /* in turns; the first of each does not count */
+    const uint64_t of_cublas = atomic_load(&line->left[TIMED]); /* takes turns with the kernel; the first does not count */
     return settings.has_times && of_cublas <= SAMPLES && of_cublas <= atomic_load(&line->taken) ? TIMED : NOT_LEFT;
 }
 
-/* What is decided of the product, whose kernel is started then. The handle is NULL where its settings do not concern it. */
+/* Decide about the product and start its kernel, or return why not. The handle is NULL for cuBLASLt. */
 static enum reason visited(struct visit *visit, cublas_handle handle, const struct asked *asked)
 {
     enum reason reason;
@@ -87,7 +87,7 @@ static enum reason visited(struct visit *visit, cublas_handle handle, const stru
     if (lane == NULL)
         return reason;
     visit->line = line_of(asked, lane->device);
-    if (visit->line == NULL) { /* it is decided anew each time, and not written down */
+    if (visit->line == NULL) { /* decided anew each time, and not in the journal */
         static _Thread_local struct line spare;
         memset(&spare, 0, sizeof spare);
         atomic_store(&spare.decision, -1);
@@ -117,7 +117,7 @@ static enum reason visited(struct visit *visit, cublas_handle handle, const stru
     return reason;
 }
 
-/* Whether the product is the program's own, and one that can be decided about. */
+/* Whether the product is the program's own call, of a known type, with a driver. */
 static bool begin(struct visit *visit, const struct asked *asked)
 {
     memset(visit, 0, sizeof *visit);

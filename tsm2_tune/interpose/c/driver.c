@@ -1,4 +1,4 @@
-/* The CUDA driver of the process. */
+/* The functions of the process's CUDA driver. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-/* The journal: lines of products, in memory, or in a file that stays when the process ends in whatever way. */
+/* The journal: a line for each kind of product, in memory or in a mapped file, which survives a crash. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -14,19 +14,19 @@
 #include "standin.h"
 
 enum {
-    MOST_TRIED = 32,  /* places for a line: where nearly all are taken, to look at all of them would cost more than a product */
-    MOST_TURNS = 10000 /* that a line is waited for: its thread may have been ended */
+    MOST_TRIED = 32,  /* probes of the hash table: in a nearly full one more would cost as much as a product */
+    MOST_TURNS = 10000 /* yields until a line is written: its thread may have been killed */
 };
 
 static struct journal *_Atomic journal;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Sets aside all that the file will hold: a page that a mapping finds no room for ends the process. 0, or the error. */
+/* Reserve the file's disk space: a mapped page without space would kill the process. Return 0 or errno. */
 static int set_aside(int file)
 {
     struct rlimit largest;
     if (getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < sizeof(struct journal))
-        return EFBIG; /* asked for more, the kernel would send SIGXFSZ */
+        return EFBIG; /* a larger file would raise SIGXFSZ */
     int error;
     do
         error = posix_fallocate(file, 0, (off_t)sizeof(struct journal));
@@ -60,7 +60,7 @@ static struct journal *in_file(void)
     return NULL;
 }
 
-/* A new journal; NULL without memory. */
+/* Create a journal; NULL without memory. */
 static struct journal *made(void)
 {
     struct journal *new = settings.journal == NULL ? NULL : in_file();
@@ -76,7 +76,7 @@ static struct journal *made(void)
     return new;
 }
 
-/* That of this process, and of those that it forks: the memory is shared. NULL without memory. */
+/* The journal of this process and of its forks, which share the memory; NULL without memory. */
 static struct journal *own(void)
 {
     static bool was_tried;
@@ -139,7 +139,7 @@ struct line *line_of(const struct asked *asked, int device)
     struct journal *found = own();
     if (found == NULL)
         return NULL;
-    const uint64_t hash = hash_of(asked, device), stride = hash >> 32 | 1; /* which comes by all places: it is odd */
+    const uint64_t hash = hash_of(asked, device), stride = hash >> 32 | 1; /* odd, so it reaches all places */
     for (uint64_t step = 0; step < MOST_TRIED; ++step) {
         struct line *line = &found->at[(hash + step * stride) % LINES];
         uint32_t state = atomic_load_explicit(&line->state, memory_order_acquire);
@@ -148,7 +148,7 @@ struct line *line_of(const struct asked *asked, int device)
             atomic_store_explicit(&line->state, 2, memory_order_release);
             return line;
         }
-        for (int turn = 0; state == 1 && turn < MOST_TURNS; ++turn) /* another thread writes it: a few numbers */
+        for (int turn = 0; state == 1 && turn < MOST_TURNS; ++turn) /* another thread is writing it */
             state = atomic_load_explicit(&line->state, memory_order_acquire);
         if (state == 2 && is_of(line, asked, device))
             return line;

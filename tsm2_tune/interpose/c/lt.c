@@ -24,7 +24,7 @@ EXPORTED int cublasLtMatmul(void *handle, const void *operation, const void *alp
         asked.unfit = MORE;
     asked = checked(asked);
     if (handle == NULL)
-        asked.unfit = ZERO; /* of which cuBLASLt tells */
+        asked.unfit = ZERO; /* cuBLASLt will report it */
     struct visit visit;
     if (begin_visit_on(&visit, stream, &asked))
         return end_visit(&visit, CUBLAS_SUCCESS);

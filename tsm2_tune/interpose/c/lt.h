@@ -1,5 +1,5 @@
-/* cuBLASLt's routine for products (lt.c), the library that a call of it is for (call_sites.c), and what is known of the
-   descriptors that it comes with (lt_descriptor_cache.c). */
+/* cuBLASLt's routine for products (lt.c), the library that a call is for (call_sites.c), and its descriptors
+   (lt_descriptors.c, lt_descriptor_cache.c). */
 
 #ifndef LT_H
 #define LT_H
@@ -10,11 +10,11 @@ int cublasLtMatmul(void *handle, const void *operation, const void *alpha, const
                    const void *B, const void *layout_b, const void *beta, const void *C, const void *layout_c, void *D,
                    const void *layout_d, const void *algorithm, void *workspace, size_t workspace_bytes, cu_stream stream);
 
-enum { MOST_WORDS = 64 }; /* of a descriptor */
-/* Which bits of a descriptor mean something: the others are what its memory held before. */
+enum { MOST_WORDS = 64 }; /* of the largest descriptor */
+/* The significant bits of a descriptor: others are uninitialised memory. */
 struct meaning {
     uint64_t mask[MOST_WORDS];
-    int words; /* those behind them mean nothing */
+    int words; /* further words are not significant */
 };
 
 /* Functions for descriptors, of operations (cublasLtMatmulDesc_t) and of layouts (cublasLtMatrixLayout_t). */
@@ -31,44 +31,44 @@ struct meaning {
     X(set_of_layout, "cublasLtMatrixLayoutSetAttribute",                                                             \
       (void *layout, int attribute, const void *value, size_t bytes))
 
-/* A place in code that calls cuBLASLt, and the library that its calls are for. */
+/* A call site of cuBLASLt, and the library that its calls are for. */
 struct caller {
     const void *address;
     int (*matmul)(void *handle, const void *operation, const void *alpha, const void *A, const void *layout_a,
                   const void *B, const void *layout_b, const void *beta, const void *C, const void *layout_c, void *D,
                   const void *layout_d, const void *algorithm, void *workspace, size_t workspace_bytes, cu_stream stream);
-    bool is_cublas; /* in a routine of cuBLAS's */
-    bool is_whole;  /* whether it has all of these: */
+    bool is_cublas; /* in cuBLAS itself */
+    bool is_whole;  /* all of these were found: */
 #define MEMBER(name, symbol, parameters) int(*name) parameters;
     DESCRIPTORS(MEMBER)
 #undef MEMBER
     struct meaning of_operation, of_layout;
-    uint64_t size_mask, size;     /* bits of an operation's first word that tell how much memory it has, and of a whole one */
-    struct known *_Atomic *known; /* KNOWN of them, by their hash; NULL: none is kept */
-    _Atomic int unfit;            /* of these, that no kernel can be asked for */
-    _Atomic uint64_t closings;    /* after which this was found */
+    uint64_t size_mask, size;     /* bits of an operation's first word that encode its size, and their value at full size */
+    struct known *_Atomic *known; /* a hash table of KNOWN entries; NULL: no cache */
+    _Atomic int unfit;            /* number of its entries without a kernel */
+    _Atomic uint64_t closings;    /* when it was found */
 };
-/* What is known of calls from this address; NULL where no cuBLASLt is found for them. */
+/* The caller at this address; NULL if no cuBLASLt is found for it. */
 struct caller *caller_at(const void *address);
 
-/* Of a call: A's, B's, C's and D's layouts. */
+/* A call's descriptors. The layouts are A's, B's, C's and D's. */
 struct descriptors {
     const void *operation, *layouts[4];
 };
 
-/* What they say, whatever the matrices' addresses are. */
+/* The product that they describe, without addresses. */
 struct described {
-    struct asked asked; /* without addresses; nothing is known but its type where that is -1 */
+    struct asked asked; /* if its type is -1, nothing else is set */
     bool is_swapped;    /* its A is the call's B */
     bool has_other_c;   /* C's leading dimension is not D's */
 };
-/* Asks cuBLASLt what they say. */
+/* Decode the descriptors with cuBLASLt's functions. */
 struct described described(const struct caller *of, const struct descriptors *descriptors);
-/* The same; of descriptors that are, bit by bit, like ones that came before, what those said. */
+/* The same, from the cache if equal descriptors were decoded before. */
 struct described known_or_described(struct caller *of, const struct descriptors *descriptors);
-/* Whether the descriptor is like another, in the bits that mean something. */
+/* Whether two descriptors are equal in their significant bits. */
 bool is_like(const void *descriptor, const uint64_t *made, const struct meaning *meaning);
 
-enum { KNOWN = 1024 }; /* a power of two; products of a caller */
+enum { KNOWN = 1024 }; /* a power of two; entries of a caller's cache */
 
 #endif

@@ -1,6 +1,6 @@
-/* What descriptors said that came before. To ask cuBLASLt for twenty attributes takes longer than all else that a call
-   which is passed on costs; to compare descriptors with known ones does not. Operations that an older header made smaller
-   are not looked at here: what lies behind them may be nobody's memory. */
+/* Cache of decoded cuBLASLt descriptors. Reading twenty attributes takes longer than the rest of a call that goes on to
+   cuBLASLt; comparing descriptors with known ones is quick. Smaller operations, of an older header, are not cached: the
+   bytes behind them may not be readable. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ enum { MOST_PLACES = 8, HASHED_WORDS = 32 };
 
 struct known {
     struct described described;
-    uint64_t words[]; /* of the operation, then of each layout */
+    uint64_t words[]; /* the operation's, then each layout's */
 };
 
 static uint64_t mixed(uint64_t hash, const uint64_t *words, const struct meaning *meaning, int at)
@@ -22,7 +22,7 @@ static uint64_t mixed(uint64_t hash, const uint64_t *words, const struct meaning
 static uint64_t hash_of(const struct caller *of, const struct descriptors *descriptors)
 {
     const struct meaning *operation = &of->of_operation, *layout = &of->of_layout;
-    uint64_t hash = 0, of_layouts[4] = {1, 2, 3, 4}; /* five chains that wait for none of the others */
+    uint64_t hash = 0, of_layouts[4] = {1, 2, 3, 4}; /* five independent dependency chains */
     for (int at = 0; at < operation->words && at < HASHED_WORDS; ++at)
         hash = mixed(hash, descriptors->operation, operation, at);
     for (int at = 0; at < layout->words && at < HASHED_WORDS; ++at)
@@ -42,7 +42,7 @@ static bool is_of(const struct known *known, const struct caller *of, const stru
     return is_like(descriptors->operation, known->words, &of->of_operation);
 }
 
-/* NULL without memory. */
+/* Create an entry; NULL without memory. */
 static struct known *new_known(const struct caller *of, const struct descriptors *descriptors, const struct described *found)
 {
     const size_t operation = (size_t)of->of_operation.words, layout = (size_t)of->of_layout.words;
@@ -84,11 +84,11 @@ struct described known_or_described(struct caller *of, const struct descriptors 
             const struct described found = described(of, descriptors);
             struct known *made = has_room(of, &found) ? new_known(of, descriptors, &found) : NULL;
             if (made != NULL && !atomic_compare_exchange_strong(place, &known, made))
-                free(made); /* another thread's is there */
+                free(made); /* another thread was first */
             return found;
         }
         if (is_of(known, of, descriptors))
             return known->described;
     }
-    return described(of, descriptors); /* each of so many has another: none is forgotten */
+    return described(of, descriptors); /* no place is free, and entries are never replaced */
 }

@@ -1,8 +1,8 @@
 /* The product that cuBLASLt's descriptors describe.
 
-   A kernel is asked where every descriptor is, bit by bit, what cuBLASLt itself makes of the attributes that are read here,
-   with all others as they are by default. So an attribute that is not known here, of a later version, say, is never passed
-   over: its value stands in the descriptor, too. */
+   A kernel is used only if each descriptor equals, bit by bit, one that cuBLASLt makes from the attributes that are read
+   here, with all others at their defaults. So an attribute that is not known here, of a later version for example, is
+   never ignored: it changes the descriptor. */
 
 #include "lt.h"
 
@@ -14,7 +14,7 @@ enum { COLUMN_MAJOR = 0, ROW_MAJOR = 1, NO_EPILOGUE = 1, CONJUGATED = 3 };
 bool is_like(const void *descriptor, const uint64_t *made, const struct meaning *meaning)
 {
     const uint64_t *words = descriptor;
-    for (int at = 0; at < meaning->words; ++at) /* it ends in the first words of one that an older header made smaller */
+    for (int at = 0; at < meaning->words; ++at) /* a smaller descriptor, of an older header, differs in its first words */
         if (((words[at] ^ made[at]) & meaning->mask[at]) != 0)
             return false;
     return true;
@@ -24,10 +24,10 @@ struct matrix {
     int32_t type, order, batches;
     uint64_t rows, columns;
     int64_t ld;
-    bool is_known; /* it has no other attributes */
+    bool is_known; /* no other attribute differs from its default */
 };
 
-/* Gets an attribute of a layout. */
+/* Read or write an attribute of a layout. */
 #define GET(attribute, value) (of->get_of_layout(layout, attribute, &(value), sizeof(value), &written) == CUBLAS_SUCCESS)
 #define SET(attribute, value) (of->set_of_layout(made, attribute, &(value), sizeof(value)) == CUBLAS_SUCCESS)
 
@@ -62,7 +62,7 @@ struct operation {
     (of->get_of_operation(operation, attribute, &(value), sizeof(value), &written) == CUBLAS_SUCCESS)
 #define SET(attribute, value) (of->set_of_operation(made, attribute, &(value), sizeof(value)) == CUBLAS_SUCCESS)
 
-/* What the operation has besides what is read of it. */
+/* Why the operation has no kernel: an attribute that differs from its default. */
 static enum reason reason_of(const struct caller *of, const void *operation)
 {
     int32_t epilogue, mode, multiprocessors;
@@ -90,7 +90,7 @@ static bool operation_of(const struct caller *of, const void *operation, struct 
 #undef GET
 #undef SET
 
-/* The type of products of these matrices, with a scale that a kernel takes; -1 where none does. */
+/* The tsm2_type of a product of these matrices with this scale type; -1 if no kernel takes them. */
 static int type_of_matrices(const struct matrix *a, const struct matrix *b, const struct matrix *c, const struct matrix *d,
                             const struct operation *operation)
 {
@@ -99,7 +99,7 @@ static int type_of_matrices(const struct matrix *a, const struct matrix *b, cons
     return type >= 0 && operation->scale == scales[type] ? type : -1;
 }
 
-/* op of a matrix, as op of the transposed one. */
+/* The operation on X^T that equals this operation on X. */
 static int transposed(int operation)
 {
     static const int other[] = {TSM2_T, TSM2_N, CONJUGATED, TSM2_C};
@@ -130,7 +130,7 @@ static struct described by_columns(struct described described, const struct matr
 
 static bool has_order(const struct matrix *matrix) { return matrix->order == COLUMN_MAJOR || matrix->order == ROW_MAJOR; }
 
-/* The reason why a kernel cannot be asked for it as its matrices are; NOT_LEFT if it can be. */
+/* Why these matrices have no kernel; NOT_LEFT if they may have one. */
 static enum reason reason_of_matrices(const struct asked *asked, const struct matrix *a, const struct matrix *b,
                                       const struct matrix *c, const struct matrix *d)
 {
@@ -154,7 +154,7 @@ struct described described(const struct caller *of, const struct descriptors *de
     struct asked *asked = &found.asked;
     const void *const *layouts = descriptors->layouts;
     if (!of->is_whole || !operation_of(of, descriptors->operation, &done) || !matrix_of(of, layouts[3], &d) ||
-        type_of(d.type, d.type, d.type, done.compute) < 0) /* most of what no kernel is for is passed on here */
+        type_of(d.type, d.type, d.type, done.compute) < 0) /* the quick way out for most types without kernels */
         return found;
     if (!matrix_of(of, layouts[0], &a) || !matrix_of(of, layouts[1], &b))
         return found;

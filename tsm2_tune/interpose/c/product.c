@@ -1,4 +1,4 @@
-/* A product as the program asks for it: its type, whether its arguments can be a kernel's, its factors. */
+/* Checks of a product as the program describes it: its type, extents, factors and overlaps. */
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* The cuBLAS and the cuBLASLt that the program has loaded, and dlsym, by which programs ask for their functions. */
+/* Find the program's cuBLAS and cuBLASLt, and interpose dlsym, by which programs look up their functions. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,7 +22,7 @@ struct kind cublas_kind = {"libcublas.so", "libcublas-", "cublasCreate_v2", NULL
 struct kind lt_kind = {"libcublasLt.so", "libcublasLt-", "cublasLtMatmul", NULL};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* A handle of another library than the first. Entries stay, and serve later handles. */
+/* A handle of another library than the first. Entries are never freed, but reused. */
 struct other {
     _Atomic(cublas_handle) handle; /* NULL: the entry is free */
     _Atomic(void *) library;
@@ -60,7 +60,7 @@ static int close_object(void *object)
     return close(object);
 }
 
-/* Another object may come to where the closed one was: at any time between the two counts. */
+/* Another object may be loaded at the closed one's address at any time between the two counts. */
 EXPORTED int dlclose(void *object)
 {
     atomic_fetch_add(&closings, 1);
@@ -115,7 +115,8 @@ static void *object_of(const void *function)
     return is_known ? dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
 }
 
-/* The object, opened, if it is called as this kind is, or, by its functions, if it or one that it needs has them. */
+/* Open the object if its file name is of this kind; with `by_functions`, the object among it and its dependencies that
+   defines the kind's function. */
 static void *library_at(const struct kind *kind, const char *path, bool by_functions)
 {
     if (path[0] == '\0' || !(by_functions || is_called(kind, path)))
@@ -144,10 +145,10 @@ static void *first_library(struct kind *kind)
     free(paths.at);
     if (library == NULL || atomic_compare_exchange_strong(&kind->first, &before, library))
         return library;
-    return before; /* another thread found it, too */
+    return before; /* another thread was first */
 }
 
-/* The entry of the handle; NULL: it is the first library's. */
+/* The entry of the handle; NULL: the handle is the first library's. */
 static struct other *other_of(cublas_handle handle)
 {
     struct other *one = handle == NULL ? NULL : atomic_load_explicit(&others, memory_order_acquire);
@@ -156,7 +157,7 @@ static struct other *other_of(cublas_handle handle)
     return one;
 }
 
-/* The function that follows this one in the process: that of a tool which stands between, or of the first library. */
+/* The next function of this name in the process: of another interposed tool, or of the first library. */
 static void *following_function(struct kind *kind, const char *name)
 {
     void *function = next_dlsym(RTLD_NEXT, name), *library = first_library(kind);
@@ -206,7 +207,7 @@ static void *library_of_code(const struct kind *kind, const void *address)
     void *object = object_of_code(address);
     if (object == NULL)
         return NULL;
-    void *library = object_of(next_dlsym(object, kind->function)); /* among what it was linked with alone */
+    void *library = object_of(next_dlsym(object, kind->function)); /* searches the object and what it was linked with */
     close_object(object);
     return library == object ? NULL : library;
 }
@@ -218,7 +219,7 @@ void *function_for_code(struct kind *kind, const void *address, const char *name
     return is_other ? next_dlsym(library, name) : following_function(kind, name);
 }
 
-/* From now on the handle is this library's; NULL: the first one's, or it is gone. */
+/* Assign the handle to the library; NULL: to the first library, or the handle is destroyed. */
 static void assign(cublas_handle handle, void *library)
 {
     pthread_mutex_lock(&lock);
@@ -244,7 +245,7 @@ static void assign(cublas_handle handle, void *library)
     pthread_mutex_unlock(&lock);
 }
 
-/* cublasCreate by a program that has two cuBLAS libraries is of the one that the caller was linked with. */
+/* If a program has two cuBLAS libraries, the handle belongs to the one that the caller was linked with. */
 EXPORTED int cublasCreate_v2(cublas_handle *handle)
 {
     static const char name[] = "cublasCreate_v2";
@@ -267,11 +268,11 @@ EXPORTED int cublasDestroy_v2(cublas_handle handle)
     void *found = cublas_function("cublasDestroy_v2", handle, &place);
     int (*destroy)(cublas_handle);
     memcpy(&destroy, &found, sizeof found);
-    assign(handle, NULL); /* another thread may get the same address for its handle, before this returns */
+    assign(handle, NULL); /* before the call: another thread may get the same handle before it returns */
     return destroy == NULL ? CUBLAS_NOT_INITIALIZED : destroy(handle);
 }
 
-/* A program asks for a function by name: it gets the one here where it would get that of the first library. */
+/* Return the stand-in's function where the program would get the first library's. */
 EXPORTED void *dlsym(void *library, const char *name)
 {
     if (strncmp(name, "cublas", 6) == 0 && library != RTLD_NEXT) {
@@ -279,9 +280,9 @@ EXPORTED void *dlsym(void *library, const char *name)
         void *here = function_here(name);
         void *found = here == NULL ? NULL : next_dlsym(library == RTLD_DEFAULT ? RTLD_NEXT : library, name);
         if (here != NULL && library == RTLD_DEFAULT)
-            return found == NULL ? NULL : here; /* found is what would be without this library */
+            return found == NULL ? NULL : here; /* `found`: the function without the stand-in */
         if (found != NULL)
             return next_dlsym(first_library(kind), name) == found ? here : found;
     }
-    return of_c_library()(library, name); /* a jump, so that RTLD_NEXT is the caller's */
+    return of_c_library()(library, name); /* a tail call, so that RTLD_NEXT refers to the caller */
 }

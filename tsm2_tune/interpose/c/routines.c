@@ -1,4 +1,4 @@
-/* cuBLAS's routines for products, each with its own arguments. */
+/* The stand-in's versions of cuBLAS's routines for products. */
 
 #include <string.h>
 
@@ -30,7 +30,7 @@ static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride
     return checked(asked);
 }
 
-/* Visits the product, which has a type, and asks cuBLAS if it was not started. */
+/* Dispatch the product, and call cuBLAS's routine if no kernel was started. */
 #define VISITED(symbol, handle, asked_for, ...)                                                                      \
     static _Atomic(void *) place;                                                                                    \
     struct visit visit;                                                                                              \
@@ -123,7 +123,7 @@ static struct asked vector(int type, int trans, int64_t m, int64_t n, const void
                 trans, m, n, alpha, A, lda, x, step_x, beta, y, step_y);                                             \
     }
 
-/* A triangle of C = alpha op(A) op(A)^T + beta C, or with the conjugate transpose. */
+/* syrk and herk: a triangle of C = alpha op(A) op(A)^T + beta C, or with the conjugate transpose. */
 static struct asked triangle(enum routine routine, int type, cublas_handle handle, int uplo, int trans, int64_t n,
                              int64_t k, const void *alpha, const void *A, int64_t lda, const void *beta, void *C,
                              int64_t ldc)

@@ -1,4 +1,4 @@
-/* What the environment asks of the stand-in, and its sentences on standard error. */
+/* The stand-in's settings from the environment, and its messages on standard error. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,7 +19,7 @@ struct settings settings;
 static char *copy_of_setting(const char *name)
 {
     const char *value = secure_getenv(name);
-    return value == NULL ? NULL : strdup(value); /* programs write over their environment */
+    return value == NULL ? NULL : strdup(value); /* programs may overwrite their environment */
 }
 
 static void read_settings(void)
@@ -38,7 +38,7 @@ __attribute__((constructor)) void read_settings_once(void)
     pthread_once(&once, read_settings);
 }
 
-/* Says that this library is loaded, by a file in the journal's folder: "loaded", which journal.py looks for. */
+/* Create the file "loaded" in the journal's folder: journal.py checks by it that the stand-in is in the program. */
 __attribute__((constructor)) static void say_loaded(void)
 {
     char path[PATH_MAX];
@@ -52,7 +52,7 @@ __attribute__((constructor)) static void say_loaded(void)
     errno = before;
 }
 
-/* Writes to standard error. Where that is a pipe which nobody reads, the signal of it is the program's no more. */
+/* Write to standard error. If that is a pipe without a reader, the program must not get the SIGPIPE. */
 static void write_quietly(const char *text)
 {
     sigset_t of_pipes, pending, before;

@@ -27,17 +27,17 @@ enum { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_64F = 70, COMPUTE_64
 
 typedef void *cublas_handle;
 
-/* The routines that are stood in for; journal.py has their names in this order. */
+/* The interposed routines; journal.py has their names in this order. */
 enum routine { GEMM, GEMM_EX, GEMM_BATCHED, GEMM_BATCHED_EX, GEMV, SYRK, HERK, LT_MATMUL, ROUTINES };
 
-/* Why a product was left to cuBLAS; journal.py has the sentences in this order. */
+/* Why a product went to cuBLAS; journal.py has the sentences in this order. NOT_LEFT: it did not. */
 enum reason {
     NOT_LEFT,
     NO_PACK,        /* there is none, or none that can be used */
     NO_KERNEL,      /* for this product and GPU */
-    EXPECTED,       /* to be faster, or as fast */
-    BATCH,          /* that is no single product */
-    PRECISION,      /* the program allows less, or asks for a type that no kernel has */
+    EXPECTED,       /* cuBLAS is predicted to be faster, or as fast */
+    BATCH,          /* a batch that is no single product */
+    PRECISION,      /* the program allows less precision, or the type has no kernel */
     DEVICE_FACTORS, /* alpha and beta are in device memory */
     FEWER_SMS,      /* the program wants multiprocessors left free */
     ZERO,           /* alpha or an extent is 0, an argument is wrong, or C overlaps A or B */
@@ -45,23 +45,23 @@ enum reason {
     CAPTURED,       /* into a CUDA graph, where the kernel is not loaded, or there is no room for its workspace */
     NO_MEMORY,      /* for a workspace */
     FAILED,         /* the kernel could not be started */
-    OFF,            /* its result was outside of the bound */
-    CROWD,          /* more contexts than are kept apart */
-    TIMED,          /* to be compared by time */
-    COMPARED,       /* to be compared by result, or was: cuBLAS's is what the program got */
-    EPILOGUE,       /* what cuBLASLt does to the result besides */
-    MORE,           /* is asked of cuBLASLt: another order, C apart from D, an attribute that is not known */
-    SLOWER,         /* the kernel was, in this program */
+    OFF,            /* the kernel's result was outside of the bound */
+    CROWD,          /* more contexts than lanes */
+    TIMED,          /* cuBLAS is timed, to compare */
+    COMPARED,       /* its result is compared; the program gets cuBLAS's */
+    EPILOGUE,       /* cuBLASLt applies an epilogue */
+    MORE,           /* another option of cuBLASLt: an order, C apart from D, an unknown attribute */
+    SLOWER,         /* the kernel was slower in this program */
     REASONS
 };
 
 /* The whole of C, or a triangle with the diagonal. */
 enum part { WHOLE_C, LOWER_C, UPPER_C };
 
-/* A product as the program asks for it, column-major. Those of HERK have real factors, whatever their type. */
+/* A product as the program describes it, column-major. HERK's factors are real, also for complex types. */
 struct asked {
     enum routine routine;
-    int type; /* a tsm2_type, or -1: none that is known */
+    int type; /* a tsm2_type; -1: unknown */
     int transa, transb;
     int64_t m, n, k;
     const void *alpha, *A;
@@ -71,34 +71,34 @@ struct asked {
     const void *beta;
     void *C;
     int64_t ldc;
-    int64_t batches;       /* of the call: 1 where it is one product */
-    enum reason unfit;     /* why no kernel can be asked, or NOT_LEFT */
-    enum part part;        /* of C, which alone is written */
-    cublas_handle handle;  /* where that is a triangle: its routines copy one */
+    int64_t batches;       /* products in the call */
+    enum reason unfit;     /* why no kernel can compute it, or NOT_LEFT */
+    enum part part;        /* of C, the only part to write */
+    cublas_handle handle;  /* for a triangle, which its routines copy */
 };
 
 /* Why a product has no line of the journal; journal.py has the sentences in this order. */
 enum uncounted { CROWDED, UNKNOWN, WITHOUT_DRIVER, UNCOUNTED };
 
 enum { LINES = 16384 }; /* a power of two */
-enum { SAMPLES = 5 };   /* of each of the two ways to compute a product, by which they are compared */
+enum { SAMPLES = 5 };   /* for each of the two ways to compute a product */
 enum way { BY_CUBLAS, BY_KERNEL, WAYS };
 
-/* What is known of all products that are alike: a line of the journal, which other processes read: journal.py. */
+/* A line of the journal: the decision, counts and times of one kind of product. journal.py reads it in other processes. */
 struct line {
     _Atomic uint32_t state; /* 0: free, 1: being written, 2: written */
     int32_t routine, type, transa, transb, device, is_gram;
-    _Atomic int32_t decision; /* an enum reason: NOT_LEFT where the kernel is expected to be faster; -1: not yet made */
+    _Atomic int32_t decision; /* an enum reason; NOT_LEFT: start the kernel; -1: undecided */
     int64_t m, n, k, lda, ldb, ldc, batches;
     double expected_us, cublas_expected_us; /* 0: not known */
     _Atomic uint64_t calls, taken, left[REASONS];
-    _Atomic uint64_t captured;             /* calls that went into a CUDA graph, which may run at any time */
+    _Atomic uint64_t captured;             /* calls captured into CUDA graphs, which may run at any time */
     _Atomic uint64_t first_ns;             /* GPU time of the first product by cuBLAS, or by the kernel */
-    _Atomic uint64_t timed, gpu_ns;        /* other products whose GPU time was taken, and their sum */
-    _Atomic uint32_t sampled[WAYS];        /* samples that are there */
-    uint32_t sample_ns[WAYS][SAMPLES];     /* from where a stream comes to a product to where that is computed */
+    _Atomic uint64_t timed, gpu_ns;        /* other timed products, and the sum of their GPU times */
+    _Atomic uint32_t sampled[WAYS];        /* number of samples */
+    uint32_t sample_ns[WAYS][SAMPLES];     /* from the product's turn on its stream to its end */
     _Atomic uint64_t compared;
-    double worst; /* difference from cuBLAS's result, as a share of the bound */
+    double worst; /* largest difference from cuBLAS's result, over the bound */
 };
 
 struct journal {
@@ -110,62 +110,62 @@ struct journal {
     struct line at[LINES];
 };
 
-/* settings.c: what was asked of the stand-in by its environment. */
+/* settings.c: the stand-in's settings, from the environment. */
 struct settings {
     const char *pack, *journal; /* paths; NULL: none */
     bool has_times;
-    int compared; /* products of each line */
+    int compared; /* products of each line to compare */
 };
 extern struct settings settings;
-/* Before the program can change its environment; at a product in another library's constructor, before that. */
+/* Read the settings, once: in a constructor, before the program can change its environment, or at an earlier product. */
 void read_settings_once(void);
 
-/* One line on standard error. */
+/* Write a line to standard error. */
 void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* product.c */
 
 int element_bytes(int type);
-/* The type of matrices, with products summed up as a kernel does; -1 where none does. */
+/* The tsm2_type of matrices and compute type as kernels multiply them; -1 if none does. */
 int type_of(int a, int b, int c, int compute);
-/* The product, with the reason where a kernel cannot be asked for it. */
+/* Return the product, with the reason if its arguments are no kernel's. */
 struct asked checked(struct asked asked);
-/* Whether one of the product's factors is 0. */
+/* Whether a factor of the product is 0. */
 bool is_zero(const struct asked *asked, const void *factor);
-/* A factor of the product as the pack takes it: `parts` holds it where the program's is real and the pack's is not. */
+/* The factor in the pack's type. `parts` stores it if the program's is real and the pack's complex. */
 const void *pack_factor(const struct asked *asked, const void *factor, void *parts);
-/* Whether C shares memory with A or B, as far as their spans tell. */
+/* Whether C's span of addresses overlaps that of A or B. */
 bool overlaps(const struct asked *asked);
 
 /* real_cublas.c: the libraries that the program has loaded. */
 
 /* A kind of library: cuBLAS, cuBLASLt. */
 struct kind {
-    const char *plain, *hashed; /* beginnings of its file's name: wheels add a hash */
-    const char *function;       /* that it alone has */
-    _Atomic(void *) first;      /* of this kind that was found: that of handles and callers nothing is known of */
+    const char *plain, *hashed; /* prefixes of its file name; wheels add a hash */
+    const char *function;       /* that only this kind defines */
+    _Atomic(void *) first;      /* the library for unknown handles and callers */
 };
 extern struct kind cublas_kind, lt_kind;
-/* Counts what the program closes by dlclose: code at an address may be another object's since. */
+/* Counts dlclose: afterwards the code at an address may be another object's. */
 extern _Atomic uint64_t closings;
-/* Whether the code at this address is such a library's own. */
+/* Whether the code at this address is in a library of this kind. */
 bool is_code_of(const struct kind *kind, const void *address);
-/* The library's function of this name for a call from the code at this address; NULL where there is none. */
+/* The function of this name for a call from the code at this address; NULL if there is none. */
 void *function_for_code(struct kind *kind, const void *address, const char *name);
 
-/* Its function of this name, for a call with this handle; NULL where there is none. `place` keeps what was found. */
+/* cuBLAS's function of this name for a call with this handle; NULL if there is none. `place` caches it. */
 void *cublas_function(const char *name, cublas_handle handle, _Atomic(void *) *place);
-/* As dlsym of the C library: also in the program's place. */
+/* The C library's dlsym. */
 void *next_dlsym(void *library, const char *name);
 
 /* journal.c */
 
-/* The line of such products on this device, new or old; NULL where no room is found in a few places. */
+/* Find or add the line of such products on this device; NULL if the probed places are taken. */
 struct line *line_of(const struct asked *asked, int device);
-/* One product more has no line. */
+/* Count a product without a line. */
 void count_without_line(enum uncounted why);
 
-/* driver.c: of the CUDA driver, found in the process. */
+/* driver.c: functions of the process's CUDA driver. */
 
 typedef int cu_result;
 typedef void *cu_stream, *cu_event, *cu_context;
@@ -209,41 +209,40 @@ struct driver_functions {
     DRIVER(MEMBER)
 #undef MEMBER
 };
-/* NULL where the process has no driver, or one that is too old. */
+/* NULL if the process has no driver, or an older one. */
 const struct driver_functions *driver(void);
-/* From now on this thread may do what ends a capture on another stream: allocate, load, wait, ask for events. The mode
-   before. */
+/* Allow this thread calls that would invalidate a capture on another stream: allocate, load, wait, query events. Return
+   the previous mode, for restore_captures. */
 int relax_captures(void);
 void restore_captures(int mode);
-/* Whether the stream's work goes into a CUDA graph, or that is not known. */
+/* Whether the stream is captured into a CUDA graph, or that is not known. */
 bool is_capturing(cu_stream stream);
 
-/* streams.c: a lane is a handle of the pack's, for a stream, or for several where there are many. */
+/* streams.c: a lane is one tsm2 handle per context and stream. With many streams several share one. */
 
 struct lane {
     unsigned long long context;
     cu_stream stream;
-    const void *thread; /* whose stream it is; NULL: everyone's */
-    tsm2_handle handle; /* NULL: the pack has none for this context */
+    const void *thread; /* of a per-thread stream; NULL: any thread */
+    tsm2_handle handle; /* NULL: the pack cannot create one for this context */
     pthread_mutex_t lock;
-    cu_stream aside;    /* aside_of's; NULL: not yet asked for */
-    cu_pointer scratch; /* for a product of which a triangle is wanted; 0: not yet allocated */
+    cu_stream aside;    /* see aside_of; NULL: not yet created */
+    cu_pointer scratch; /* for products that write a triangle; 0: not yet allocated */
     int device;
 };
-/* The lane of the stream in the current context; NULL, and the reason. */
+/* The lane of the stream in the current context; NULL with a reason. */
 struct lane *lane_of(cu_stream stream, enum reason *reason);
-/* The decision of the line, made in the lane; of products that a kernel can be asked for, which others of the line may not
-   be: of a batch, say. */
+/* The decision of the line, made with the lane's handle if there is none. The product itself may have a kernel. */
 enum reason decided(struct lane *lane, const struct asked *asked, struct line *line);
-/* A stream on which nothing of the program's waits, one for each context; NULL: there is none. */
+/* A side stream without the program's work, one for each context; NULL if it cannot be created. */
 cu_stream aside_of(struct lane *lane);
 /* Start the kernel on the stream: NOT_LEFT, or why it was not started. */
 enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked);
 
 /* triangle.c */
 
-enum { MOST_OF_TRIANGLE = 256 }; /* columns of C, for which a lane has scratch memory */
-/* Start the kernel, by `start`, for the triangle of C that is asked for. The lane is locked, and its stream is this one. */
+enum { MOST_OF_TRIANGLE = 256 }; /* columns of C that the scratch memory can hold */
+/* Compute the triangle of C, with the kernel started by `start`. The lane is locked, and its stream is this one. */
 enum reason start_triangle(struct lane *lane, cu_stream stream, const struct asked *asked,
                            enum reason (*start)(struct lane *, cu_stream, const struct asked *));
 
@@ -252,30 +251,30 @@ enum reason start_triangle(struct lane *lane, cu_stream stream, const struct ask
 struct visit {
     struct line *line;
     cu_stream stream;
-    struct waiting *waiting; /* for its time; NULL: that is not taken */
+    struct waiting *waiting; /* for its time; NULL: it is not timed */
     struct comparison *comparison; /* NULL: none */
     bool is_first, is_taken;
 };
-/* Whether the product was started here: else the caller asks cuBLAS. Either way end_visit follows. */
+/* Start the product's kernel if one is to compute it. If false, the caller calls cuBLAS. Then it calls end_visit. */
 bool begin_visit(struct visit *visit, cublas_handle handle, const struct asked *asked);
-/* The same, of a product that comes with its stream and all its settings. */
+/* The same for a product with a stream and without a handle's settings. */
 bool begin_visit_on(struct visit *visit, cu_stream stream, const struct asked *asked);
 int end_visit(struct visit *visit, int status);
-extern _Thread_local int is_inside; /* a call of cuBLAS's, which may call its own routines */
+extern _Thread_local int is_inside; /* depth of calls into cuBLAS, whose own calls are not the program's */
 
 /* times.c */
 
-/* Begin to take the GPU time of what follows on the visit's stream, where there is a place for it. */
+/* Begin to time the work that follows on the visit's stream, unless too many products are pending. */
 void begin_time(struct visit *visit, struct lane *lane);
 void end_time(struct visit *visit);
 
 /* verify.c */
 
-/* The kernel's result, C as it was before, and what the bound needs; NULL where there is no memory, or the kernel was not
-   started. cuBLAS's routine follows, then end_comparison. */
+/* Run the kernel and keep its result, restore C, and keep what the bound needs. NULL without memory, or if the kernel was
+   not started. The caller then runs cuBLAS's routine and calls end_comparison. */
 struct comparison *begin_comparison(struct lane *lane, cu_stream stream, const struct asked *asked);
-/* Compares with what C holds now. The line's decision becomes OFF where the kernel's is outside of the bound. Without a line
-   nothing is compared: cuBLAS refused the product. */
+/* Compare with C. The line's decision becomes OFF if the kernel's result is outside of the bound. Without a line, after
+   an error of cuBLAS, nothing is compared. */
 void end_comparison(struct comparison *comparison, struct line *line);
 
 #endif

@@ -1,4 +1,4 @@
-/* The pack, and a handle of it for each stream. */
+/* The pack, and a tsm2 handle of it for each stream. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -7,7 +7,7 @@
 
 #include "standin.h"
 
-#define MOST_GRAPH_BYTES ((size_t)1 << 30) /* of workspaces of CUDA graphs, which stay as long as the program runs */
+#define MOST_GRAPH_BYTES ((size_t)1 << 30) /* for workspaces of CUDA graphs, which are never freed */
 enum { NON_BLOCKING = 1 };
 enum { MOST_LANES = 64, LEGACY_STREAM = 1, STREAM_OF_THREAD = 2 };
 
@@ -63,7 +63,7 @@ static struct pack functions_of(void *library)
     return found;
 }
 
-/* Opens the pack, without a lock, as of the driver. */
+/* Open the pack. No lock is held meanwhile: see find_all in driver.c. */
 static void open_pack(void)
 {
     char why[512] = "";
@@ -89,8 +89,8 @@ static struct lane lanes[MOST_LANES];
 static _Atomic int lane_count;
 static _Thread_local struct lane *last;
 
-/* A stream that the driver calls by the same name in all threads is another one in each. Its number (cuStreamGetId) would
-   tell, but asking for that ends a capture. A later stream at the same address has the same lane: the pack notices it. */
+/* The per-thread stream has one handle value but is another stream in each thread. cuStreamGetId would distinguish them,
+   but invalidates a capture. A later stream with the same handle gets the same lane; the pack detects that. */
 static const void *thread_of(cu_stream stream)
 {
     return (uintptr_t)stream == STREAM_OF_THREAD ? &last : NULL;
@@ -110,7 +110,7 @@ static struct lane *known_lane(unsigned long long context, cu_stream stream)
     return NULL;
 }
 
-/* A handle for the lane's context, which shares kernels with another one's there; NULL after a sentence. */
+/* Create a handle for the context that shares kernels with other lanes' handles there. NULL after a message. */
 static tsm2_handle new_handle(unsigned long long context)
 {
     tsm2_handle handle = NULL;
@@ -120,7 +120,7 @@ static tsm2_handle new_handle(unsigned long long context)
             continue;
         if (lanes[at].handle != NULL)
             pack.create_beside(lanes[at].handle, &handle);
-        return handle; /* of what failed here before was told */
+        return handle; /* an earlier failure here was reported */
     }
     const tsm2_status status = pack.create(&handle);
     if (status != TSM2_SUCCESS)
@@ -128,7 +128,7 @@ static tsm2_handle new_handle(unsigned long long context)
     return handle;
 }
 
-/* A lane more; the lock is held. */
+/* Add a lane. The lock is held. */
 static struct lane *new_lane(unsigned long long context, cu_stream stream)
 {
     const int count = atomic_load(&lane_count);
@@ -145,7 +145,7 @@ static struct lane *new_lane(unsigned long long context, cu_stream stream)
     return lane;
 }
 
-/* A lane of the context's that the stream shares with others, as there are no more: what needs its workspace waits. */
+/* A lane of the context to share, if no more can be added: products that need its workspace wait for one another. */
 static struct lane *shared_lane(unsigned long long context, cu_stream stream)
 {
     const int first = (int)(((uintptr_t)stream >> 4) % MOST_LANES);
@@ -166,7 +166,7 @@ struct lane *lane_of(cu_stream stream, enum reason *reason)
     if (driver()->context_id(NULL, &context) != 0)
         return NULL;
     if ((uintptr_t)stream == LEGACY_STREAM)
-        stream = NULL; /* its other name */
+        stream = NULL; /* two handles for one stream */
     if (last != NULL && is_lane_of(last, context, stream))
         return last;
     struct lane *lane = known_lane(context, stream);
@@ -200,12 +200,12 @@ enum reason decided(struct lane *lane, const struct asked *asked, struct line *l
                          asked->ldb, asked->ldc, &us, &cublas_us, &is_slower);
         pthread_mutex_unlock(&lane->lock);
         if (status != TSM2_SUCCESS && status != TSM2_NOT_SUPPORTED)
-            return ZERO; /* this call's addresses, say: it does not decide for those that look alike */
+            return ZERO; /* this call's addresses, for example: other calls of the line may be valid */
         decision = status == TSM2_NOT_SUPPORTED ? NO_KERNEL : is_slower ? EXPECTED : NOT_LEFT;
         line->expected_us = us;
         line->cublas_expected_us = cublas_us;
     }
-    int before = -1; /* which another thread, or a comparison, may have changed */
+    int before = -1; /* another thread, or a comparison, may decide first */
     if (!atomic_compare_exchange_strong(&line->decision, &before, decision))
         decision = before;
     return (enum reason)decision;
@@ -213,7 +213,7 @@ enum reason decided(struct lane *lane, const struct asked *asked, struct line *l
 
 static tsm2_status multiply(struct lane *lane, const struct asked *asked)
 {
-    double alpha[2], beta[2]; /* with room for a complex factor */
+    double alpha[2], beta[2]; /* large enough for a complex factor */
     return pack.gemm[asked->type](lane->handle, (tsm2_operation)asked->transa, (tsm2_operation)asked->transb, asked->m,
                                   asked->n, asked->k, pack_factor(asked, asked->alpha, alpha), asked->A, asked->lda,
                                   asked->B, asked->ldb, pack_factor(asked, asked->beta, beta), asked->C, asked->ldc);
@@ -237,9 +237,9 @@ cu_stream aside_of(struct lane *lane)
     return aside;
 }
 
-static _Atomic size_t graph_bytes; /* allocated for CUDA graphs, whose ends nobody tells: they are never freed */
+static _Atomic size_t graph_bytes; /* allocated for CUDA graphs; never freed, since the end of a graph is not known */
 
-/* Allocates a workspace that a graph keeps. Returns 0 if there is no memory, or too much is kept already. */
+/* Allocate a workspace for a graph. Return 0 without memory, or beyond MOST_GRAPH_BYTES. */
 static cu_pointer graph_workspace(size_t bytes)
 {
     cu_pointer room = 0;
@@ -252,8 +252,8 @@ static cu_pointer graph_workspace(size_t bytes)
     return room;
 }
 
-/* Starts a kernel that needs a workspace on a stream that is captured, with one that the graph alone has. The lane is
-   locked, and this thread may allocate. */
+/* Start a kernel that needs a workspace on a captured stream, with a workspace for this graph only. The lane is locked,
+   and captures are relaxed. */
 static tsm2_status multiply_in_graph(struct lane *lane, cu_stream stream, const struct asked *asked)
 {
     size_t bytes = 0;
@@ -286,19 +286,19 @@ static enum reason reason_of(tsm2_status status)
         return CAPTURED;
     case TSM2_OUT_OF_MEMORY:
         return NO_MEMORY;
-    case TSM2_INVALID_VALUE: /* of which cuBLAS tells */
+    case TSM2_INVALID_VALUE: /* cuBLAS will report it */
         return ZERO;
     default:
         return FAILED;
     }
 }
 
-/* The lane is locked. */
+/* Start the kernel for the whole of C. The lane is locked. */
 static enum reason start_whole(struct lane *lane, cu_stream stream, const struct asked *asked)
 {
     pack.set_stream(lane->handle, stream);
     tsm2_status status = multiply(lane, asked);
-    if (status == TSM2_NOT_SUPPORTED) { /* of what a kernel is for: the stream is captured */
+    if (status == TSM2_NOT_SUPPORTED) { /* there is a kernel, so the stream is captured */
         const int mode = relax_captures();
         status = multiply_in_graph(lane, stream, asked);
         restore_captures(mode);
@@ -312,7 +312,7 @@ static enum reason start_whole(struct lane *lane, cu_stream stream, const struct
 enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked)
 {
     const bool is_own = lane->stream == ((uintptr_t)stream == LEGACY_STREAM ? NULL : stream);
-    enum reason reason = CROWD; /* a stream that shares the lane would share its scratch memory */
+    enum reason reason = CROWD; /* streams that share a lane must not share its scratch memory */
     pthread_mutex_lock(&lane->lock);
     if (asked->part == WHOLE_C)
         reason = start_whole(lane, stream, asked);

@@ -1,8 +1,8 @@
-/* GPU times of products, by events on their streams, read when they have passed.
+/* GPU times of products, by events on their streams that are read later.
 
-   A stream that has nothing else to do waits while cuBLAS makes a handle's workspace, loads a kernel or only launches
-   it: that is the host's time. An event on a stream aside, where nothing waits, is recorded as soon as the product is
-   launched. The product's GPU time begins there, or where its stream came to it, whichever is later. */
+   While cuBLAS allocates a workspace, loads a kernel or launches it, an idle stream waits: that is host time. So another
+   event is recorded right after the launch on a side stream without work. The product's GPU time begins at that event or
+   at the product's turn on its own stream, whichever is later. */
 
 #define _GNU_SOURCE
 #include <math.h>
@@ -17,14 +17,14 @@ enum { MOST_WAITING = 512, NOT_READY = 600 }; /* CUDA_ERROR_NOT_READY */
 enum state { FREE, BEGUN, ENDED };
 struct waiting {
     enum state state;
-    unsigned long long context; /* of the events; 0: there are none */
+    unsigned long long context; /* of the events; 0: no events */
     cu_event begin, launched, end;
     cu_stream aside;
     struct line *line;
     bool is_first, is_taken;
 };
 static struct waiting waiting[MOST_WAITING];
-static unsigned oldest, newest; /* places that are not free, in their order; they are counted on, without an end */
+static unsigned oldest, newest; /* the used range of the ring; both only grow */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Whether this process is the one that takes times, which the first to begin is. A child that it forks later has a copy of
@@ -50,7 +50,7 @@ static uint32_t median(const uint32_t *samples)
     return sorted[SAMPLES / 2];
 }
 
-/* Leaves the line's products to cuBLAS if the kernel's samples are slower. */
+/* Give the line's products to cuBLAS if the kernel's samples are slower. */
 static void judge(struct line *line)
 {
     int taken = NOT_LEFT;
@@ -59,7 +59,7 @@ static void judge(struct line *line)
         atomic_compare_exchange_strong(&line->decision, &taken, SLOWER);
 }
 
-/* Adds a product's time on its stream, and what of that the GPU worked. The lock is held. */
+/* Add a product's time on its stream and its GPU time to its line. The lock is held. */
 static void add_time(const struct waiting *one, float stream_ms, float launched_ms)
 {
     struct line *line = one->line;
@@ -80,7 +80,7 @@ static void add_time(const struct waiting *one, float stream_ms, float launched_
     judge(line);
 }
 
-/* Reads times, from the oldest to the first that has not passed. The lock is held. */
+/* Read the finished events, oldest first. The lock is held. */
 static void read_times(void)
 {
     const int mode = relax_captures();
@@ -109,7 +109,7 @@ static void read_the_last(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Events of the context. */
+/* Create events in the context, unless they exist. */
 static bool make_events(struct waiting *one, unsigned long long context)
 {
     if (one->context == context)
@@ -137,7 +137,7 @@ void begin_time(struct visit *visit, struct lane *lane)
         return;
     pthread_mutex_lock(&lock);
     if (!is_watching)
-        is_watching = atexit(read_the_last) == 0; /* after the driver's own, so that it runs before that */
+        is_watching = atexit(read_the_last) == 0; /* registered after the driver's own handler, so it runs before that */
     read_times();
     struct waiting *one = &waiting[newest % MOST_WAITING];
     if (newest - oldest < MOST_WAITING && make_events(one, lane->context) &&

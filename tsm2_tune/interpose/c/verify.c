@@ -1,8 +1,8 @@
-/* The kernel's result beside cuBLAS's, of one product, on the host.
+/* Compare the kernel's result of a product with cuBLAS's on the host.
 
-   Both are sums of k products, rounded in orders of their own. They may differ by a bound that grows with the root of k,
-   as errors of many roundings do, times what an element can be at most: the length of a row of op(A) times that of a
-   column of op(B), by the inequality of Cauchy and Schwarz. */
+   Both sum k products in different orders. Their difference is bounded by the rounding errors, which grow with the square
+   root of k, times the largest possible element: by the Cauchy-Schwarz inequality the norm of a row of op(A) times the
+   norm of a column of op(B). */
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,13 +13,13 @@
 struct comparison {
     struct asked asked;
     cu_stream stream;
-    void *a, *b, *before, *ours, *theirs; /* as they are stored, without gaps */
-    double alpha, beta;                   /* their absolute values */
+    void *a, *b, *before, *ours, *theirs; /* packed copies */
+    double alpha, beta;                   /* absolute values */
 };
 
 static const char *const names[] = {"f32", "f64", "c64", "c128", "bf16", "f16"};
 
-/* Copies a matrix between C's memory and the host's, without gaps there. */
+/* Copy a matrix between device memory and packed host memory. */
 static bool copy(const struct comparison *comparison, const void *device, int64_t ld, int64_t rows, int64_t columns,
                  void *host, bool to_device)
 {
@@ -55,7 +55,7 @@ static double half(const unsigned char *at, bool is_bfloat)
     return sign * (exponent == 0 ? ldexp(fraction, -24) : ldexp(fraction + 1024, exponent - 25));
 }
 
-/* The element at this place, real and imaginary part. */
+/* Read an element into its real and imaginary part. */
 static void element(int type, const void *matrix, int64_t place, double parts[2])
 {
     const unsigned char *at = (const unsigned char *)matrix + place * element_bytes(type);
@@ -84,8 +84,8 @@ static double absolute_factor(const struct asked *asked, const void *factor)
     return hypot(parts[0], parts[1]);
 }
 
-/* Lengths of the rows of a rows x columns matrix, or of its columns. NULL without memory. A long double has room for the
-   square of any double. */
+/* The norms of the rows, or of the columns, of a matrix; NULL without memory. A long double can hold the square of any
+   double. */
 static long double *lengths(int type, const void *matrix, int64_t rows, int64_t columns, bool of_rows)
 {
     long double *found = calloc((size_t)(of_rows ? rows : columns), sizeof *found);
@@ -146,7 +146,7 @@ struct comparison *begin_comparison(struct lane *lane, cu_stream stream, const s
     return NULL;
 }
 
-/* The difference of two results as a share of the bound; infinite where one of them alone is no number. */
+/* The difference of two results over the bound; infinite if only one of them is finite. */
 static double share_of_bound(const double ours[2], const double theirs[2], long double bound)
 {
     const bool is_finite = isfinite(theirs[0]) && isfinite(theirs[1]);
@@ -157,7 +157,7 @@ static double share_of_bound(const double ours[2], const double theirs[2], long 
     return difference == 0 ? 0 : (double)(difference / bound);
 }
 
-/* The worst share, with its place in C; -1 without memory. */
+/* The largest share of the bound, with its place in C; -1 without memory. */
 static double worst_share(const struct comparison *comparison, int64_t place[2], double seen[2])
 {
     const struct asked *asked = &comparison->asked;

@@ -207,8 +207,8 @@ class Kernels:
     def _options(self, tiles: Tiles, work: Work | WorkTable) -> tuple[Floats, Floats]:
         """Return the rows per block and the splits to try for each kernel.
 
-        Splits give each multiprocessor a whole number of blocks, or just less. Rows are those where the kernel won,
-        or fewer, to fill all multiprocessors. A kernel whose blocks had several tiles and were all resident where it won
+        Splits give each multiprocessor a whole number of blocks, or just less. Rows are those where it won, or
+        fewer, to fill all multiprocessors. A kernel whose blocks had several tiles and were all resident where it won
         gets such launches, with the fewest splits that keep B, or somewhat more.
         """
         sms, across = self.card.sms, ceil(work.n / self._columns)
