@@ -1,4 +1,4 @@
-"""The stand-in as a file that a program can load."""
+"""Build the stand-in's shared object, or take it from the cache."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LEFT = "the program's products are left to cuBLAS"
 
 
 def standin_path() -> Path:
-    """Return the stand-in's file, built where it is not in the cache.
+    """Return the stand-in's file, from the cache or built now.
 
-    Raise ToolMissing if the C++ compiler is missing. Raise InputError if the loader does not put it before a program.
+    Raise ToolMissing if the C++ compiler is missing. Raise InputError if LD_PRELOAD does not load it.
     """
     texts = c_texts(SOURCES)
     texts["tsm2.h"] = HEADER.read_bytes()
     compiler = compiler_command()
-    path = kept(
+    path = cached_file(
         digest(
             __version__,
             " ".join(compiler),
@@ -50,18 +50,15 @@ def standin_path() -> Path:
 
 
 def _refuse_unloadable(path: Path) -> None:
-    """Raise InputError if the loader does not put the file before a program.
-
-    LD_PRELOAD ends a name at a space or a colon, and expands $LIB and its like.
-    """
+    """Raise InputError if LD_PRELOAD does not load the file: a space or colon ends a name there, $LIB is expanded."""
     with workplace(cache.working_parent()) as work:
         environment = os.environ | {"LD_PRELOAD": str(path), "TSM2_JOURNAL": str(work.folder)}
-        told = subprocess.run([SHELL, "-c", ":"], env=environment, capture_output=True, text=True, errors="replace")
+        shell = subprocess.run([SHELL, "-c", ":"], env=environment, capture_output=True, text=True, errors="replace")
         if (work.folder / LOADED).exists():
             return
     raise InputError(
         f"the loader does not put {path} before a program: set XDG_CACHE_HOME to a folder with no space, colon or $"
-        f" in its name; it says: {in_a_line(told.stderr) or 'nothing'}"
+        f" in its name; it says: {in_a_line(shell.stderr) or 'nothing'}"
     )
 
 
@@ -72,10 +69,10 @@ def command(compiler: list[str], folder: Path, output: Path) -> list[str]:
 
 
 def gpu_here(tell: Callable[[str], None]) -> tuple[str, str] | None:
-    """Return the name and the compute capability of GPU 0; None, which is told, where there is none."""
+    """Return the name and compute capability of GPU 0; tell and return None if there is none."""
     try:
         device_name, architecture = device_of(0)
-    except (RuntimeError, AttributeError) as error:  # the latter of a driver that lacks a function
+    except (RuntimeError, AttributeError) as error:  # AttributeError: a driver without a function
         tell(f"no GPU to use ({error}): {LEFT}")
         return None
     major, minor = divmod(int("".join(filter(str.isdecimal, architecture))), 10)
@@ -86,8 +83,8 @@ def digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
-def kept(key: str, make: Callable[[], bytes]) -> Path:
-    """Return the cache's file of this key, made where it is not there."""
+def cached_file(key: str, make: Callable[[], bytes]) -> Path:
+    """Return the cached file of this key, made if it is missing."""
     cache.refuse_noexec()
     found = cache.find(key, ".so")
     if found is not None:

@@ -1,6 +1,6 @@
-"""The stand-in's journal of a program's products.
+"""Read the stand-in's journal of a program's products.
 
-Each process writes a file, which survives however the process ends.
+Each process writes a mapped file, which survives a crash.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ VECTOR_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Products of a program that are alike."""
+    """Products of one kind in a program."""
 
     routine: str
     dtype: str
@@ -107,17 +107,17 @@ class Seen:
     calls: int
     taken: int
     left: tuple[int, ...]  # by REASONS
-    captured: int  # calls that went into a CUDA graph: how often it ran is not known
-    first_us: float  # GPU time of the first of them; 0: not taken
-    gpu_us: tuple[int, float]  # how many of the others were timed, and their total
-    cublas_us: tuple[float, ...]  # samples of both ways, each from where a stream comes to it to where it is computed
+    captured: int  # calls captured into CUDA graphs, whose number of runs is unknown
+    first_us: float  # GPU time of the first one; 0: not timed
+    gpu_us: tuple[int, float]  # number of other timed products, and their total
+    cublas_us: tuple[float, ...]  # samples of both ways, from the product's turn on its stream to its end
     taken_us: tuple[float, ...]
     compared: int = 0
-    worst: float = 0.0  # difference from cuBLAS's result, as a share of the bound
+    worst: float = 0.0  # largest difference from cuBLAS's result, over the bound
 
     @property
     def us(self) -> float:
-        """GPU time of one, on average, the first call apart where there are others; 0: not known."""
+        """The mean GPU time of a product, without the first one if there are others; 0: unknown."""
         count, total = self.gpu_us
         return total / count if count else self.first_us
 
@@ -128,35 +128,35 @@ class Seen:
 
     @property
     def problem(self) -> Problem | None:
-        """The problem to tune for it, with a tall C, as kernels are for those; None if it cannot be tuned."""
+        """The problem to tune for it, transposed to a tall C; None if it cannot be tuned."""
         ops = self.op.lower() if self.dtype.startswith("c") else self.op.lower().replace("c", "t")
-        is_gram = self.is_gram and ops != "nc"  # with only the first factor conjugated, which no op has
+        is_gram = self.is_gram and ops != "nc"  # "nc" conjugates one factor only, which no op with x does
         try:
             plain = Problem(*self.shape, self.dtype, ops[0] + "x" if is_gram else ops)
-        except InputError:  # an extent of more than is tuned
+        except InputError:  # an extent beyond the limit
             return None
         m, n, _ = self.shape
         return transposed(plain) if m < n and not is_gram else plain
 
     @property
     def has_odd_lines(self) -> bool:
-        """Whether lines of a matrix are no whole vectors of 16 bytes."""
+        """Whether lines of a matrix are no multiple of 16 bytes."""
         size = DTYPES[self.dtype].element_bytes
         return any(ld * size % VECTOR_BYTES for ld in self.leading)
 
     @property
     def lost(self) -> int:
-        """How many were left to cuBLAS, but for those by which both are compared."""
+        """The number of calls that went to cuBLAS, without those for comparison."""
         return sum(count for why, count in zip(REASONS, self.left, strict=True) if why not in TO_COMPARE)
 
     @property
     def went_back(self) -> bool:
-        """Whether products went back to cuBLAS, whose kernel was slower."""
+        """Whether products went back to cuBLAS because the kernel was slower in the program."""
         return self.left[REASONS.index(SLOWER)] > 0
 
     @property
     def reason(self) -> str:
-        """Why most of those that were left to cuBLAS for good were."""
+        """The most frequent reason for which products went to cuBLAS."""
         counts = {why: count for why, count in zip(REASONS, self.left, strict=True) if why not in TO_COMPARE}
         most = max(counts, key=counts.__getitem__)
         return most if counts[most] else ""
@@ -164,27 +164,27 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The journal of all processes of a program."""
+    """The journals of all processes of a program."""
 
-    seen: tuple[Seen, ...] = ()  # most time first
-    uncounted: tuple[int, ...] = (0,) * len(UNCOUNTED)  # products that are none of those
-    missing: tuple[str, ...] = ()  # sentences on files that could not be read
-    was_loaded: bool = True  # whether a process of the program had the stand-in, as far as is known
+    seen: tuple[Seen, ...] = ()  # by total time, longest first
+    uncounted: tuple[int, ...] = (0,) * len(UNCOUNTED)  # products without a line
+    missing: tuple[str, ...] = ()  # messages about unreadable files
+    was_loaded: bool = True  # whether a process loaded the stand-in
 
     @property
     def none_seen(self) -> str:
-        """Why there is no product."""
+        """Why there are no products."""
         return "no product was seen: " + (CALLED_NONE if self.was_loaded else NOT_LOADED)
 
     @property
     def besides(self) -> tuple[str, ...]:
-        """Return sentences on products that are not listed, and on files that could not be read."""
+        """Return messages about products without a line, and about unreadable files."""
         counts = zip(self.uncounted, UNCOUNTED, strict=True)
-        return (*self.missing, *(f"{count_of(count, 'product')} {told}" for count, told in counts if count))
+        return (*self.missing, *(f"{count_of(count, 'product')} {what}" for count, what in counts if count))
 
     @property
     def is_empty(self) -> bool:
-        """Whether there was no product, nor anything to be said."""
+        """Whether there are neither products nor messages."""
         return not any(one.calls for one in self.seen) and not self.besides
 
 
@@ -193,7 +193,7 @@ def count_of(count: int, what: str) -> str:
 
 
 def written_in(folder: Path) -> Written:
-    """Read the journal's folder, which the program may have emptied or filled."""
+    """Read the journal's folder. Its contents are untrusted: the program can write there."""
     found: dict[tuple[object, ...], Seen] = {}
     uncounted, foreign = [0] * len(UNCOUNTED), 0
     try:
@@ -212,12 +212,12 @@ def written_in(folder: Path) -> Written:
             key = (one.routine, one.dtype, one.op, one.shape, one.leading, one.batches, one.is_gram)
             found[key] = _together(found[key], one) if key in found else one
     seen = tuple(sorted(found.values(), key=lambda one: (-one.total_us, -one.calls, one.shape)))
-    told = f"{count_of(foreign, 'file')} in {folder} could not be read as products: left out"
-    return Written(seen, tuple(uncounted), (told,) if foreign else (), was_loaded)
+    message = f"{count_of(foreign, 'file')} in {folder} could not be read as products: left out"
+    return Written(seen, tuple(uncounted), (message,) if foreign else (), was_loaded)
 
 
 def _content(file: Path) -> tuple[Any, Any] | None:
-    """Return the head and the lines of what one process wrote; None of a file that is none of the stand-in's."""
+    """Return the header and the lines of one process's file; None for another file."""
     try:
         with open(file, "rb", opener=_opened) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
@@ -227,24 +227,24 @@ def _content(file: Path) -> tuple[Any, Any] | None:
             is_own = head["magic"] == MAGIC and head["line_bytes"] == LINE.itemsize and len(begun) == HEAD.itemsize
             if (begun.strip(b"\0") and not is_own) or head["lines"] > MOST_LINES:
                 return None
-            data = opened.read(int(head["lines"]) * LINE.itemsize)  # of a process ended before its head: nothing
+            data = opened.read(int(head["lines"]) * LINE.itemsize)  # nothing if the process ended before its header
     except OSError:
         return None
     return head, np.frombuffer(data, LINE, len(data) // LINE.itemsize)
 
 
 def _opened(path: str, flags: int) -> int:
-    """Return the file's descriptor, without waiting for a pipe's other end."""
+    """Open the file without blocking on a FIFO. Return its descriptor."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def _seen(lines: Any) -> Iterator[Seen]:
-    """Yield its products, by its lines."""
+    """Yield the products of the lines."""
     for line in lines[lines["state"] == WRITTEN]:
         if not (0 <= line["routine"] < len(ROUTINES) and 0 <= line["type"] < len(TYPES)):
             continue
         if not (0 <= line["transa"] < len(OPERATIONS) and 0 <= line["transb"] < len(OPERATIONS)):
-            continue  # no operation: cuBLAS refused it
+            continue  # an invalid operation, which cuBLAS refused
         yield Seen(
             ROUTINES[line["routine"]],
             TYPES[line["type"]],
@@ -271,7 +271,7 @@ def _samples(line: Any, way: int) -> tuple[float, ...]:
 
 
 def _together(one: Seen, other: Seen) -> Seen:
-    """Return the same products of two processes or devices."""
+    """Merge the same kind of products of two processes or devices."""
     return replace(
         one,
         calls=one.calls + other.calls,

@@ -1,4 +1,4 @@
-"""The pack that the stand-in takes kernels from, as a file that a program can load."""
+"""Build the C library whose kernels the stand-in starts, from a database or the pretuned kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError, ToolMissing
-from tsm2_tune.interpose.build import LEFT, digest, gpu_here, kept
+from tsm2_tune.interpose.build import LEFT, cached_file, digest, gpu_here
 from tsm2_tune.pretuned import PREFIX, Pretuned, for_card
 from tsm2_tune.tuner import export as exports
 from tsm2_tune.tuner.compile import cache
@@ -23,18 +23,17 @@ Among = Callable[[Sequence[BestRow]], Sequence[BestRow]]
 
 
 def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
-    """Return the C library of the database's winners and of kernels between them, built where it is not in the cache;
-    None, which is told, where no GPU is here.
+    """Return the C library of the database's winners and of kernels between them, from the cache or built now.
 
-    Of those that were verified in full: that others are left out is told, as imported ones are. Raise InputError if
-    none is of a GPU, ToolMissing without compiler.
+    Return None, and tell, if there is no GPU. Only kernels that were verified in full are in it; tell that others,
+    such as imported ones, are left out. Raise InputError if none is of a GPU, ToolMissing without a compiler.
     """
     if database and not is_address(database) and not os.path.exists(database):
         raise InputError(f"no database {database}: {tune_first(database)}, or take these with --pretuned")
     if gpu_here(tell) is None:
         return None
     with Store.open(database, create=False) as store:
-        return kept(digest(__version__, store.database.digest()), lambda: _pack(store, tell))
+        return cached_file(digest(__version__, store.database.digest()), lambda: _pack(store, tell))
 
 
 def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
@@ -56,10 +55,10 @@ def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
 
 
 def pretuned_path(tell: Callable[[str], None]) -> Path | None:
-    """Return the C library of the kernels that the package brings for GPU 0, of those that were verified in full,
-    built where it is not in the cache; None, which is told, where there are none, or what builds it is missing.
+    """Return the C library of the pretuned kernels for GPU 0 that were verified in full, from the cache or built now.
 
-    A GPU that was not measured borrows those of one of the same compute capability, which is told.
+    Return None, and tell, if there are none or the compiler is missing. A GPU without pretuned kernels gets those of
+    a GPU with the same compute capability, which is told.
     """
     gpu = gpu_here(tell)
     if gpu is None:
@@ -74,7 +73,7 @@ def pretuned_path(tell: Callable[[str], None]) -> Path | None:
         tell(f"{device_name} borrows kernels that were measured on {found.device_name}: tune here for its own")
     key = digest(__version__, PREFIX, found.file.read_text(encoding="utf-8"))
     try:
-        return kept(key, lambda: _pretuned(found, tell))
+        return cached_file(key, lambda: _pretuned(found, tell))
     except (InputError, ToolMissing) as error:
         tell(f"{error}: {LEFT}")
         return None
@@ -105,9 +104,9 @@ def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
 
 
 def _library(store: Store, among: Among, tell: Callable[[str], None]) -> bytes:
-    """Return the C library of the store's winners that are chosen, and of what is added to them.
+    """Return the C library of the rows that `among` gives for the store's winners.
 
-    It lacks kernels whose binaries are not verified and cannot be: their products are left to cuBLAS.
+    It lacks kernels whose cubins are not verified and cannot be; their products go to cuBLAS.
     """
     with workplace(cache.working_parent()) as work:
         output = work.folder / "libtsm2.so"

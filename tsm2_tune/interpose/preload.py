@@ -1,4 +1,4 @@
-"""A program with the stand-in before its cuBLAS."""
+"""Run a program with the stand-in before its cuBLAS, by LD_PRELOAD."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any, NoReturn, TypeVar
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.compile.environment import program_path
 
-OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
-OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH)  # they send these to all processes in the foreground
+OF_A_SIGNAL = 128  # a shell's exit status after a signal is this plus its number
+OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH)  # a terminal sends these to all foreground processes
 PASSED_ON = (
     *OF_TERMINALS,
     signal.SIGTERM,
@@ -27,36 +27,36 @@ PASSED_ON = (
     signal.SIGCONT,
     signal.SIGALRM,
 )
-IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # in itself, when it starts
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these from its start
 SHELL = "/bin/sh"
-LOADED = "loaded"  # the file in the journal's folder that says that a process had the stand-in
+LOADED = "loaded"  # the file by which a process shows that it loaded the stand-in
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The settings of the stand-in for a program."""
+    """The stand-in's settings for a program."""
 
     standin: Path
-    pack: Path | None = None  # none: all products are left to cuBLAS
+    pack: Path | None = None  # None: all products go to cuBLAS
     has_times: bool = False  # whether GPU times are taken
     compared: int = 0  # products of each shape whose results are compared with cuBLAS's
 
     def environment(self, journal: Path | None) -> dict[str, str]:
         """Return the program's environment: this process's, with the stand-in's variables."""
-        told: Mapping[str, str | None] = {
+        settings: Mapping[str, str | None] = {
             "LD_PRELOAD": ":".join(filter(None, (str(self.standin), os.environ.get("LD_PRELOAD")))),
             "TSM2_LIBRARY": None if self.pack is None else str(self.pack.absolute()),
             "TSM2_JOURNAL": None if journal is None else str(journal),
             "TSM2_TIMES": "1" if self.has_times else None,
             "TSM2_COMPARED": str(self.compared) if self.compared else None,
         }
-        plain = {name: value for name, value in os.environ.items() if name not in told}
-        return plain | {name: value for name, value in told.items() if value is not None}
+        plain = {name: value for name, value in os.environ.items() if name not in settings}
+        return plain | {name: value for name, value in settings.items() if value is not None}
 
 
 def become(program: Sequence[str], standing: Standing | None) -> NoReturn:
-    """Let this process become the program, as it is where nothing is to stand in. Raise InputError if it cannot."""
+    """Replace this process by the program. Raise InputError if that fails."""
     environment = dict(os.environ) if standing is None else standing.environment(None)
     for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
@@ -69,7 +69,7 @@ def become(program: Sequence[str], standing: Standing | None) -> NoReturn:
 
 @contextmanager
 def journal_folder() -> Iterator[Path]:
-    """A folder for what the stand-in writes down, which goes in the end."""
+    """Yield a temporary folder for the journal."""
     with tempfile.TemporaryDirectory(prefix="tsm2-tune-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
@@ -95,12 +95,12 @@ def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
     def start(path: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(words, executable=path, env=environment, close_fds=False)
 
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # where nobody learns a child's exit status
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # else the child's exit status would be lost
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = _handled(pass_on, is_ignored=False)
     try:
         started = _started(program, start)
-        before |= _handled(pass_on, is_ignored=True)  # not before: the program is to ignore them, too
+        before |= _handled(pass_on, is_ignored=True)  # only now, since the program is to ignore them, too
         for number in early:
             started.send_signal(number)
         status = started.wait()
@@ -114,13 +114,13 @@ def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
 
 
 def _handled(handler: Callable[[int, object], None], *, is_ignored: bool) -> dict[int, Any]:
-    """Sets the handler of those signals that are ignored, or of those that are not. What they had before."""
+    """Set the handler of the ignored signals, or of the others. Return the previous handlers."""
     which = [number for number in PASSED_ON if (signal.getsignal(number) is signal.SIG_IGN) == is_ignored]
     return {number: signal.signal(number, handler) for number in which}
 
 
 def _is_in_foreground() -> bool:
-    """Return whether this process has a terminal, and gets what that sends."""
+    """Return whether this process is in a terminal's foreground."""
     try:
         with open("/dev/tty", "rb", buffering=0) as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()

@@ -1,4 +1,4 @@
-"""Winners -> a Python module, a C library, tables."""
+"""Export winners: as a Python module (`module.py`), a C library (`library.py`), tables, or text of trials."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def export_text(
     cubins: Cubins | None = None,
     launcher: bytes | None = None,
 ) -> str:
-    """Return the winners in one of FORMATS. `sources` maps their trials, `database` says where they come from; what
-    is `known` of divisions and cards, `cubins` and `launcher` are for a module.
+    """Return the winners in one of FORMATS.
 
-    Raise InputError for an unknown format, or without winners.
+    `sources` has the kernels by trial; `database` names the winners' origin. `known`, `cubins` and `launcher` are for
+    a module. Raise InputError for an unknown format, or without winners.
     """
     if format_name not in FORMATS:
         raise InputError(f"unknown format {format_name!r}: expected one of {', '.join(FORMATS)}")
@@ -95,12 +95,11 @@ def export(
     unverified: Unverified = Unverified.REFUSED,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> str:
-    """Return the store's winners, or only this device's, those of chosen problems or in this state of the L2, in one
-    of FORMATS.
+    """Return the store's winners in one of FORMATS, filtered by device, chosen problems and state of the L2.
 
-    `among` gives the rows that stand for them: of other kernels, where fewer are to do. With `binaries` a module
-    holds those of its kernels; why one is missing is told; `unverified` says what becomes of one that cannot be
-    verified here. With `launcher` it holds the compiled launcher. InputError without winners. Raise StoreError if a
+    `among` replaces rows, for example by rows of fewer kernels. With `binaries` a module holds cubins; `tell` gets
+    the reason for each missing one, and `unverified` is the policy for cubins that cannot be verified here. With
+    `launcher` the module holds the compiled launcher. InputError without winners. Raise StoreError if a
     module's kernel is not as this program makes it. Raise ToolMissing if what builds the launcher is missing, before
     `among` is asked.
     """

@@ -1,4 +1,4 @@
-"""The trials of one problem on one device in another autotuner's format."""
+"""Export the trials of one problem on one device in the format of another autotuner: T4, Kernel Tuner."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ def export_exchange(
     cache: Cache | None = None,
     family: str | None = None,
 ) -> str:
-    """Return the trials that count of the one chosen problem that the store has on this device, or on any, in one of
-    EXCHANGE: in this state of the L2, or the first of PREFERRED that it has, and of this family, or all.
+    """Return the current trials of the one chosen problem in a format of EXCHANGE.
 
-    Raise InputError if there is none, or more than one of what the format has one of. Raise StoreError if a row is
-    not as it was stored.
+    They are of this state of the L2, by default the first in PREFERRED that has trials, and of this family if named. Raise InputError if there are none, or if there are several problems, devices or families and the format
+    takes one. Raise StoreError if a row is corrupt.
     """
     device, problem = _place(store, form, device, chosen)
     every = [one for one in store.current(device, problem) if is_of_this_version(one.config, problem)]
@@ -55,7 +54,7 @@ def export_exchange(
 
 
 def _place(store: Store, form: str, device: str | None, chosen: Callable[[Problem], bool]) -> tuple[str, Problem]:
-    """Return the one device and problem."""
+    """Return the device and problem. Raise InputError unless there is exactly one."""
     with store.database.transaction() as connection:
         found = [(on, problem) for on, problem in places(connection) if device in (None, on) and chosen(problem)]
     if not found:
@@ -70,7 +69,7 @@ def _place(store: Store, form: str, device: str | None, chosen: Callable[[Proble
 
 
 def _part(store: Store, device: str, problem: Problem, found: list[CurrentTrial]) -> Part:
-    """Return all of these trials. Tunables that are younger than a trial are spelt out."""
+    """Return these trials with all tunables, also those that were added after a trial."""
     with store.database.transaction() as connection:
         part = Reader(connection).part(device, problem)
     trials = dict[TrialKey, Tried]()

@@ -1,4 +1,4 @@
-"""The runtime as one text: the modules of `tsm2_tune.runtime`, one after another, without what they import."""
+"""Bundle `tsm2_tune.runtime` into one text: its modules one after another, with the imports merged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 
 PACKAGE = "tsm2_tune.runtime"
-# In their order: what a module needs when it is imported comes before it. Not `module_data`, which an export fills.
+# In order of their imports. Without `module_data`, which an export fills.
 MODULES = (
     "elements",
     "arrays/protocols",
@@ -49,14 +49,14 @@ MODULES = (
 )
 
 
-# A module's docstring and its imports: parsing what follows would take long.
+# A module's docstring and imports. Parsing the rest would take long.
 _HEAD = re.compile(r'"""[^"]*"""\n(?:(?:import |from |[ )#]).*\n|\n)*')
 
 
 @cache
 def runtime_parts() -> tuple[str, str]:
-    """Return the imports that the modules need, and their bodies, each below its docstring as a comment."""
-    imports, bodies = defaultdict[str, set[str]](set, json=set()), []  # json: for the data
+    """Return the merged imports, and the modules' bodies, each below its docstring as a comment."""
+    imports, bodies = defaultdict[str, set[str]](set, json=set()), []  # the data needs json
     for name in MODULES:
         text = resources.files(PACKAGE).joinpath(f"{name}.py").read_text(encoding="utf-8")
         docstring, body = _without_imports(text, imports)
@@ -69,7 +69,7 @@ def runtime_parts() -> tuple[str, str]:
 
 
 def _without_imports(text: str, imports: dict[str, set[str]]) -> tuple[str, str]:
-    """Return the docstring of a module and what follows its imports, which are added to `imports`."""
+    """Return a module's docstring and its text after the imports. Add the imports to `imports`."""
     head = _HEAD.match(text)
     tree, end = ast.parse(head[0] if head else text), 0
     for node in tree.body:

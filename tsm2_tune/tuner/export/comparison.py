@@ -1,4 +1,4 @@
-"""Kernels that an exported module would choose, timed in turns with cuBLAS: verified first, and nothing is tuned."""
+"""Verify the kernels that an exported module would choose, and time them beside cuBLAS, without tuning."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ EFFORT = Effort(spread=0.005, min_samples=21, max_samples=101, limit_seconds=1.0
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A kernel beside the vendor."""
+    """A kernel's times beside the vendor's."""
 
     choice: Choice
     config: KernelConfig
-    row: BestRow | None  # its times; None if it is not right, or could not be timed
-    trouble: str = ""  # why
+    row: BestRow | None  # its times; None if its result is wrong, or it could not be timed
+    trouble: str = ""  # why `row` is None
 
 
 def compared(
@@ -49,9 +49,9 @@ def compared(
     *,
     wait: Callable[[str], object] | None,
 ) -> Iterator[Compared]:
-    """Verify each choice's kernel and time it in turns with the vendor, the L2 in this state.
+    """Verify each choice's kernel and time it in turns with the vendor, with the L2 in this state.
 
-    Nothing is kept: trials are stored in a temporary database. Errors as of `tune`.
+    Trials go to a temporary database. Raise the errors of `tune`.
     """
     wanted = [candidate_of(target, one) for one in choices]
     options = Options(vendor=True, cache=state, final_caches=(), final_effort=EFFORT)
@@ -85,7 +85,7 @@ def _timed(opened: session.ProblemSession, choice: Choice, candidate: Candidate)
 
 
 def candidate_of(target: Target, choice: Choice) -> Candidate:
-    """Return the kernel of the choice, started as the module starts it. Raise InputError if this version has none."""
+    """Return the choice's kernel with the module's launch. Raise InputError if this version does not have it."""
     own, launch = config_spelt(choice.match.winner.config), choice.match.launch
     needed, there = needed_bytes(choice.problem), target.limits.memory_bytes
     if needed > there:

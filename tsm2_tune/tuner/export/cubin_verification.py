@@ -1,4 +1,4 @@
-"""The binaries that an export holds: those whose machine code was verified."""
+"""Select cubins whose machine code was verified, and verify others."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ class Unverified(StrEnum):
 def verified_cubins(
     store: Store, rows: Sequence[BestRow], sources: Mapping[int, KernelSource], policy: Unverified, tell: Tell
 ) -> tuple[Cubins, list[str]]:
-    """Return the binaries of these winners, by kernel and width of index, and why some are missing.
+    """Return the winners' cubins by kernel and index width, and why some are missing.
 
-    A binary is the verified one if its machine code has the digest that is stored with the verdict. Others, and those
-    of a verdict without digests, are verified now if their device is here. Raise InputError if some cannot be and the
+    A cubin is verified if its machine code has the digest that is stored with the verdict. Another one, or one whose
+    verdict has no digest, is verified now if its device is here. Raise InputError if some cannot be and the
     policy refuses them. Raise ToolMissing if a compiler is needed and missing.
     """
     codes = _codes(store, rows)
     cubins, missing = compiled_cubins(rows, sources, tell, codes)
     if policy is not Unverified.ALLOWED:
         codes |= _verified_now(store, _unverified(rows, cubins, codes), tell)
-    left = _unverified(rows, cubins, codes)
-    for row in left:
+    unknown = _unverified(rows, cubins, codes)
+    for row in unknown:
         tell(f"not verified as it is compiled here: {row.config} for {row.problem.text} on {row.device}")
-    if left and policy is Unverified.REFUSED:
+    if unknown and policy is Unverified.REFUSED:
         raise InputError(
-            f"binaries of {len(left)} kernels are not known to be the verified ones: export where {left[0].device}"
+            f"binaries of {len(unknown)} kernels are not known to be the verified ones: export where {unknown[0].device}"
             " is, which verifies them; or name --no-binaries for a module that compiles at the first call, or"
             " --allow-unverified"
         )
     if policy is Unverified.LEFT_OUT:
-        dropped = {key_of(row, bits) for row in left for bits in INDEX_BITS}
+        dropped = {key_of(row, bits) for row in unknown for bits in INDEX_BITS}
         cubins = {key: binary for key, binary in cubins.items() if key not in dropped}
     return cubins, missing
 
 
 def _codes(store: Store, rows: Sequence[BestRow]) -> Codes:
-    """Return the digests of the machine code that was verified, by kernel and width of index."""
+    """Return the digests of verified machine code by kernel and index width."""
     found: Codes = {}
     for row in rows:
         verdict = store.full_verdict(row)
@@ -74,7 +74,7 @@ def _by_width(row: BestRow, codes: str) -> Codes:
 
 
 def _unverified(rows: Sequence[BestRow], cubins: Cubins, codes: Codes) -> list[BestRow]:
-    """Return a row of each kernel that has an unverified binary."""
+    """Return one row of each kernel that has an unverified cubin."""
     found = {}
     for row in rows:
         for bits in INDEX_BITS if row.compute_capability else ():
@@ -85,7 +85,7 @@ def _unverified(rows: Sequence[BestRow], cubins: Cubins, codes: Codes) -> list[B
 
 
 def _verified_now(store: Store, rows: Sequence[BestRow], tell: Tell) -> Codes:
-    """Verify the kernels of devices that are here, and store the verdicts. Raise InputError for a wrong result."""
+    """Verify kernels on their devices, if present, and store the verdicts. Raise InputError for a wrong result."""
     found: Codes = {}
     for device, group in groupby(sorted(rows, key=lambda row: row.device), key=lambda row: row.device):
         of_device, spec = list(group), spec_of(device)

@@ -1,4 +1,4 @@
-"""The binaries of winners, for GPUs as those that they were tuned on."""
+"""Compile winners' cubins for the architectures on which they were tuned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.trial import Binary
 from tsm2_tune.tuner.search.loop import cores
 
-Codes = dict[tuple[str, int], str]  # digest of machine code, by a kernel's digest and width of index
+Codes = dict[tuple[str, int], str]  # (kernel's digest, index width) -> digest of the machine code
 COMPILE_LIMIT_SECONDS = 600.0
 NEWS_SECONDS = 3.0
 
@@ -27,11 +27,10 @@ def compiled_cubins(
     tell: Callable[[str], None],
     codes: Codes | None = None,
 ) -> tuple[Cubins, list[str]]:
-    """For each kernel of a GPU and each width of index the binary; and why some are missing.
+    """Return the cubin of each GPU kernel for each index width, and why some are missing.
 
-    Those of `codes`, digests of machine code, come from the package if it brings them. The cache may have others; if
-    not, how far the compiler is and how long it still takes are told from time to time. Raise ToolMissing if a
-    compiler is needed and none is here.
+    A cubin comes from the package if it has one with the digest in `codes`, else from the cache or the compiler.
+    `tell` gets the progress of compiling. Raise ToolMissing if a compiler is needed and there is none.
     """
     of_gpus = [row for row in rows if row.compute_capability]
     wanted = dict.fromkeys((row.source_digest, row.compute_capability) for row in of_gpus)
@@ -47,7 +46,7 @@ def compiled_cubins(
         return cubin(kernels[digest], toolchains[of], bits)
 
     with ThreadPoolExecutor(cores()) as pool:
-        found = list(_told(pool.map(compiled, jobs), len(jobs), tell))
+        found = list(_with_progress(pool.map(compiled, jobs), len(jobs), tell))
     made = known | dict(zip(jobs, found, strict=True))
     cubins = {
         (digest, bits, architecture_flag(capability(text))): binary
@@ -57,30 +56,30 @@ def compiled_cubins(
     return cubins, sorted({why for why in found if isinstance(why, str)})
 
 
-def _told(results: Iterator[bytes | str], count: int, tell: Callable[[str], None]) -> Iterator[bytes | str]:
-    """Yield the results, and every few seconds how many there are, and how long the others take."""
+def _with_progress(results: Iterator[bytes | str], count: int, tell: Callable[[str], None]) -> Iterator[bytes | str]:
+    """Yield the results. Every few seconds tell their number and the remaining time."""
     begin = last = time.monotonic()
     for done, result in enumerate(results, 1):
         if time.monotonic() - last >= NEWS_SECONDS and done < count:
             last = time.monotonic()
-            left_seconds = (last - begin) / done * (count - done)
-            tell(f"compiling binaries: {done} of {count}, about {left_seconds:.0f} s left")
+            remaining_seconds = (last - begin) / done * (count - done)
+            tell(f"compiling binaries: {done} of {count}, about {remaining_seconds:.0f} s left")
         yield result
 
 
 def key_of(row: BestRow, bits: int) -> tuple[str, int, str]:
-    """Return by what the binary of a winner and a width of index is known."""
+    """Return the key in Cubins of a winner's cubin for an index width."""
     return row.source_digest, bits, architecture_flag(capability(row.compute_capability))
 
 
 def capability(text: str) -> tuple[int, int]:
-    """Return a compute capability such as "9.0" as two numbers."""
+    """Parse a compute capability such as "9.0"."""
     major, minor = text.split(".")
     return int(major), int(minor)
 
 
 def cubin(source: KernelSource, toolchain: Toolchain, bits: int) -> bytes | str:
-    """Return the kernel's binary for a width of index, or why there is none."""
+    """Return the kernel's cubin for an index width, or why there is none."""
     found = compile_text(
         source.text,
         kernel=source.kernel,

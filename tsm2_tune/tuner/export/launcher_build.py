@@ -1,4 +1,4 @@
-"""The compiled launcher that an exported module may hold."""
+"""Build the compiled launcher of an exported module."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tsm2_tune.tuner.export.library import EXACT, PACK, Winners, pack_text
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "launcher"
-OF_THE_LIBRARY = ("choose.c", "predict.c", "product.c")  # its choice, which is this one's too
+OF_THE_LIBRARY = ("choose.c", "predict.c", "product.c")  # the choice of a winner is the library's
 FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra", EXACT)
-# Python's functions are the interpreter's, which loads it; of libraries it needs C's alone.
+# The interpreter provides Python's functions; the launcher links only the C library.
 LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,noexecstack")
 LIBRARIES = ("-lm", "-lc", "-lgcc")
 
 
 def launcher_binary(winners: Winners = (), known: Known = NOTHING_KNOWN) -> bytes:
-    """Return the launcher, for this machine and CPython from 3.11 on, which chooses among these winners.
+    """Return the launcher for this machine and CPython 3.11 or later, which chooses among these winners.
 
-    Raise ToolMissing if what builds it is missing.
+    Raise ToolMissing without a C compiler or Python.h.
     """
     headers = Path(sysconfig.get_path("include"))
     compiler = compiler_command()

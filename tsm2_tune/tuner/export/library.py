@@ -1,4 +1,4 @@
-"""Winners as a C library: a shared object that holds their binaries, its header, and its interface for Fortran."""
+"""Export winners as a C library: a shared object with their cubins, a header, and a Fortran module."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ SOURCES = resources.files("tsm2_tune.tuner.export") / "c"
 BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # files written beside the shared object, and their sources
 LIBRARY_SUFFIXES = (*BESIDE, ".so")
 PACK, BINARIES = "pack.c", "pack.bin"
-ALIGNMENT = 64  # bytes, of each binary
-EXACT = "-ffp-contract=off"  # each operation is rounded as in the Python module, so that both choose the same
+ALIGNMENT = 64  # bytes, of each cubin
+EXACT = "-ffp-contract=off"  # without fused operations, so that the choice equals Python's
 FLAGS = (
     "-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra",
     EXACT,
 )  # fmt: skip
-# What the compiler links by itself depends on the language that it is for: C++'s library is not to be needed.
+# Without the default libraries: a C++ compiler would link C++'s.
 LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack")
 LIBRARIES = ("-ldl", "-lm", "-lc", "-lgcc")
 LAUNCH = (
@@ -68,12 +68,11 @@ def export_library(
     unverified: Unverified = Unverified.REFUSED,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> None:
-    """Write the store's winners as the library `output`, and what is beside it: all of it or nothing.
+    """Write the store's winners as the library `output`, with its header and Fortran module: all files or none.
 
-    `unverified` says what becomes of binaries that cannot be verified here. `among` gives the rows that stand for
-    those that a library can have. What is left out, and why, is told. Raise InputError for a name that a library
-    cannot have, and without winners. Raise ToolMissing if nvcc or the C++ compiler is missing. Raise StoreError as
-    `export`.
+    `unverified` is the policy for cubins that cannot be verified here. `among` replaces the rows that a library can
+    have. `tell` gets what is left out, and why. Raise InputError for an invalid name, or without winners,
+    ToolMissing without nvcc or a C++ compiler, StoreError as `export`.
     """
     refuse_output(output)
     path, files = Path(output), _files(output)
@@ -102,7 +101,7 @@ def export_library(
 
 
 def refuse_output(output: str) -> None:
-    """Raise InputError for a name that a library cannot have, and where one of its files could not be written."""
+    """Raise InputError for an invalid name of a library, or if one of its files could not be written."""
     path = Path(output)
     if path.suffix != ".so" or not path.stem:
         raise InputError(f"cannot write a library to {output}: name a file that ends in .so, such as libtsm2.so")
@@ -116,7 +115,7 @@ def _files(output: str) -> dict[str, Path]:
 
 
 def _usable(rows: Sequence[BestRow], tell: Callable[[str], None]) -> list[BestRow]:
-    """Return the winners that the library has functions for."""
+    """Return the winners whose type the library has functions for."""
     of_gpus = [row for row in rows if row.compute_capability]
     usable = [row for row in of_gpus if row.dtype in ELEMENT_TYPES]
     for count, what in ((len(rows) - len(of_gpus), "of a host"), (len(of_gpus) - len(usable), "of --math")):
@@ -132,7 +131,7 @@ def _with_binaries(
     missing: Sequence[str],
     tell: Callable[[str], None],
 ) -> tuple[Winners, Cubins]:
-    """Return the winners that have binaries, and these. Raise ToolMissing if none has."""
+    """Return the winners with all their cubins, and these. Raise ToolMissing if there are none."""
     for why in missing:
         tell(f"left out: {why.rstrip('.')}")
     whole = [row for row in rows if all(key in cubins for key in _keys(row))]
@@ -143,15 +142,12 @@ def _with_binaries(
 
 
 def _keys(row: BestRow) -> list[tuple[str, int, str]]:
-    """Return the keys of a winner's binaries, one for each width of index."""
+    """Return the keys of a winner's cubins, one for each index width."""
     return [key_of(row, bits) for bits in INDEX_BITS]
 
 
 def library_bytes(winners: Winners, cubins: Cubins, name: str, known: Known) -> bytes:
-    """Return the shared object of this name.
-
-    Raise ToolMissing if the C++ compiler is missing, or does not make it.
-    """
+    """Return the shared object. Raise ToolMissing if the C++ compiler is missing or fails."""
     return built(pack_text(winners, cubins, known), b"".join(_aligned(cubins)), name)
 
 
@@ -161,10 +157,7 @@ def _aligned(cubins: Cubins) -> Iterator[bytes]:
 
 
 def built(pack: str, binaries: bytes, name: str) -> bytes:
-    """Return the shared object of this name, from the text of its pack.
-
-    Raise ToolMissing if the compiler does not make it.
-    """
+    """Build the shared object of this name from the text of its pack. Raise ToolMissing if that fails."""
     texts = c_texts(SOURCES)
     sources = [file for file in sorted((*texts, PACK)) if file.endswith(".c")]
     files = {**texts, PACK: pack.encode(), BINARIES: binaries}
@@ -172,7 +165,7 @@ def built(pack: str, binaries: bytes, name: str) -> bytes:
 
 
 def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> list[str]:
-    """Return the command that builds the shared object of this name from C files in the folder."""
+    """Return the compiler's command for the shared object of this name."""
     command = [*compiler_command(), *FLAGS, "-I", str(folder)]
     command += ["-Xassembler", "-I", "-Xassembler", str(folder)]  # where .incbin looks
     command += [*LINKING, "-Xlinker", "-soname", "-Xlinker", name, "-o", str(output)]
@@ -183,9 +176,7 @@ def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> l
 
 
 def pack_text(winners: Winners, cubins: Cubins | None, known: Known) -> str:
-    """Return the tables of pack.h, those of binaries where there are some. Whatever is from the database stands in
-    them as string literals.
-    """
+    """Return pack.c, with tables of cubins if there are any. Texts from the database become string literals."""
     kernels = {digest: number for number, digest in enumerate(dict.fromkeys(row.source_digest for row, _ in winners))}
     about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row, _ in winners)
     points: list[list[str]] = []
@@ -213,7 +204,7 @@ def _card(card: Card) -> list[str]:
 
 
 def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
-    """Return the members of pack.h's `struct winner` from `card` on; those of `struct point` join the others."""
+    """Return the members of pack.h's `struct winner` from `card` on. Add its points to `points`."""
     cards = known.cards
     if w.device not in cards:
         return ["-1", "{0}", "0.0", "0.0", "0.0", "0", "0", "0", "0"]
@@ -243,7 +234,7 @@ def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
 
 
 def _points(interpolated: Interpolated) -> list[list[str]]:
-    """Return the members of pack.h's `struct point`, of the only kernel."""
+    """Return the members of pack.h's `struct point` for the only kernel."""
     return [list(map(repr, point)) for point in interpolated.points(0)]
 
 
@@ -282,6 +273,6 @@ def _cubin_rows(kernels: Mapping[str, int], cubins: Cubins) -> Iterator[list[str
 
 
 def literal(value: str) -> str:
-    """Return the text as C spells it, in ASCII: other bytes, quotes and ? (trigraphs) stand as octal escapes."""
+    """Return the text as a C string literal in ASCII, other bytes, quotes and ? (trigraphs) as octal escapes."""
     plain = (chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in value.encode())
     return f'"{"".join(plain)}"'

@@ -1,6 +1,6 @@
-"""The facts from which winners' times at other shapes are predicted.
+"""The data for predictions of winners' times at other shapes.
 
-These are the measurements of their kernels, how the kernels divide their work, and the rates of their cards.
+These are the kernels' times at other shapes, their divisions of work, and the rates of their cards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tsm2_tune.tuner.results.records import TrialRecord, is_of_this_version
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Trial, TuningRun
 
-MOST_ELSEWHERE = 24  # shapes at which a kernel was measured, the nearest ones
+MOST_ELSEWHERE = 24  # nearest other shapes of a kernel
 
 Elsewhere = tuple[tuple[int, int, int, int, int, float], ...]  # m, n, k, rows of a block, splits, microseconds
 
@@ -30,7 +30,7 @@ VendorElsewhere = tuple[tuple[int, int, int, float], ...]  # m, n, k, microsecon
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """By the winners' trials, and by the device's name. None of it has what is not known."""
+    """Data by the winner's trial, and by device name for cards. Unknown values are absent."""
 
     divisions: Mapping[int, Division] = field(default_factory=dict)
     cards: Mapping[str, Card] = field(default_factory=dict)
@@ -42,7 +42,7 @@ NOTHING_KNOWN = Known()
 
 
 def known_of(store: Store, winners: Mapping[int, TrialRecord], *, vendor: bool = True) -> Known:
-    """Return the measurements, divisions and cards of these winners, which are given by trial.
+    """Return the measurements, divisions and cards of these winners by trial.
 
     A card has the ceilings that the device's latest run measured. Without `vendor` the vendor's times between tuned
     shapes are left out. A trial without a count of resident blocks has no division. A device whose number of
@@ -94,12 +94,12 @@ def trials_elsewhere(
 
 
 def _time_and_text(trial: CurrentTrial) -> tuple[float, str]:
-    """By which one of two trials is taken: in whatever order they are stored, it is the same one."""
+    """Return the sort key of trials: the time, then the configuration, so that the order is unique."""
     return trial.median_us or math.inf, trial.config.text
 
 
 def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str], dict[int, Trial]]:
-    """By device, element type and op the winners' trials, by their numbers."""
+    """Return (device, element type, op) -> id -> trial of a winner."""
     found: dict[tuple[str, str, str], dict[int, Trial]] = {}
     for trial_id, record in winners.items():
         kind = (record.run.identity.name, record.trial.problem.dtype_name, record.trial.problem.op)
@@ -108,9 +108,9 @@ def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str], dic
 
 
 def vendor_between(store: Store, winners: Mapping[int, TrialRecord], *, of_gemm: bool) -> dict[int, VendorElsewhere]:
-    """Return the times between tuned shapes of cuBLAS's gemm, or of the faster one of cuBLAS and cuBLASLt, if right.
+    """Return the vendor's right times between tuned shapes, by the trial of the nearest winner.
 
-    Each is beside the nearest winner, by the number of its trial.
+    They are of cuBLAS's gemm, or else of the faster one of cuBLAS and cuBLASLt.
     """
     found: dict[int, list[tuple[int, int, int, float]]] = {}
     for (device, *_), alike in _alike(winners).items():

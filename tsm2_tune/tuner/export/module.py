@@ -1,4 +1,4 @@
-"""Winners as one Python file that needs nothing of ours on a GPU: runtime, kernels and table."""
+"""Export winners as one Python file with the runtime, kernels and data. On a GPU it does not need tsm2_tune."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ PUBLIC = (
     "choice", "gemm", "install", "installed", "launcher", "load", "match", "plan", "remember",
     "target_of_xla", "text_of", "uninstall",
 )  # fmt: skip
-COPIED = (  # from BestRow to the module's Winner, by the same name
+COPIED = (  # fields that BestRow and Winner share
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
     "median_us", "gbytes_per_s", "percent_of_floor", "cache",
 )  # fmt: skip
-# A loader need not put the module among sys.modules, where dataclasses look up the one of a class.
+# dataclasses look up a class's module in sys.modules, where a loader need not put it.
 FOUND_BY_DATACLASSES = """
 _is_unlisted = __name__ not in sys.modules
 if _is_unlisted:
     sys.modules[__name__] = type(sys)(__name__)
 """
-LINE_CHARACTERS = 100  # of a text or binary
-LEVEL = 7  # of compression: 9 takes four times as long and saves 1.5 %
+LINE_CHARACTERS = 100  # of a line of embedded data
+LEVEL = 7  # of zlib: 9 takes four times as long and saves 1.5 %
 
-Cubins = Mapping[tuple[str, int, str], bytes]  # by a kernel's digest, width of index and architecture
+Cubins = Mapping[tuple[str, int, str], bytes]  # (kernel's digest, index width, architecture) -> cubin
 
 
 def module_text(
@@ -49,9 +49,9 @@ def module_text(
     cubins: Cubins | None = None,
     launcher: bytes | None = None,  # compiled here
 ) -> str:
-    """Return the module.
+    """Return the module's text.
 
-    Whatever is from the database stands in it as ASCII string literals, or quoted in a comment.
+    Texts from the database appear only as ASCII string literals, or quoted in a comment.
     """
     cubins = cubins or {}
     texts = {row.source_digest: sources[row.trial_id].text.encode() for row in rows}
@@ -85,7 +85,7 @@ def module_text(
 
 
 def packed(data: bytes) -> list[str]:
-    """Return a text or binary as literals, in lines: compressed, in base 85."""
+    """Return the data, compressed and in base 85, as string literals, one a line."""
     text = base64.b85encode(zlib.compress(data, LEVEL)).decode()
     return [ascii(text[at : at + LINE_CHARACTERS]) for at in range(0, len(text), LINE_CHARACTERS)]
 
@@ -97,8 +97,8 @@ def _digest(binary: bytes) -> str:
 def winner(row: BestRow, source: KernelSource, known: Known) -> Winner:
     """Return the winner's record in an exported module.
 
-    Its vendor is cuBLAS's own routine, never another algorithm of cuBLASLt: that routine is what a program would use
-    without the winner, and what PyTorch and CuPy start for a product that is left to them.
+    Its vendor is cuBLAS's own routine, never another algorithm of cuBLASLt: PyTorch, CuPy and most programs
+    use that routine without the winner.
     """
     found = Winner(
         **{name: getattr(row, name) for name in COPIED},
@@ -120,6 +120,6 @@ def winner(row: BestRow, source: KernelSource, known: Known) -> Winner:
 
 
 def provenance(rows: Sequence[BestRow]) -> list[str]:
-    """One line of JSON strings for each device, toolkit and day: json.dumps leaves no line break to end a comment."""
+    """Return a line for each device, toolkit and day, as JSON strings: no line break ends the comment."""
     lines = (f"{json.dumps(row.device)}, {json.dumps(row.tuned_at[:10])}: {json.dumps(facts(row))}" for row in rows)
     return list(dict.fromkeys(lines))

@@ -1,4 +1,4 @@
-"""How a kernel is started for a shape that it was not tried at."""
+"""Choose a kernel's launch for a shape at which it was not tried."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.split_k import ROW_TILES, SPLITS, WIDE_SPLITS
 
-OPTIONS: Mapping[str, tuple[int, ...]] = {  # of tunables of a launch that several families have
+OPTIONS: Mapping[str, tuple[int, ...]] = {  # launch tunables of several families
     "splits": tuple(sorted({*SPLITS, *WIDE_SPLITS})),
     "row_tiles": (1, *ROW_TILES),
 }
@@ -25,11 +25,11 @@ OPTIONS: Mapping[str, tuple[int, ...]] = {  # of tunables of a launch that sever
 def configuration_for(
     known: Mapping[Problem, KernelConfig], problem: Problem, limits: DeviceLimits, blocks: float | None = None
 ) -> KernelConfig | None:
-    """Return the kernel's configuration for the problem; `known` says how it is best started for others.
+    """Return the kernel's configuration for the problem; None if it cannot compute it.
 
-    Of the ways to start it that its family has, the one that breaks the fewest of the family's rules, and then has
-    nearly as many blocks as are given, or else as at the nearest shape of those. None if it cannot compute the
-    problem.
+    `known` has its best configurations for other problems. Of the family's launches it takes the one that breaks the
+    fewest of the family's rules, then the one whose number of blocks is nearest to `blocks`, by default to that at
+    the nearest known shape.
     """
     nearest = min(known, key=lambda one: (distance(one, problem), one))
     config = known[nearest]
@@ -37,7 +37,7 @@ def configuration_for(
     if not family.supports(problem):
         return None
     wanted = blocks or family.launch(config, nearest).blocks(nearest.m, nearest.n)
-    limit_rules = [rule for rule in family.rules if rule.kind == "limit"]  # the device's it has met elsewhere
+    limit_rules = [rule for rule in family.rules if rule.kind == "limit"]  # it met the device's own limits elsewhere
     shape_rules = [rule for rule in family.rules if rule.kind == "shape"]
 
     def rank(candidate: Candidate) -> tuple[int, float, str]:
@@ -56,7 +56,7 @@ def configuration_for(
 
 @cache
 def launches(config: KernelConfig) -> tuple[KernelConfig, ...]:
-    """Return the configurations that start the same kernel."""
+    """Return the configurations with the same kernel and other launches."""
     return tuple(_launches(config))
 
 
@@ -71,7 +71,7 @@ def _launches(config: KernelConfig) -> Iterator[KernelConfig]:
 
 @cache
 def _options(family: str, name: str) -> tuple[int, ...]:
-    """Return the values of a tunable of a launch: of one that only this family has, those in its space."""
+    """Return the values of a launch tunable: those in OPTIONS, else those in the family's space."""
     if name in OPTIONS:
         return OPTIONS[name]
     return tuple(sorted({int(config.tunables[name]) for config in family_named(family).configurations()}))

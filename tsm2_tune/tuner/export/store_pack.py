@@ -1,4 +1,4 @@
-"""The winners of an exported module without their texts and binaries: what decides which kernel a product gets."""
+"""Make a `Pack` from a store: the winners that an exported module would choose among."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def pack_of(
     problems: Sequence[Problem] = (),
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> Pack:
-    """Return the pack of the store's kernels for the device: of those that these problems may get, or of all.
+    """Return the pack of the store's kernels for the device, only those that these problems may get if any are given.
 
-    That winners are left out is told. Raise InputError if it has none.
+    `tell` gets what is left out. Raise InputError without winners.
     """
     every = [each for one in problems for each in (one, one if SAME in one.op else transposed(one))]
     kinds = {(one.dtype_name, one.op) for one in every}

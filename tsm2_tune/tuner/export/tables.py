@@ -1,6 +1,6 @@
-"""Winners as tables: CSV and JSON hold every column in full, Markdown and LaTeX what a reader compares.
+"""Export winners as tables: CSV and JSON with all columns, Markdown and LaTeX with the main ones.
 
-Texts from the database are data of unknown origin: each format escapes all that it gives a meaning to.
+Texts from the database are untrusted: each format escapes its special characters.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ MARKDOWN = {character: f"\\{character}" for character in "\\`*_[]<>|~&#$"}
 
 
 def visible(text: str) -> str:
-    """The text with a space for each character that cannot be printed: controls, line ends, changes of direction."""
+    """Return the text with a space for each unprintable character: controls, line ends, changes of direction."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
@@ -94,7 +94,7 @@ def facts_of(record: Any) -> dict[str, Any]:
 
 
 def csv_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
-    """One line a winner under a line of names, units included; RFC 4180 quoting. No cell is a formula."""
+    """Return a header and a line a winner, quoted as in RFC 4180. No cell is a formula."""
     file = io.StringIO()
     writer = csv.DictWriter(file, list(facts_of(rows[0])))
     writer.writeheader()
@@ -103,7 +103,7 @@ def csv_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], datab
 
 
 def csv_cell(value: object) -> object:
-    """Return a text as spreadsheets show it: an apostrophe before what they would compute, as OWASP has it."""
+    """Return a cell that no spreadsheet evaluates: an apostrophe goes before a formula, as OWASP recommends."""
     if not isinstance(value, str):
         return value  # a number, also a negative one
     text = visible(value)
@@ -177,7 +177,7 @@ def by_setting(rows: Iterable[BestRow]) -> Iterator[tuple[BestRow, list[BestRow]
 
 
 def facts(row: BestRow) -> str:
-    """Return the device's and the tools' versions, as a sentence, and the state of a GPU's L2, as another one."""
+    """Return a sentence with the device's and the tools' versions, and one with the state of a GPU's L2."""
     capability = f"Compute capability {row.compute_capability}" if row.compute_capability else "The host's CPU"
     driver = f", driver {row.driver}" if row.driver else ""
     state = f" Times with the L2 {row.cache}." if row.compute_capability else ""
@@ -185,7 +185,7 @@ def facts(row: BestRow) -> str:
 
 
 def columns_of(rows: Sequence[BestRow]) -> Columns:
-    """COLUMNS, and after those of the vendor what was measured of these rows in other states of the L2."""
+    """Return COLUMNS with the rows' times in other states of the L2, after the vendor's columns."""
     names = list(COLUMNS)
     place = names.index("cuBLAS routine") + 1
     others = table_cells.other_states(rows, us="{} (us)", digits=2)

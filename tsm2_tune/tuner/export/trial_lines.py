@@ -1,4 +1,4 @@
-"""Winners as a text of trials, with what a module or library of them is made of besides."""
+"""Export trials as text: the winners, and all trials that a module or library of them needs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ def export_trials(
     chosen: Callable[[Problem], bool] = lambda problem: True,
     cache: Cache | None = None,
 ) -> str:
-    """Return the text of the store's winners, or only of this device's, those of chosen problems or in this state of
-    the L2.
+    """Return the text of the store's winners, filtered by device, chosen problems and state of the L2.
 
-    InputError without winners. Raise StoreError if a row is not as it was stored.
+    Raise InputError without winners, StoreError if a row is corrupt.
     """
     rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     if not rows:
@@ -46,9 +45,10 @@ def export_trials(
 
 
 def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
-    """Return the text of these winners, and of what ties with them; of the kernels for shapes between that they want,
-    verified in full or not; of what was measured of all these kernels at other shapes, as far as an export would have
-    it; and of what the vendor took at all of these shapes. Raise StoreError if a row is not as it was stored.
+    """Return the text of these winners, of trials that tie with them, and of kernels for shapes between them.
+
+    It has these kernels' trials at the other shapes that an export uses, and the vendor's times at all of the shapes.
+    Raise StoreError if a row is corrupt.
     """
     known = [*winners, *rows_between(store, winners), *_between_tuned(store, winners)]
     wanted = {row.trial_id for row in known}
@@ -62,7 +62,7 @@ def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
 
 
 def _kinds(rows: Sequence[BestRow]) -> list[BestRow]:
-    """Return a row of each device, state of the L2, element type and op."""
+    """Return one row of each device, state of the L2, element type and op."""
     found = {(row.device, row.cache, row.dtype, row.op): row for row in rows}
     return [found[key] for key in sorted(found)]
 
@@ -75,7 +75,7 @@ def _between_tuned(store: Store, winners: Sequence[BestRow]) -> Iterator[BestRow
 
 
 def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
-    """Yield the trials that tie with winners of this device, state of the L2, element type and op, and these."""
+    """Yield the winners of this kind, and the trials that tie with them, each with its problem."""
     view = ties(is_alike=True).c
     query = select(view.trial_id, *(view[column.name] for column in records.PROBLEM_KEY))
     values = Among((kind.device,), kind.problem, is_alike=True).values
@@ -84,7 +84,7 @@ def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
 
 
 def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], list[TrialKey]]:
-    """By device and problem how these trials are known there."""
+    """Return (device, problem) -> keys of these trials."""
     trial = schema.trial.c
     query = select(trial.id, trial.device_name, *KEYED, *records.PROBLEM_KEY).join(schema.problem)
     found = defaultdict[tuple[str, Problem], list[TrialKey]](list)

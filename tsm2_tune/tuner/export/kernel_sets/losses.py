@@ -1,4 +1,4 @@
-"""Pairs of a kernel and a tuned shape, as a database has them: what a kernel takes there beside the best."""
+"""Losses of kernels at tuned shapes, from the database: how much slower than the best each kernel is."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from tsm2_tune.tuner.results.trial import Cache
 
 Known = dict[str, dict[Problem, CurrentTrial]]  # a kernel's text, a shape: the fastest trial of that kernel there
 
-DIGITS = 9  # of a loss: 102 over 100 is more than 1.02 to a computer
+DIGITS = 9  # of a loss: in floating point 102 / 100 exceeds 1.02
 
 
 class Comparable:
-    """Whether a trial has a time that can be compared, and is of a kernel that this program makes.
-
-    Where a basis is given, it has to rest on that.
-    """
+    """Whether a trial has a time, its kernel is unchanged in this version, and it has the basis, if one is given."""
 
     def __init__(self, basis: str | None = None) -> None:
         self._basis = basis
@@ -46,8 +43,8 @@ class Selected:
 
     device: str
     within: float
-    rows: tuple[BestRow, ...]  # of each shape that of its kernel there, with what that takes
-    kernels: tuple[str, ...]  # of each row
+    rows: tuple[BestRow, ...]  # of each shape: the row of its kernel there
+    kernels: tuple[str, ...]  # the kernel of each row
     losses: tuple[float, ...]
     table: tuple[Bought, ...]
     unmeasured: int  # pairs of a candidate and a shape that count as not served
@@ -84,7 +81,7 @@ class Tuned:
             self.read(problem)
 
     def read(self, problem: Problem) -> None:
-        """Take from the database what it has of the shape now.
+        """Read the shape's trials from the database.
 
         Raise InputError if it has no winner, or a stale one.
         """
@@ -98,16 +95,13 @@ class Tuned:
         self._right[problem] = tuple(filter(self._counts, self._trials[problem]))
 
     def keep_to(self, basis: str | None) -> None:
-        """Let count only what rests on this: what is measured now can be compared with no other.
-
-        None: let everything count.
-        """
+        """Count only trials with this basis, to which new measurements can be compared; all trials if None."""
         self._counts = Comparable(basis)
         for problem, trials in self._trials.items():
             self._right[problem] = tuple(filter(self._counts, trials))
 
     def tried(self, problem: Problem) -> frozenset[str]:
-        """Texts of the configurations that were tried at the shape, however that ended."""
+        """Return the texts of all configurations that were tried at the shape."""
         return frozenset(trial.config.text for trial in self._trials[problem])
 
     def is_alone(self, problem: Problem) -> bool:
@@ -123,7 +117,7 @@ class Tuned:
         return frozenset(trial.config.family for trials in self._trials.values() for trial in trials)
 
     def winners_count(self) -> bool:
-        """Return whether all winners are among what counts."""
+        """Return whether all winners have trials that count."""
         right = {one.id for of_problem in self._right.values() for one in of_problem}
         return all(winner.trial_id in right for winner in self.winners.values())
 
@@ -148,10 +142,9 @@ class Tuned:
         return fastest(one for one in right if _started(one) in started)
 
     def selected(self) -> Selected:
-        """Return the fewest kernels by what is stored: a pair that was not measured, or verified in full, serves
-        nothing.
+        """Return the fewest kernels by stored trials. Pairs that were not measured or not verified in full do not count.
 
-        Raise InputError if a shape is served by none.
+        Raise InputError if no kernel serves a shape.
         """
         verified = self._verified()
         costs = {
@@ -192,7 +185,7 @@ class Tuned:
 
 
 def refuse_stale(winner: BestRow, store: Store) -> None:
-    """Raise InputError if the winner is stale: no kernel of now can be compared with it."""
+    """Raise InputError if the winner's kernel has changed since: then no present kernel can be compared with it."""
     if winner.stale:
         raise InputError(
             f"{store.path} has a stale winner for {winner.problem.text} on {winner.device}, with which --within"
@@ -201,7 +194,7 @@ def refuse_stale(winner: BestRow, store: Store) -> None:
 
 
 def percent(share: float) -> str:
-    """The share as it is read, such as 3 %."""
+    """Return the share as text, such as 3 %."""
     return f"{100 * share:.3g} %"
 
 

@@ -1,6 +1,4 @@
-"""Kernels that are expected to be nearly the fastest, at tuned shapes and between them: a program may be given them
-around there.
-"""
+"""Kernels predicted to be nearly the fastest, at tuned shapes and between them: an export may choose them nearby."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 
-NEARLY = 1.15  # times as long as the fastest
-MOST_CONTENDING = 6  # kernels at a shape, those that are expected to take least
+NEARLY = 1.15  # times the fastest
+MOST_CONTENDING = 6  # kernels at a shape, the fastest by prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +24,10 @@ class Contender:
     """A kernel of an export, at a shape where it is predicted to be nearly the fastest."""
 
     config: KernelConfig
-    own: Problem  # at which it is started as this configuration says
+    own: Problem  # the problem of this configuration
     at: Problem
     us: float  # its predicted time there
-    blocks: float  # so started
+    blocks: float  # with this launch
 
 
 def contending(store: Store, winners: Sequence[BestRow], fits: Callable[[Contender], bool]) -> Iterator[Contender]:

@@ -1,7 +1,7 @@
-"""Measuring what decides which kernels are the fewest: pairs of a kernel and a tuned shape that were not tried.
+"""Time untried pairs of a kernel and a tuned shape on which the choice of the fewest kernels depends.
 
-What is unknown counts as well as it can be. So the choice by that is of no more kernels than the one that is looked
-for, and only what it rests on is measured; where it rests on nothing unknown, it is the one. Most pairs never are.
+An unknown pair counts as served. So the choice has at most as many kernels as the final one, and only the unknown
+pairs that it uses are measured; once it uses none, it is final. Most pairs are never measured.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tsm2_tune.tuner.search import fixed_list, session
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.search.resume import Retries
 
-UNKNOWN = 1e6  # in place of a loss: so much that a choice rests on as few unknown pairs as can be
-MOST_TURNS = 3  # of a shape's finals: what is chosen, and what is best, may change by each
+UNKNOWN = 1e6  # cost of an unknown pair: large, so that a choice uses as few as possible
+MOST_TURNS = 3  # finals of a shape: each may change the choice and the best kernel
 
 Pair = tuple[str, Problem]  # a kernel's text, a shape
 
@@ -39,10 +39,10 @@ Pair = tuple[str, Problem]  # a kernel's text, a shape
 @dataclass(frozen=True, slots=True)
 @plain
 class Narrowed:
-    """How far the search for the fewest kernels is."""
+    """Progress of the search for the fewest kernels."""
 
     kernels: int  # kernels that may suffice
-    resting_on: int  # pairs of a kernel and a shape that are not measured, on which that rests
+    resting_on: int  # unmeasured pairs of a kernel and a shape that it uses
 
     def __str__(self) -> str:
         return f"kernels that may do: {self.kernels}; pairs to measure: {self.resting_on}"
@@ -53,12 +53,12 @@ Event = ProblemEvent | Narrowed
 
 @dataclass(slots=True)
 class Bench:
-    """A device that measures for an export. Use as a context manager: it is taken when first needed."""
+    """A device that measures for an export: a context manager that locks the device at its first use."""
 
     target: Target
     options: Options
     store: Store
-    wait: Callable[[str], object] | None = None  # told why, where another run has the device
+    wait: Callable[[str], object] | None = None  # called with the reason while another run holds the device
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     _stack: ExitStack = field(default_factory=ExitStack)
     _opened: tuple[Tuner, Claims] | None = None
@@ -71,7 +71,7 @@ class Bench:
 
     @property
     def basis(self) -> str:
-        """The basis of the trials that it makes: compiler, flags and state of the L2."""
+        """The basis of its trials: compiler, flags and state of the L2."""
         return self.target.basis(self.cache)
 
     @property
@@ -99,9 +99,11 @@ class Search:
 
     tuned: Tuned
     bench: Bench
-    least: int | None = None  # kernels, of which it is proven that no fewer would do
-    _closed: set[Pair] = field(default_factory=set)  # pairs about which no trial can say more
-    _unverified: set[Pair] = field(default_factory=set)  # by no fault of the kernel's
+    least: int | None = None  # proven lower bound of the number of kernels
+    _closed: set[Pair] = field(default_factory=set)  # pairs that need no more trials
+    _unverified: set[Pair] = field(
+        default_factory=set
+    )  # pairs whose verification failed for another reason than the kernel
     _turns: Counter[Problem] = field(default_factory=Counter)
 
     def events(self) -> Iterator[Event]:
@@ -117,7 +119,7 @@ class Search:
             yield Narrowed(len(choice.kernels), len(unknown))
             wanted = self._suited(unknown or self._untried(choice, known), known)
             if len(wanted) < len(unknown):
-                continue  # for some there is nothing to be tried
+                continue  # some have nothing to try
             if wanted:
                 yield from self._tried(wanted, stops=bool(unknown))
             else:
@@ -128,7 +130,7 @@ class Search:
                     yield from self._settled(pair, known)
 
     def _choice(self, known: Known) -> Choice | None:
-        """Return the fewest kernels, where unknown pairs count as served."""
+        """Return the fewest kernels, counting unknown pairs as served."""
         costs: dict[str, dict[Problem, float]] = {}
         for kernel in known:
             costs[kernel] = {}
@@ -162,7 +164,7 @@ class Search:
         return [pair for pair in pairs if pair[1] not in known[pair[0]] and pair not in self._closed]
 
     def _suited(self, pairs: list[Pair], known: Known) -> list[tuple[Pair, KernelConfig]]:
-        """Return the pairs with the configuration to try; those of which there is none, or was tried, are closed."""
+        """Return the pairs with the configuration to try. Close pairs without one, or with a tried one."""
         found = []
         for kernel, problem in pairs:
             started = {one: trial.config for one, trial in known[kernel].items()}
@@ -174,7 +176,7 @@ class Search:
         return found
 
     def _tried(self, wanted: list[tuple[Pair, KernelConfig]], *, stops: bool) -> Iterator[Event]:
-        """Try them, where the fewest kernels are fast enough first; if it `stops`, until one is not fast enough."""
+        """Try the pairs, shapes with the fewest fast kernels first; with `stops`, until one is not fast enough."""
         known = self.tuned.candidates()
         pairs = ((kernel, problem) for kernel, at in known.items() for problem in at)
         serving = Counter(problem for _, problem in filter(lambda pair: self._is_within(pair, known), pairs))
@@ -184,7 +186,7 @@ class Search:
         candidates = [fixed_list.candidate_of(config, problem, limits) for (_, problem), config in wanted]
         begun = tuner.compile_ahead(candidates)
         if self.bench.target.is_host:
-            wait(begun)  # a compiler beside it would disturb its times
+            wait(begun)  # a running compiler would disturb its times
         for (pair, _), candidate in zip(wanted, candidates, strict=True):
             yield from fixed_list.tried(self.bench.turn(self.tuned, candidate.problem), [candidate])
             self._closed.add(pair)
@@ -193,7 +195,7 @@ class Search:
                 return
 
     def _is_due(self, pair: Pair, known: Known) -> bool:
-        """Return whether the kernel has yet to be measured in turns with the best, or to be verified in full."""
+        """Return whether the kernel still needs a final beside the best one, or a full verification."""
         kernel, problem = pair
         row, winner = self.tuned.store.row(known[kernel][problem].id), self.tuned.winners[problem]
         if not row.verified_in_full:
@@ -210,7 +212,7 @@ class Search:
         self._turns[problem] += 1
         for event in turn.settled(Retries(self.bench.options.limits), {trial.config.text}):
             if isinstance(event, FinalFailure):
-                self._turns[problem] = MOST_TURNS  # times as they are decide
+                self._turns[problem] = MOST_TURNS  # the present times decide
             yield event
         self.tuned.read(problem)
         verified = (

@@ -1,7 +1,7 @@
-"""The rates at which a kernel multiplies and reads lines again, from what was measured of it at several shapes.
+"""Fit a kernel's rates of arithmetic and of rereading to its times at several shapes.
 
-A kernel whose tiles a shape fills in part, or which passes over an operand several times, takes longer by what it
-does once more; how much longer is the kernel's own, and shows where it was measured so.
+A kernel with partly filled tiles, or with several passes over an operand, does additional work. The rate of that work
+depends on the kernel and shows only at such shapes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.runtime.choice.work import Card
 
 FITTED = ("arithmetic_rate", "cached_rate", "odd_lines")  # fields of a division
-# Tried: of the card's rate, which tensor cores exceed; of the memory's; times as long with odd lines.
+# Tried: shares of the card's arithmetic rate, which tensor cores exceed; of the memory's rate; factors of odd lines.
 ARITHMETIC_RATES = (4.0, 2.5, 1.6, 1.0, 0.7, 0.5, 0.33, 0.25, 0.17, 0.11, 0.07)
 CACHED_RATES = (8.0, 4.0, 2.0, CACHED_RATE, 0.7, 0.35, 0.17)
 ODD_LINES = (1.0, 1.15, 1.4, 1.8, 2.4)
-# Of the card's rate, what kernels of a family usually reach; others about all of it. Means of what was fitted to 276
+# Usual shares of the card's arithmetic rate by family; 1 for others. Means of what was fitted to 276
 # winners on an H100: threads that fetch most operands of their multiplications from shared memory reach less.
 USUAL_ARITHMETIC = {
     "tsm2": 0.5,
@@ -35,14 +35,14 @@ USUAL_ARITHMETIC = {
     "row_lanes_register_b": 0.35,
     "inner_fma_ring": 0.4,
 }
-USUAL = 0.1  # weight of the squared logarithm of each rate over its usual one, beside those of times
-FAR = 4.0  # times as long as the card's rates allow, from where on a time tells little of kernels worth a choice
+USUAL = 0.1  # weight of the squared log-ratio of a rate to its usual one; times have weight 1
+FAR = 4.0  # times the least time by the card's rates, beyond which a time counts little
 
 
 def fitted(winner: Winner, card: Card) -> Division:
-    """Return the winner's division with the rates that explain its times best, and are not far from usual ones.
+    """Return the winner's division with the rates that explain its times best and are near the usual ones.
 
-    Usual ones where it has none, or was measured where it won alone.
+    The usual ones are returned if it was measured only where it won.
     """
     division = winner.division
     assert division is not None

@@ -1,6 +1,6 @@
-"""The fewest kernels that keep every shape within a share of its best time, and what each further kernel buys.
+"""Set cover: the fewest kernels that serve every shape, and the loss with each number of kernels.
 
-Nothing here measures, or knows a database: what is chosen among comes as numbers.
+A pure algorithm on a table of costs, without a database or measurements.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 
 from tsm2_tune.generator.problem import Problem
 
-Costs = Mapping[str, Mapping[Problem, float]]  # of each kernel, by its text, at shapes that it serves
-MOST_STEPS = 20_000  # of the search for fewer kernels: a second or some
-MOST_STEPS_AMONG_EQUALS = 5_000  # of that for a cheaper choice of as few
-EQUAL = 1e-12  # of two costs
-SHOWN_BEYOND = 3  # rows of the table after the chosen one, and the last
+Costs = Mapping[str, Mapping[Problem, float]]  # kernel's text -> shape that it serves -> cost
+MOST_STEPS = 20_000  # of the search for fewer kernels: about a second
+MOST_STEPS_AMONG_EQUALS = 5_000  # of the search for a cheaper set of the same size
+EQUAL = 1e-12  # bound for equal costs
+SHOWN_BEYOND = 3  # rows of the table after the chosen one, before the last
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Kernels that serve every shape together."""
+    """A set of kernels that serves every shape."""
 
     kernels: tuple[str, ...]  # by their texts, sorted
     is_proven: bool  # no smaller set suffices
 
     def serving(self, costs: Costs, shape: Problem) -> str:
-        """Return the one that costs least at the shape."""
+        """Return the kernel with the least cost at the shape."""
         return min((one for one in self.kernels if shape in costs[one]), key=lambda one: (costs[one][shape], one))
 
 
@@ -64,7 +64,7 @@ class _Search:
     costs: Costs
     shapes: Sequence[Problem]
     names: list[str] = field(init=False)
-    rows: list[list[float]] = field(init=False)  # of each kernel, by shape; infinite where it does not serve
+    rows: list[list[float]] = field(init=False)  # cost of each kernel at each shape; infinite where it does not serve
     masks: list[int] = field(init=False)
     found: tuple[int, ...] = ()
     found_cost: float = math.inf
@@ -88,37 +88,40 @@ class _Search:
         self._branch((), everything, frozenset(), fewer=False)
         return Choice(tuple(sorted(self.names[one] for one in self.found)), is_proven)
 
-    def _greedy(self, left: int) -> tuple[int, ...]:
+    def _greedy(self, remaining: int) -> tuple[int, ...]:
         chosen: tuple[int, ...] = ()
-        while left:
+        while remaining:
             most = max(
-                range(len(self.names)), key=lambda one: ((self.masks[one] & left).bit_count(), -sum(self.rows[one]))
+                range(len(self.names)),
+                key=lambda one: ((self.masks[one] & remaining).bit_count(), -sum(self.rows[one])),
             )
-            chosen, left = (*chosen, most), left & ~self.masks[most]
+            chosen, remaining = (*chosen, most), remaining & ~self.masks[most]
         return chosen
 
-    def _branch(self, chosen: tuple[int, ...], left: int, without: frozenset[int], *, fewer: bool) -> None:
+    def _branch(self, chosen: tuple[int, ...], remaining: int, without: frozenset[int], *, fewer: bool) -> None:
         """Try every set without these kernels that serves the remaining shapes and is smaller than the best, or as
         small."""
         self.steps -= 1
         if self.steps < 0:
             return
-        if not left:
+        if not remaining:
             self._take(chosen)
             return
-        able = [one for one in range(len(self.names)) if one not in without and self.masks[one] & left]
-        most = max(((self.masks[one] & left).bit_count() for one in able), default=0)
+        able = [one for one in range(len(self.names)) if one not in without and self.masks[one] & remaining]
+        most = max(((self.masks[one] & remaining).bit_count() for one in able), default=0)
         room = len(self.found) - len(chosen) - fewer
-        if most == 0 or -(-left.bit_count() // most) > room:
+        if most == 0 or -(-remaining.bit_count() // most) > room:
             return
-        place = min(_bits(left), key=lambda bit: sum(self.masks[one] >> bit & 1 for one in able))
+        place = min(_bits(remaining), key=lambda bit: sum(self.masks[one] >> bit & 1 for one in able))
         serving = [one for one in able if self.masks[one] >> place & 1]
-        for one in sorted(serving, key=lambda one: (-(self.masks[one] & left).bit_count(), self.rows[one][place])):
-            self._branch((*chosen, one), left & ~self.masks[one], without, fewer=fewer)
+        for one in sorted(
+            serving, key=lambda one: (-(self.masks[one] & remaining).bit_count(), self.rows[one][place])
+        ):
+            self._branch((*chosen, one), remaining & ~self.masks[one], without, fewer=fewer)
             without |= {one}
 
     def _take(self, chosen: tuple[int, ...]) -> None:
-        """Keep it if it has fewer kernels, or costs less, than what was found."""
+        """Keep the set if it has fewer kernels, or costs less, than the best one."""
         cost = self._cost(chosen)
         if len(chosen) < len(self.found) or cost < self.found_cost - EQUAL:
             self.found, self.found_cost = chosen, cost
@@ -128,7 +131,7 @@ class _Search:
 
 
 def _undominated(rows: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return the names, sorted, of the rows of which no other one is nowhere worse. Of equal rows the first."""
+    """Return the sorted names of the rows that no other row dominates, and the first of equal rows."""
     names: list[str] = []
     matrix = np.array([rows[name] for name in sorted(rows)]).reshape(len(rows), -1)
     for number, name in enumerate(sorted(rows)):
@@ -168,7 +171,7 @@ def bought(losses: Costs, shapes: Sequence[Problem], chosen: Sequence[str]) -> t
 
 
 def _best_everywhere(losses: Costs, shapes: Sequence[Problem]) -> tuple[str, ...]:
-    """Return the fewest kernels of which every shape that any serves has the best."""
+    """Return the fewest kernels that include the best one of every shape."""
     least = {shape: min((of[shape] for of in losses.values() if shape in of), default=math.inf) for shape in shapes}
     at_best = {
         name: {shape: 0.0 for shape, loss in of.items() if loss <= least.get(shape, -1.0)}
@@ -190,7 +193,7 @@ class _Table:
         return tuple(map(self._names.index, names))
 
     def with_one_more(self, chosen: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the kernels and the other one with which they are best."""
+        """Return the kernels with the further one that improves them most."""
         unserved, worst, mean = self._scores(chosen)
         ranked = np.lexsort((mean, worst, unserved))
         return (*chosen, next(one for one in map(int, ranked) if one not in chosen))
@@ -210,12 +213,12 @@ class _Table:
         return Bought(names, self._matrix.shape[1] - unserved, worst, mean, is_chosen)
 
     def _score(self, chosen: tuple[int, ...]) -> tuple[int, float, float]:
-        """Return the shapes without a kernel, worst and mean loss of the others: the less the better."""
+        """Return the number of unserved shapes, and the worst and mean loss of the others; less is better."""
         unserved, worst, mean = self._scores(chosen[1:])
         return int(unserved[chosen[0]]), float(worst[chosen[0]]), float(mean[chosen[0]])
 
     def _scores(self, chosen: tuple[int, ...]) -> tuple[NDArray[np.int_], NDArray[np.float64], NDArray[np.float64]]:
-        """Return the same of these kernels with each other one."""
+        """Return the scores of these kernels with each further one."""
         least = np.minimum(self._matrix, self._matrix[list(chosen)].min(axis=0, initial=math.inf))
         is_served = np.isfinite(least)
         losses, served = np.where(is_served, least, 0.0), is_served.sum(axis=1)

@@ -1,4 +1,4 @@
-"""The fewest kernels that keep shapes within a share of their best times: chosen, and measured where need be."""
+"""Choose the fewest kernels that keep shapes within a share of their best times, measuring if needed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tsm2_tune.tuner.search.loop import Options
 @dataclass(frozen=True, slots=True)
 @plain
 class ChoiceStarted:
-    """From here on it is measured what the choice for one element type and op has to know."""
+    """Measurements begin for the choice of one device, element type and op."""
 
-    device: str  # its name
+    device: str  # device name
     dtype: str  # element type
-    op: str  # how the matrices lie
+    op: str  # storage orders of the matrices
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.op}: looking for the fewest kernels"
@@ -50,7 +50,7 @@ ExportEvent = ProblemEvent | Narrowed | ChoiceStarted | KernelsChosen | Noted
 
 @dataclass(frozen=True, slots=True)
 class Fewest:
-    """Replaces winners by rows of the fewest kernels that keep each shape within a share of its best time."""
+    """Replace winners by rows of the fewest kernels that keep each shape within a share of its best time."""
 
     store: Store
     within: float
@@ -60,9 +60,9 @@ class Fewest:
     tell: Callable[[ExportEvent], object]
 
     def __call__(self, winners: Sequence[BestRow]) -> list[BestRow]:
-        """Return a row for each winner, in the same order, of the kernel that is chosen for its shape.
+        """Return, for each winner in order, the row of the kernel chosen for its shape.
 
-        Raise InputError if a winner is stale, and where no kernel serves a shape.
+        Raise InputError if a winner is stale, or no kernel serves a shape.
         """
         for row in winners:
             refuse_stale(row, self.store)
@@ -92,7 +92,7 @@ class Fewest:
         try:
             spec = spec_of(device)
             return "the device is not here" if spec is None else find_target(spec)
-        except TuneError as error:  # without a compiler, for one
+        except TuneError as error:  # for example without a compiler
             return str(error)
 
     def _chosen(self, device: str, winners: Sequence[BestRow], bench: Bench | None, why: str) -> KernelsChosen:

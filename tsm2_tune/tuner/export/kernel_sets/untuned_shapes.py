@@ -1,4 +1,4 @@
-"""Kernels that won nowhere, for shapes between the tuned ones: those that are expected to be faster there."""
+"""Kernels without a won shape that are predicted to be faster at shapes between the tuned ones."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tsm2_tune.tuner.results.records import BestRow, is_of_this_version
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 
-MEASURED = 4  # tuned shapes at which a kernel was measured, if anything is expected of it between them
-MOST_PROBES = 96  # shapes between, at which it is asked what a kernel gains
-GAIN = 1.03  # times as long as with a kernel more, from where on that is worth having
+MEASURED = 4  # tuned shapes at which a kernel must have been measured
+MOST_PROBES = 96  # shapes between the tuned ones at which gains are predicted
+GAIN = 1.03  # speedup from which a further kernel is worth it
 
 
 def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Sequence[BestRow]:
-    """Return those of the rows that were verified in full; that others are left out, as imported ones are, is told.
+    """Return the rows that were verified in full; tell that others, such as imported ones, are left out.
 
-    All where none was: these are refused, with what to do.
+    Return all rows if none was verified: the export then refuses them with advice.
     """
     found = [row for row in rows if row.verified_in_full]
     if not found or len(found) == len(rows):
@@ -46,10 +46,10 @@ def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Se
 
 
 def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[BestRow]) -> list[BestRow]:
-    """Return the winners, and behind them rows of the kernels that are wanted for shapes between, at one of theirs.
+    """Return the winners, followed by rows of the kernels that `rows_between` adds for shapes between them.
 
-    Wanted are they by all winners of a type and op, whichever are given: as a run has them, which verifies them in
-    full. Those that were not are left out, which is told.
+    All winners of a type and op determine these kernels, not only the given ones; a run verifies the same ones in
+    full. Kernels that were not verified in full are left out, which is told.
     """
     kinds = {(row.device, row.cache, row.dtype, row.op) for row in winners}
     every = [row for cache in sorted({row.cache for row in winners}) for row in store.best(cache=Cache(cache))]
@@ -66,12 +66,11 @@ def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[Be
 
 
 def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
-    """Return the rows of the kernels that the winners want, each at the tuned shape where it is nearest to the
-    winner.
+    """Return rows of kernels to add to the winners, each at the tuned shape where it is nearest to the winner's time.
 
-    A kernel is wanted where it is expected to be so much faster than all others, at one of the shapes between the
-    winners'; first those that gain most. Nothing is expected of hosts, nor of a GPU whose multiprocessors are not
-    known.
+    A kernel is added if at a shape between the winners' it is predicted to be GAIN times faster than all others;
+    the largest gain comes first. There is no prediction for hosts, nor for a GPU with an unknown number of
+    multiprocessors.
     """
     of_gpus = [row for row in winners if row.compute_capability and not row.stale]
     ordered = sorted(of_gpus, key=lambda row: (row.device, row.cache, row.dtype, row.op, row.problem))
@@ -96,7 +95,7 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
 def kernels_of(
     store: Store, rows: Iterable[BestRow]
 ) -> tuple[dict[int, Winner], dict[int, KernelConfig], Mapping[str, Card]]:
-    """By trial what a program is given of these rows, and their configurations; and the devices' cards."""
+    """Return trial id -> winner and configuration of these rows, and the devices' cards."""
     rows = list(rows)
     records = {row.trial_id: store.trial(row.trial_id) for row in rows}
     known = known_of(store, records, vendor=False)
@@ -132,9 +131,9 @@ def _us(trial: CurrentTrial) -> float:
 
 
 def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card) -> tuple[Floats, Floats]:
-    """Return the expected time of each kernel at each shape with its best launch, and the number of its blocks there.
+    """Return the predicted time of each kernel at each shape with its best launch, and the launch's blocks.
 
-    How each kernel divides its work must be known.
+    Each kernel needs a division.
     """
     measured = [measured_of(one, card) for one in kernels]
     divisions = [one.division for one in kernels if one.division is not None]
@@ -150,13 +149,13 @@ def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card)
 
 
 def _gaining(times: Floats, least: Floats) -> Iterator[int]:
-    """Yield which kernels to add: of those that gain enough at one shape first what gains most at all."""
-    left = dict(enumerate(times))
+    """Yield the kernels to add: of those with enough gain at a shape, the largest total gain first."""
+    candidates = dict(enumerate(times))
     while True:
-        gains = {place: np.log(np.maximum(least / own, 1.0)) for place, own in left.items()}
+        gains = {place: np.log(np.maximum(least / own, 1.0)) for place, own in candidates.items()}
         enough = [place for place, gain in gains.items() if gain.max() >= np.log(GAIN)]
         if not enough:
             return
         place = max(enough, key=lambda one: (float(gains[one].sum()), -one))
         yield place
-        least = np.minimum(least, left.pop(place))
+        least = np.minimum(least, candidates.pop(place))
