@@ -33,8 +33,9 @@ def export_exchange(
 ) -> str:
     """Return the current trials of the one chosen problem in a format of EXCHANGE.
 
-    They are of this state of the L2, by default the first in PREFERRED that has trials, and of this family if named. Raise InputError if there are none, or if there are several problems, devices or families and the format
-    takes one. Raise StoreError if a row is corrupt.
+    They are of this state of the L2, by default the first in PREFERRED that has trials, and of `family` if named.
+    Raise InputError if there are none, or if there are several problems, devices or families and the format takes
+    one. Raise StoreError if a row is corrupt.
     """
     device, problem = _place(store, form, device, chosen)
     every = [one for one in store.current(device, problem) if is_of_this_version(one.config, problem)]

@@ -49,9 +49,9 @@ def verified_cubins(
         tell(f"not verified as it is compiled here: {row.config} for {row.problem.text} on {row.device}")
     if unknown and policy is Unverified.REFUSED:
         raise InputError(
-            f"binaries of {len(unknown)} kernels are not known to be the verified ones: export where {unknown[0].device}"
-            " is, which verifies them; or name --no-binaries for a module that compiles at the first call, or"
-            " --allow-unverified"
+            f"binaries of {len(unknown)} kernels are not known to be the verified ones: export where"
+            f" {unknown[0].device} is, which verifies them; or name --no-binaries for a module that compiles at the"
+            " first call, or --allow-unverified"
         )
     if policy is Unverified.LEFT_OUT:
         dropped = {key_of(row, bits) for row in unknown for bits in INDEX_BITS}

@@ -142,7 +142,7 @@ class Tuned:
         return fastest(one for one in right if _started(one) in started)
 
     def selected(self) -> Selected:
-        """Return the fewest kernels by stored trials. Pairs that were not measured or not verified in full do not count.
+        """Return the fewest kernels by stored trials, of pairs that were measured and verified in full.
 
         Raise InputError if no kernel serves a shape.
         """
