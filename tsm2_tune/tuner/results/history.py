@@ -1,4 +1,4 @@
-"""Earlier trials of one problem on a device, for some families, of kernels that this version renders unchanged."""
+"""Queries of the trials of one problem on a device whose kernels this version renders unchanged."""
 
 from __future__ import annotations
 
@@ -55,25 +55,26 @@ _STORED, _OLDER, _VENDOR = _stored(), _older(), vendor_measurements.of_finals(_F
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Read anew at each question. Raise StoreError if a row is not as it was stored."""
+    """The trials of a problem, read anew at each call. Methods raise StoreError for an invalid row."""
 
     database: Database
     device_name: str
     problem: Problem
     families: tuple[str, ...]
-    basis: str  # of the trials; what others rest on is comparable with none of them
+    basis: str  # trials with another basis are not comparable
 
     @property
     def _values(self) -> dict[str, Any]:
         return conditions.values_tried(self.device_name, self.problem, self.families, self.basis)
 
     def tried(self) -> tuple[StoredTrial, ...]:
-        """Return the trials in the order they were stored, but for those that are superseded."""
+        """Return the trials that are not superseded, in the order they were stored."""
         return tuple(briefs.stored_trial(row, self.problem) for row in self.database.rows(_STORED, self._values))
 
     def fastest_of_older(self) -> tuple[str, ...]:
-        """Texts of configurations, fastest first: of each family the fastest right one whose kernel is made otherwise
-        now; where nothing was tried of the family since, the fastest of any basis.
+        """Return texts of configurations, fastest first: each family's fastest right one whose kernel has changed.
+
+        For a family without current trials it is the fastest of any basis.
         """
         fastest: dict[str, str] = {}
         for row in self.database.rows(_OLDER, self._values):
@@ -81,9 +82,9 @@ class History:
         return tuple(fastest.values())
 
     def final_configs(self) -> frozenset[str]:
-        """Texts of the configurations in the last finals of those tried; none before a final."""
+        """Return the texts of the configurations in the last final; empty before a final."""
         return frozenset(map(briefs.config_text, self.database.rows(_FINALISTS, self._values)))
 
     def vendor_of_last_final(self) -> frozenset[tuple[str, str, int]]:
-        """Return the vendor's libraries in these finals: driver, library, version."""
+        """Return the vendor's libraries in the last final: driver, library, version."""
         return vendor_measurements.versions(self.database.rows(_VENDOR, self._values))

@@ -1,4 +1,4 @@
-"""NumPy's BLAS starts a thread for each core where it is loaded; nothing that tsm2-tune does multiplies by it."""
+"""Keep NumPy's BLAS from starting a thread for each core, since tsm2-tune does not multiply by it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ VARIABLE = "OPENBLAS_NUM_THREADS"  # read by OpenBLAS when it is loaded
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """A NumPy that is loaded within it has one thread, and so has that of a process that is started within it.
+    """Give one thread to the BLAS of a NumPy that this process or a child loads in the body.
 
-    A number that somebody has set is left. Programs that are started later see nothing of it.
+    A number that the user has set is kept. The variable is unset afterwards.
     """
     if VARIABLE in os.environ:
         yield

@@ -1,4 +1,4 @@
-"""A run in a process of its own: its events come through a connection, and it ends with who started it."""
+"""A run in a child process, which sends its events through a connection and ends with its parent."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tsm2_tune.tuner.runs.signals import SIGNALS, stoppable
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.worker.child_process import start_child
 
-TOGETHER_SECONDS = 0.05  # events that come within so much of each other are sent together
-SILENCE_SECONDS = 1.0  # without an event, after which it is told what the run is at
-END_SECONDS = 30.0  # for a run that was asked to end, to do so
+TOGETHER_SECONDS = 0.05  # events within this time are sent in one message
+SILENCE_SECONDS = 1.0  # without an event for so long, the run's phase is sent
+END_SECONDS = 30.0  # for a run to end when it was asked to
 
 End = RunResult | TuneError | None  # None: it was stopped
-Message = tuple[list[Event], str] | End  # events with the phase that the run is in; at last how it ended
+Message = tuple[list[Event], str] | End  # events and the run's phase; the last message is the run's end
 
 
 class ChildRun:
-    """Our side of the process."""
+    """The parent's side of a run in a child process."""
 
     def __init__(self, run: Run) -> None:
-        """Start it. Raise WorkerError if the system does not."""
+        """Start the process. Raise WorkerError if the system refuses it."""
         self.phases = PhaseTimer()  # of the run
         self.end: End = None
         self.has_ended = False
@@ -42,11 +42,11 @@ class ChildRun:
                 f"no process can be started for a run ({error.strerror}): end others, or raise the limits of"
                 " processes and open files, then run this again"
             ) from None
-        with suppress(OSError):  # it died: then it has no message
+        with suppress(OSError):  # the process died, which `receive` reports
             self.connection.send(run)
 
     def receive(self) -> list[Event]:
-        """Return the events that have come, waiting for some; none where it has ended: then `end` says how."""
+        """Wait for events and return them. If the run has ended, return [] and set `end`."""
         try:
             message: Message = self.connection.recv()
         except (EOFError, OSError):
@@ -66,12 +66,12 @@ class ChildRun:
         return self._process.pid
 
     def stop(self) -> None:
-        """Ask it to end."""
+        """Ask the run to end."""
         with suppress(OSError):
             self._process.send_signal(signal.SIGTERM)
 
     def close(self, wait_seconds: float = END_SECONDS) -> None:
-        """End it for good, where it does not end by itself before."""
+        """Wait for the process, and kill it if it does not end within `wait_seconds`."""
         self.connection.close()
         self.has_ended = True
         try:
@@ -81,7 +81,7 @@ class ChildRun:
             self._process.wait()
 
     def _lost(self) -> None:
-        """It ended without a word."""
+        """Record that the process ended without a message."""
         self.close(1.0)
         status = self._process.returncode
         known = {one.value: one.name for one in signal.Signals}
@@ -90,7 +90,7 @@ class ChildRun:
 
 
 class _EventSender:
-    """Sends events from a thread: a reader that is late keeps no trial waiting."""
+    """Sends events from a thread, so that a slow reader does not delay trials."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -105,10 +105,10 @@ class _EventSender:
         self._events.put(event)
 
     def end(self, end: End) -> None:
-        """Send what is left, and this."""
+        """Send the remaining events and the run's end."""
         self._events.put(None)
         self._thread.join()
-        with suppress(OSError):  # nobody reads any more
+        with suppress(OSError):  # the parent is gone
             self._connection.send(end)
 
     def _send_all(self) -> None:
@@ -123,7 +123,7 @@ class _EventSender:
                     self._phase = phase
 
     def _next_events(self) -> list[Event | None]:
-        """Events that have come, after a while none."""
+        """Return the next events; [] after SILENCE_SECONDS without one."""
         with suppress(queue.Empty):
             events = [self._events.get(timeout=SILENCE_SECONDS)]
             if events != [None]:
@@ -135,7 +135,7 @@ class _EventSender:
 
 
 def serve(connection: Connection) -> None:
-    """Do the run that comes through the connection, in the process of a member, and tell of it."""
+    """Execute the run that arrives through the connection and send its events. The child process begins here."""
     end: End = None
     sender: _EventSender | None = None
     try:

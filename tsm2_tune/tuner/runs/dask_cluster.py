@@ -1,9 +1,9 @@
-"""Runs on the workers of a Dask cluster: one on each, as dask-cuda starts a worker for each GPU.
+"""Runs on the workers of a Dask cluster, one on each; dask-cuda starts a worker for each GPU.
 
-Dask starts runs and brings what they tell. It divides no work and keeps no result: runs do that among themselves, in
-the database. So a worker that is lost costs no more than what its run was at, and one that comes late helps.
+Dask only starts runs and transports their events. The runs divide the work through leases in the database and store
+results there. So a lost worker costs only its current trial, and a worker that joins late helps.
 
-Between caller and worker goes JSON. Dask itself still unpickles what its own messages have: docs/scale.md.
+Callers and workers exchange JSON. Dask itself still unpickles its own messages: docs/scale.md.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tsm2_tune.tuner.runs.run import Run, RunResult
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 ANSWER_SECONDS = 10.0  # for a scheduler to answer
-LOOK_SECONDS = 1.0  # between two looks at which workers there are, and of a worker at whether it is still wanted
-POLL_SECONDS = 0.2  # between two looks at whether runs have told anything
-RETURN_SECONDS = 30.0  # for another worker to come where the last one was lost
-CANCELLED = "cancelled"  # the state of a task on a worker that nobody waits for any more
+LOOK_SECONDS = 1.0  # between two checks of the list of workers, and of a worker's task
+POLL_SECONDS = 0.2  # between two checks for messages
+RETURN_SECONDS = 30.0  # for another worker to join after the last one was lost
+CANCELLED = "cancelled"  # state of a task whose caller no longer waits for it
 MESSAGES = (RunBegan, EventBatch, ChildEnded)
 
 
@@ -46,12 +46,12 @@ class Facts:
 
     version: str  # of tsm2-tune
     python: str  # major and minor
-    system: str  # the machine, since it was started
+    system: str  # the machine and its boot, see leases/owners.py
 
 
 @dataclass(slots=True)
 class _Running:
-    """A run on a worker, as its caller knows it."""
+    """The caller's record of a run on a worker."""
 
     future: Any
     phases: PhaseTimer
@@ -61,10 +61,10 @@ class _Running:
 
 
 class Cluster:
-    """Runs on the workers that a scheduler has, by their addresses. As of Members."""
+    """Runs on a scheduler's workers, by their addresses. Implements ChildRuns."""
 
     def __init__(self, address: str, run: Run) -> None:
-        """Raise InputError for a device or a database that not every worker has; ToolMissing without Dask."""
+        """Raise InputError for a device of this machine."""
         if run.device not in (None, HOST):
             raise InputError(
                 f"--device {run.device} is of this machine: with --cluster each worker's run takes the first GPU that"
@@ -88,8 +88,8 @@ class Cluster:
         self._client = distributed.Client.__new__(distributed.Client)
         try:
             self._client.__init__(self._address, timeout=ANSWER_SECONDS, set_as_default=False)
-        except Exception as error:  # of Dask, or of a protocol that lacks something
-            self._client.status = "closed"  # else, as garbage, it would wait for a scheduler that closes it
+        except Exception as error:  # Dask raises various types
+            self._client.status = "closed"  # else its destructor would wait for a scheduler
             raise DeviceError(
                 f"no Dask scheduler answers at {in_a_line(self._address)} ({in_a_line(str(error))}): start one with"
                 " `dask scheduler`, and workers with `dask cuda worker` or `dask worker`; its address is as"
@@ -109,18 +109,18 @@ class Cluster:
         with suppress(OSError):
             self._client.cancel([one.future for one in self._running.values()], force=True)
             end = time.monotonic() + END_SECONDS
-            while self._running and time.monotonic() < end:  # until each has given back what it had claimed
+            while self._running and time.monotonic() < end:  # until each run has released its claims
                 for _ in self._receive():
                     pass
         self._client.close()
 
     def events(self) -> Iterator[tuple[str, Event | End]]:
-        """As of Members."""
+        """Yield events as ChildRuns does."""
         while self._running or self._may_return():
             yield from self._receive()
 
     def _begin(self) -> None:
-        """Start a run on every worker. One that cannot have one is refused, with what to do."""
+        """Start a run on every worker. Raise an error with a remedy if a worker cannot execute it."""
         facts = self._facts(list(self._client.nthreads()))
         if not facts:
             raise DeviceError(
@@ -147,7 +147,7 @@ class Cluster:
 
     @property
     def _database(self) -> str:
-        """As a worker in another working folder finds it."""
+        """The database, by an absolute path, since workers have other working folders."""
         return self._run.db if is_address(self._run.db) else os.path.abspath(self._run.db)
 
     def _facts(self, workers: list[str]) -> dict[str, Facts | Exception]:
@@ -155,7 +155,7 @@ class Cluster:
         return {worker: _parsed_facts(one) for worker, one in found.items()}
 
     def _refusal(self, worker: str, facts: Facts | Exception) -> TuneError | None:
-        """Return why no run is started on the worker, if so."""
+        """Return why the worker cannot execute the run; None if it can."""
         name, own = _name(worker), facts_here()
         if isinstance(facts, Exception):
             said = " ".join(str(facts).split())
@@ -203,7 +203,7 @@ class Cluster:
             yield self._address, Noted(f"something else than a run's message is left out ({in_a_line(str(error))})")
             return
         worker, running = message.worker, self._running.get(message.worker)
-        if running is None:  # it was lost, or so it seemed
+        if running is None:  # its worker was considered lost
             return
         if isinstance(message, RunBegan):
             running.process = message.process
@@ -224,7 +224,7 @@ class Cluster:
         yield _name(worker), end
 
     def _check_workers(self) -> Iterator[tuple[str, End]]:
-        """Runs whose worker is gone, or who failed; those of new workers are started."""
+        """Yield the ends of runs whose worker left or failed, and start runs on new workers."""
         present = set(self._client.nthreads())
         for worker, running in list(self._running.items()):
             if worker not in present:
@@ -233,11 +233,11 @@ class Cluster:
                     expire_claims(self._database, running.process)
                 self._lost_at = time.monotonic()
                 yield from self._ended(worker, WorkerError("its worker is lost"))
-            elif running.is_over:  # and what it told last has been read since
+            elif running.is_over:  # and its last messages have been read
                 yield from self._ended(worker, WorkerError("its worker failed: see its log"))
             running.is_over = running.future.status in ("error", "finished")
         new = [worker for worker in present if worker not in self._running and worker not in self._refused]
-        if new and not self._has_result:  # else there is hardly anything left
+        if new and not self._has_result:  # else hardly any work remains
             facts = self._facts(new)
             refused = {worker for worker, one in facts.items() if self._refusal(worker, one) is not None}
             self._refused |= refused
@@ -249,12 +249,12 @@ class Cluster:
 
 
 def facts_here() -> Facts:
-    """Return those of this process."""
+    """Return the facts of this process."""
     return Facts(__version__, "{}.{}".format(*sys.version_info), system())
 
 
 def facts_json() -> str:
-    """Return those of this process as JSON."""
+    """Return the facts of this process as JSON."""
     return written(facts_here())
 
 
@@ -267,7 +267,7 @@ def _parsed_facts(message: object) -> Facts | Exception:
 
 
 def work(run: str, queue: str, name: str) -> None:
-    """Do a run in a process of its own, on a worker: its events go to the caller's queue, while the caller waits."""
+    """Execute a run in a child process of a worker, and put its events into the caller's queue."""
     distributed = _distributed()
     worker = distributed.get_worker()
     key = worker.get_current_task()
@@ -295,7 +295,7 @@ def _name(worker: str) -> str:
 
 
 def _distributed() -> Any:
-    """Dask's module; ToolMissing without it."""
+    """Return Dask's module. Raise ToolMissing without it."""
     try:
         import distributed
     except ModuleNotFoundError:

@@ -1,7 +1,7 @@
-"""Several runs on one database, each in a process of its own: their events, and their joint result.
+"""Several runs on one database, each in its own process: start them, merge their events and results.
 
-They share only the database and divide the work by claims: first problems, then the configurations of the last ones.
-So a run that dies costs only the trial that it was making.
+The runs share only the database and divide the work by leases: first whole problems, then the configurations of the
+last ones. So a run that dies costs only its current trial.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Fleet:
         self._close()
 
     def events(self) -> Iterator[tuple[str, Event | End]]:
-        """Yield events as Members does."""
+        """Yield events as ChildRuns does."""
         living: dict[Connection, str] = {member.connection: name for name, member in self._members.items()}
         while living:
             for connection in wait(list(living)):
@@ -94,10 +94,10 @@ class Merged:
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         self._problems = problems
         self._ended: dict[tuple[str, Problem], ProblemEnded] = {}
-        self._well: set[str] = set()  # device names of runs that ended as they should
+        self._well: set[str] = set()  # device names of successful runs
         self.targets: dict[str, Target] = {}  # by run
         self.failures: dict[str, TuneError | None] = {}  # by run
-        self.interrupted = 0  # trials and finals that the machine kept from being judged
+        self.interrupted = 0  # trials and finals that the machine interrupted
 
     def update(self, run: str, received: Event | End) -> OfRun | RunEnded:
         """Update the result, and return the event to report."""

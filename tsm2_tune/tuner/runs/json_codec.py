@@ -1,6 +1,7 @@
-"""Runs and their events as JSON, as they go between the caller and the workers of a cluster.
+"""Encode runs and their events as JSON, for the caller and the workers of a cluster.
 
-What arrives may be from anybody: it becomes only the records that are named here, each value of its field's type.
+A message may come from anybody. It is decoded only to the records named here, and each value must have its field's
+type.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ WRONG = (
     TypeError,
     ValueError,
 )
-NOT_SENT = ("wrap", "phases")  # fields of a Toolchain and of RunStarted that are of the process alone
+NOT_SENT = ("wrap", "phases")  # fields of Toolchain and RunStarted that belong to one process
 ERRORS = {name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, TuneError)}
 
 
@@ -52,7 +53,7 @@ class RunBegan:
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events of a worker's run, and the phase that it is in."""
+    """Events of a worker's run, and its current phase."""
 
     worker: str
     events: list[Event]
@@ -71,7 +72,7 @@ Message = RunBegan | EventBatch | ChildEnded
 
 
 class Malformed(Exception):
-    """A received message is no valid record."""
+    """A received message is not a valid record."""
 
 
 def written(record: object) -> str:
@@ -117,7 +118,7 @@ def _plain(value: Any) -> Any:
 
 
 def _made(hint: Any, found: Any) -> Any:
-    """Return the value of this type that `_plain` made a value of JSON of. Raise one of WRONG if it is another."""
+    """Return the value of type `hint` that `_plain` encoded. Raise one of WRONG for an invalid value."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return _made(_chosen(inner, found), found)
@@ -140,7 +141,7 @@ def _made(hint: Any, found: Any) -> Any:
 
 
 def _chosen(of: tuple[Any, ...], found: Any) -> Any:
-    """Return the type of a union that the value says it is of. Raise IndexError if it is of none."""
+    """Return the type of the union that fits the value. Raise IndexError if none does."""
     others = [one for one in of if one is not NoneType]
     if found is not None and len(others) == 1:
         return others[0]
@@ -175,7 +176,7 @@ def _error(found: dict[str, Any]) -> TuneError:
 def _winner(found: dict[str, Any]) -> BestRow:
     row: BestRow = _record(BestRow, found)
     config_of(row.family, row.config, row.parameters)
-    row.problem  # noqa: B018  # raises if it is none
+    row.problem  # noqa: B018  # raises if it is invalid
     return row
 
 

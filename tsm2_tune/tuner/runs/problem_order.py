@@ -1,4 +1,4 @@
-"""Which problem of a run is next, where several runs have the same ones: first those that no other run is at."""
+"""Choose a run's next problem if several runs have the same ones: first problems that no other run is tuning."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tsm2_tune.tuner.runs.leases.problems import ProblemClaims
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import ClaimResult
 
-AWAITED_SECONDS = 600.0  # at the most, for a run that lives and has joined: longer than a trial takes
-NOT_OF_A_SEARCH = ("seed", "sharing")  # options by which two searches of a problem are not told apart
+AWAITED_SECONDS = 600.0  # longest wait for a living run that has joined; longer than a trial
+NOT_OF_A_SEARCH = ("seed", "sharing")  # options that are not in a search's key
 
 
 def search_key(basis: str, options: Options, *others: object) -> str:
@@ -26,22 +26,22 @@ def search_key(basis: str, options: Options, *others: object) -> str:
 
 
 class ProblemOrder:
-    """Gives the place of each problem that this run has a part in, in their order but for those others are at.
+    """Yields the indices of the problems that this run tunes, in order, with those that other runs tune last.
 
-    A problem is left out whose search another run has ended since this was made. When only problems are left that
-    others are at, the run joins them: a claim of each configuration divides a search. What it has joined it waits
-    for, and takes over where the other run dies. So does the other one: where a run that has joined it is at some
-    configurations yet, or any run is at some that this one asked for, the search has not ended, and comes again once
-    that run has done these, has died, or has stood still for long.
+    A problem is skipped if another run has ended its search since this object was made. When other runs are tuning
+    all remaining problems, this run joins them, and claims of configurations divide the search. It then waits for the
+    other run, and takes over if that dies. In the same way a search has not ended while a run that joined it, or any
+    run, works on configurations that this run wanted. The problem is yielded again when they are done, or when that
+    run has died or made no progress for AWAITED_SECONDS.
     """
 
     def __init__(self, claims: Claims, problems: Sequence[Problem], search: str) -> None:
         self._claims, self._problem_claims, self._problems = claims, ProblemClaims(claims, search), problems
-        self._chance = random.Random(claims.owner)  # else all that have no problem left would join the same one
+        self._chance = random.Random(claims.owner)  # else all runs without a problem would join the same one
         self._remaining, self._joined = list(range(len(problems))), set[int]()
-        self._due = set[int]()  # joined places that come again once nobody is waited for
-        self._awaited = dict[tuple[int, str], float]()  # by place and run: since when this one waits
-        self.ended_elsewhere = 0  # problems that were left out
+        self._due = set[int]()  # joined problems to yield again when no run is awaited
+        self._awaited = dict[tuple[int, str], float]()  # problem and run -> start of the wait
+        self.ended_elsewhere = 0  # skipped problems
 
     def __iter__(self) -> Iterator[int]:
         while self._remaining:
@@ -63,9 +63,7 @@ class ProblemOrder:
                 self._problem_claims.end(self._problems[place])
 
     def _others(self, place: int) -> tuple[bool, bool]:
-        """Return whether other runs are at configurations of the problem, and are not waited for in vain; and whether
-        some that this one left to them are nobody's now.
-        """
+        """Return whether to wait for other runs' configurations, and whether contested ones are free."""
         problem, now = self._problems[place], time.monotonic()
         at_wanted, is_free = self._claims.contested.state(problem)
         runs = self._problem_claims.others(problem) | at_wanted
@@ -73,9 +71,9 @@ class ProblemOrder:
         return any(waited < AWAITED_SECONDS for waited in waits), is_free
 
     def _taken(self) -> tuple[int | None, list[int]]:
-        """Return the first problem that no other run is at, claimed; else those to join.
+        """Claim and return the first problem that no other run is tuning, or else return those to join.
 
-        What is done is left no more.
+        Problems that are done are removed.
         """
         others: list[int] = []
         for place in list(self._remaining):

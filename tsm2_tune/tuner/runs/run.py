@@ -1,4 +1,4 @@
-"""A run: problems tuned on one device into one database, and everything that happens as events."""
+"""A run: tune problems on one device into one database, and report events."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class RunResult:
     """The result of a run. All trials are in the database."""
 
     target: Target  # its device
-    ended: tuple[ProblemEnded, ...]  # of each problem that it had a part in, in the order in which these ended
-    winners: tuple[BestRow, ...]  # of what was asked for
-    interrupted: int  # trials and finals that the machine kept from being judged
+    ended: tuple[ProblemEnded, ...]  # for each problem that the run tuned, in the order in which they ended
+    winners: tuple[BestRow, ...]  # of the run's problems
+    interrupted: int  # trials and finals that the machine interrupted
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """The complete request for a run, which may execute in another process or on another machine."""
 
-    device: Target | str | None  # a text is looked up where the run is; None is GPU 0 there, or the host
+    device: Target | str | None  # a text is looked up where the run executes; None is GPU 0 there, or the host
     problems: tuple[Problem, ...]
-    guidelines: Mapping[str, float]  # thresholds that are moved
+    guidelines: Mapping[str, float]  # changed thresholds
     families: tuple[str, ...]
     options: Options
     pairs: bool  # whether kernels are measured at shapes that they did not win
@@ -44,17 +44,14 @@ class Run:
     db: str
 
     def planned(self) -> tuple[Target, Spaces]:
-        """Return the device, and the spaces of the problems on it.
-
-        Raise InputError if there is one that it cannot tune.
-        """
+        """Return the device and the problems' search spaces. Raise InputError if it cannot tune a problem."""
         target = self.device if isinstance(self.device, Target) else find_target(self.device or default_spec())
         return target, spaces(self.problems, target, guidelines=self.guidelines, families=self.families)
 
     def result(self, tell: Callable[[Event], object], *, is_child: bool = False) -> RunResult:
-        """Search, and then measure pairs; what came of it. Errors as of `tune`.
+        """Execute the run and return its result; `tell` gets each event. Raise the errors of `tune`.
 
-        A member of several runs waits for a server that is away: who started it has reached that.
+        A child run waits for a database server that is down, since its parent has reached it before.
         """
         target, planned = self.planned()
         tuner = Tuner(target, self.options)
@@ -69,7 +66,7 @@ class Run:
                 for event in self._events(planned, tuner, store):
                     interrupted += is_interruption(event)
                     if isinstance(event, ProblemEnded):
-                        before = ended.pop(event.problem, None)  # it comes again where another run left some of it
+                        before = ended.pop(event.problem, None)  # a problem may end twice, see ProblemOrder
                         earlier = before.new_trials if before is not None else 0
                         ended[event.problem] = replace(event, new_trials=event.new_trials + earlier)
                     tell(event)
@@ -77,7 +74,7 @@ class Run:
         return RunResult(target, solved(ended.values(), won), won, interrupted)
 
     def on(self, device: Target | str | None, *, sharing: int = 1) -> Run:
-        """Return the same on another device, beside which as many runs share the machine's processors."""
+        """Return the same run on another device, with so many runs that share the machine's processors."""
         return replace(self, device=device, options=replace(self.options, sharing=sharing))
 
     def _events(self, planned: Spaces, tuner: Tuner, store: Store) -> Iterator[Event]:
@@ -91,18 +88,18 @@ class Run:
 
 @contextmanager
 def awaited(db: str, *, create: bool) -> Iterator[Store]:
-    """The store in this database, as Store.open; a server that is away is waited for, as in the middle of a run."""
+    """Open the store like Store.open, but wait for a server that is down, as a run does."""
     with ExitStack() as stack:
         yield until_kept(lambda: stack.enter_context(Store.open(db, create=create)))
 
 
 def winners(store: Store, target: Target, cache: Cache, asked: tuple[Problem, ...]) -> tuple[BestRow, ...]:
-    """Return those of what was asked for, as `best` has them."""
+    """Return the winners of the problems in `asked`."""
     rows, of = store.best(device=target.identity.name, cache=cache), frozenset(asked)
     return tuple(row for row in rows if row.problem in of)
 
 
 def solved(ended: Iterable[ProblemEnded], won: Iterable[BestRow]) -> tuple[ProblemEnded, ...]:
-    """Return the ends of problems, with the winners that other runs have found since of those that had none."""
+    """Return the ends of problems; those without a winner get one that another run has found since."""
     since = {row.problem: row for row in won}
     return tuple(one if one.winner is not None else replace(one, winner=since.get(one.problem)) for one in ended)

@@ -1,5 +1,5 @@
-"""The search of one problem: which configurations are tried, and what each trial came to.
+"""The search of one problem: choose configurations, compile and try them, run finals.
 
-`session.py` surrounds one problem: history, search, finals, full verification. `loop.py` is the search itself, and
-`strategies/` decide what it tries next.
+`session.py` does all for one problem: earlier trials, search, finals, full verification. `loop.py` is the loop over
+candidates, and `strategies/` choose the next candidate.
 """

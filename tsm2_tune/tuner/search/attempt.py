@@ -1,4 +1,4 @@
-"""A trial, from a candidate whose compiler was started to what is stored of it."""
+"""Make a trial of a candidate whose compiler was started: wait for the binary, ask the worker, return the Trial."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker.client import CLEANED, Attempt, AttemptResult, IdleWork, Worker
 from tsm2_tune.tuner.worker.time_limit import RunningClock
 
-TRIES = 2  # of a kernel whose binary was touched
+TRIES = 2  # attempts with a kernel whose binary was changed or removed
 CHANGED = f"its binary was changed or removed while it was tried, twice: {CLEANED}"
-LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # however the cache was touched meanwhile
+LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # these count even if the cache was changed
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledCandidate:
-    """A candidate that is compiled, and what the worker is asked for; None if it does not compile."""
+    """A candidate after its compilation, with the worker's request; no request if it does not compile."""
 
     candidate: Candidate
     source: KernelSource
@@ -38,7 +38,7 @@ class CompiledCandidate:
 
 
 class TrialMaker:
-    """Makes the trials of a device."""
+    """Makes trials on a device."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class TrialMaker:
     def prepare(
         self, candidate: Candidate, source: KernelSource, compiling: Compiled, fastest_us: float | None
     ) -> CompiledCandidate:
-        """Return the candidate, when it is compiled.
+        """Wait for the candidate's binary and return its request.
 
-        Its trial ends early where it is out of reach of the fastest one.
+        The trial ends early if its first launches are much slower than `fastest_us`, the fastest kernel so far.
         """
         binary = self._compilers.finish(source, begun=compiling)
         problem, config = candidate.problem, candidate.config
         if isinstance(binary, CompileFailure):
             return CompiledCandidate(candidate, source, binary, None, ())
-        reach = None if self._target.is_host else self._options.reach  # a host's first launches say little
+        reach = None if self._target.is_host else self._options.reach  # the host's first launches tell little
         request = Attempt(
             problem,
             Entry(binary.path, source.kernel, source.launch),
@@ -78,12 +78,12 @@ class TrialMaker:
         return CompiledCandidate(candidate, source, binary, request, self._files(source, binary))
 
     def ask_ahead(self, prepared: CompiledCandidate) -> None:
-        """Ask the worker for what it is to do after what it does now."""
+        """Send the request to the worker while it works on another one."""
         if prepared.request is not None:
             self._worker().ask_ahead(prepared.request)
 
     def run(self, prepared: CompiledCandidate, *, since: float, idle_work: IdleWork) -> Trial:
-        """Return the trial of what is ready. `since`: when the one before had ended, on the run's clock."""
+        """Try the candidate and return its trial. `since` is the end of the previous trial on the run's clock."""
         candidate, source = prepared.candidate, prepared.source
         result, compiled = self._run_attempt(prepared, idle_work)
         is_late = result.outcome is Outcome.TIMED_OUT
@@ -109,16 +109,16 @@ class TrialMaker:
         )
 
     def _run_attempt(self, prepared: CompiledCandidate, idle_work: IdleWork) -> tuple[AttemptResult, Binary | None]:
-        """Return how the trial ended, repeated if the machine failed: the kernel alone decides."""
+        """Return the worker's result; repeat the attempt if the binary was changed or removed meanwhile."""
         binary, request, files = prepared.binary, prepared.request, prepared.files
         for _ in range(TRIES):
             if isinstance(binary, CompileFailure):
                 return AttemptResult(binary.outcome, binary.detail), None
-            assert request is not None  # of what is compiled
+            assert request is not None  # since it is compiled
             result = self._worker().attempt(request, idle_work)
             if result.outcome in LASTING or self._compilers.are_whole(files, [(prepared.source, None)]):
                 return result, binary
-            self._worker().close()  # it may have what was there before
+            self._worker().close()  # it may have loaded the old binary
             binary = self._compilers.finish(prepared.source)
             if isinstance(binary, Binary):
                 request = replace(request, entry=replace(request.entry, path=binary.path))
@@ -129,7 +129,7 @@ class TrialMaker:
         return self._compilers.files(source.dtype_name, binary.path)
 
     def _hangs(self, candidate: Candidate, source: KernelSource, binary: Binary) -> bool:
-        """Return whether the kernel, which timed out, does not end on small problems either, or faults there."""
+        """Return whether the kernel, which timed out, also times out or faults on small problems."""
         entry = Entry(binary.path, source.kernel, source.launch)
         request = small_problems(candidate.problem, candidate.config, entry, seed=self._options.seed)
         request = replace(request, support_path=self._compilers.support(candidate.problem.dtype_name))

@@ -36,7 +36,7 @@ OF_THE_HOST: tuple[Quantity, ...] = ("smem_bytes",)  # a CPU reports neither reg
 
 @dataclass(frozen=True, slots=True)
 class DroppedWinner:
-    """The fastest that was measured of a problem, where a guideline would have dropped it."""
+    """The fastest measured configuration of a problem, which a guideline would drop."""
 
     problem: Problem
     winner: KernelConfig

@@ -1,4 +1,4 @@
-"""The candidates that a run tries of one problem, each new and claimed, and why the search ended."""
+"""The candidates that a run tries for one problem: each is untried and claimed. Also the reason of a search's end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, ClaimResult, PriorTri
 from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
 # Chosen by replay on eight spaces, where `model` then missed no more than the gain: docs/design/search.md.
-PER_GAIN, MOST_TRIALS = 5.0, 500  # trials that are looked back at: 100 for 5 %, 250 for 2 %, 500 for 1 % and less
+PER_GAIN, MOST_TRIALS = (
+    5.0,
+    500,
+)  # a gain is taken over so many trials: 100 for 5 %, 250 for 2 %, 500 for 1 % and less
 
 Claim = Callable[[Candidate], ClaimResult]
 
@@ -23,16 +26,16 @@ class Why(StrEnum):
     ALL_TRIED = "all tried"  # all candidates of the strategy; others are claimed by another run
     MAX_TRIALS = "max-trials"
     BUDGET = "budget"
-    GAIN = "gain"  # less is expected of going on than was asked for
+    GAIN = "gain"  # the expected gain of more trials is below the option's
 
 
 class Gain:
-    """Predicts the gain of further trials: that of the last PER_GAIN / least trials, but of at most MOST_TRIALS."""
+    """Predicts the gain of more trials as the gain of the last PER_GAIN / `least` trials, at most MOST_TRIALS."""
 
     def __init__(self, least: float) -> None:
-        self._least = least  # the gain below which a search is to end: of the time of the best
+        self._least = least  # relative gain below which a search ends
         trials = MOST_TRIALS if least == 0 else min(MOST_TRIALS, ceil(PER_GAIN / least))
-        self._best_us = deque([inf], maxlen=trials + 1)  # before the first of them, and after each
+        self._best_us = deque([inf], maxlen=trials + 1)  # the best time before these trials, and after each
 
     def tell(self, result: TrialResult) -> None:
         """Take a trial into account."""
@@ -41,16 +44,16 @@ class Gain:
 
     @property
     def is_too_little(self) -> bool:
-        """Whether less than the least gain is expected."""
+        """Whether the expected gain is below the least."""
         return self._best_us[0] < (1 + self._least) * self._best_us[-1]
 
 
 class Search(Iterator[Candidate]):
     """The untried candidates of one problem, each claimed before it is returned.
 
-    After the last one there may be another, because of results passed to `tell`. The candidates `first` come before
-    the strategy's. `most` is the limit on candidates. The search ends if the expected gain falls below `gain`. None
-    is no limit.
+    The iterator may go on after its end if results are passed to `tell`. The candidates `first` come before the
+    strategy's. `most` limits the number of candidates, and the search ends if the expected gain falls below `gain`;
+    None is no limit.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class Search(Iterator[Candidate]):
 
     @property
     def is_over(self) -> bool:
-        """Whether candidates that were returned need not be tried any more either."""
+        """Whether candidates that were already returned are not to be tried either."""
         return self.why in (Why.BUDGET, Why.GAIN)
 
     def __next__(self) -> Candidate:
@@ -109,7 +112,7 @@ class Search(Iterator[Candidate]):
         self.update_strategy()
 
     def note(self, result: TrialResult) -> None:
-        """Note the result, and pass it to the strategy when there is time, before the next result."""
+        """Keep the result for `update_strategy`, which is called at the latest before the next result."""
         self.update_strategy()
         self._noted = result
         if self._gain is not None:
@@ -117,7 +120,7 @@ class Search(Iterator[Candidate]):
             self._judge()
 
     def update_strategy(self) -> bool:
-        """Pass the noted result to the strategy; return False if there is none."""
+        """Pass the kept result to the strategy; return False if there is none."""
         if self._noted is None:
             return False
         result, self._noted = self._noted, None
@@ -125,7 +128,7 @@ class Search(Iterator[Candidate]):
         return True
 
     def is_behind(self, candidate: Candidate) -> bool:
-        """Return whether a returned candidate should now wait until no other remains."""
+        """Return whether this candidate, which was returned, is now to wait until no other remains."""
         return self._strategy.is_behind(candidate)
 
     def end(self, why: Why) -> None:
@@ -137,9 +140,9 @@ class Search(Iterator[Candidate]):
             self.why = Why.GAIN
 
     def _new(self) -> Candidate | None:
-        """Return the next candidate that was neither tried nor returned, and count it as returned.
+        """Return the next candidate that was neither tried nor returned, and mark it as returned.
 
-        Noted results may change which one that is.
+        If the strategy has none, pass it the kept result and ask again.
         """
         while (candidate := next(self._first, None) or self._strategy.ask()) is not None or self.update_strategy():
             if candidate is not None and candidate.config.text not in self._returned:

@@ -13,7 +13,7 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.compile.pool import Compiled
 
-WAIT_SECONDS = 0.1  # for a compiler, before other work is looked for
+WAIT_SECONDS = 0.1  # for a compiler, before other work is done
 QueuedCandidate = tuple[Candidate, KernelSource, Compiled]
 
 
@@ -26,8 +26,8 @@ class DefersCandidates(Protocol):
 class CompileQueue:
     """Candidates that compile ahead of their trials.
 
-    There are at least so many, if as many remain, and up to twice as many if there is time. They are claimed
-    `in_one_transaction`.
+    The queue holds at least `least` candidates, if as many remain, and up to twice as many if there is time. Several
+    are claimed in the context `in_one_transaction`.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class CompileQueue:
 
     @property
     def compiling(self) -> Iterator[Compiled]:
-        """The kernels whose compilation has begun and that were not taken yet."""
+        """The futures of all candidates in the queue."""
         return (one for _, _, one in chain(self._queued, self._waiting))
 
     def step(self) -> bool:
-        """Do a little ahead of the next trials: claim some, or start one's compiler; False if all is done."""
+        """Claim some candidates, or start the compiler of one; return False if there is nothing to do."""
         if len(self._queued) >= 2 * self._least:
             return False
         if not self._claimed:
@@ -62,7 +62,7 @@ class CompileQueue:
         return True
 
     def take(self, idle_work: Callable[[], object] = lambda: None) -> QueuedCandidate | None:
-        """Return the next one that is compiled; None if none is left. `idle_work` is done while compilers run."""
+        """Wait for the next compiled candidate; None if none remains. Call `idle_work` while compilers run."""
         while True:
             while len(self._queued) < self._least and self.step():
                 pass
@@ -72,14 +72,14 @@ class CompileQueue:
                 return taken
 
     def take_compiled(self) -> QueuedCandidate | None:
-        """Return the next one that is compiled; None if no compiler has ended, or what is left waits for others."""
+        """Return a compiled candidate without waiting; None if there is none, or only candidates that are behind."""
         while (place := self._compiled()) is not None:
             if (taken := self._taken(place)) is not None:
                 return taken
         return None
 
     def _taken(self, place: int) -> QueuedCandidate | None:
-        """Take the candidate at this place; return None and let it wait if it is behind."""
+        """Take the candidate at this place; if it is behind, put it last and return None."""
         taken = self._queued[place]
         del self._queued[place]
         if not self._order.is_behind(taken[0]):
@@ -88,11 +88,11 @@ class CompileQueue:
         return None
 
     def _compiled(self) -> int | None:
-        """Return the place of the first one that is compiled; None if there is none."""
+        """Return the place of the first compiled candidate; None if there is none."""
         return next((at for at, one in enumerate(self._queued) if one[2].done()), None)
 
     def _first_compiled(self, idle_work: Callable[[], object]) -> int:
-        """Return the place of the first one that is compiled, as soon as there is one."""
+        """Wait until a candidate is compiled, and return its place."""
         while (place := self._compiled()) is None:
             idle_work()
             if not self.step():

@@ -1,4 +1,4 @@
-"""Finals of stored problems, repeated: whether the winner wins again, how its time has drifted, what is wrong now."""
+"""Repeat finals of stored problems: does the winner win again, how has its time drifted, is a kernel wrong now?"""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Event = WinnerVerified | FinalStored | FinalFailure | Confirmed
 
 
 def confirm(rows: tuple[BestRow, ...], tuner: Tuner, store: Store) -> Iterator[Event]:
-    """Repeat the finals of each of these winners' problems; what is found is stored before its event is yielded.
+    """Repeat the finals of these winners' problems. Each event is yielded after its result is stored.
 
-    The rows are of the tuner's device and of the state of the L2 that it ranks by. A Confirmed ends each.
+    The rows are of the tuner's device and L2 state. Confirmed is the last event of each problem.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     with store.claims(tuner.target.identity.name) as claims:
@@ -35,16 +35,16 @@ def confirm(rows: tuple[BestRow, ...], tuner: Tuner, store: Store) -> Iterator[E
 
 @dataclass(slots=True)
 class _Confirmation:
-    """The finals of one problem."""
+    """The repeated finals of one problem."""
 
-    row: BestRow  # its winner before
+    row: BestRow  # the previous winner
     tuner: Tuner
     store: Store
     claims: Claims
     started_at: str
 
     def events(self) -> Iterator[Event]:
-        """Each finalist is verified in full, and the right ones are timed, until the fastest was among them."""
+        """Verify each finalist in full and time the right ones, until the fastest was timed in the last round."""
         device, problem = self.tuner.target.identity.name, self.row.problem
         self.store.supersede(device, problem, self.tuner.basis)
         if self.row.config not in {one.config.text for one in self._prior().contenders}:
@@ -71,7 +71,7 @@ class _Confirmation:
                     self.store.add_final(run, final, self._families, self.tuner.basis)
             finally:
                 self.claims.give_back()
-            assert final is not None  # it repeats what was done
+            assert final is not None  # since repeat=True
             if isinstance(final, FinalFailure):
                 trouble = final.detail
                 yield final
@@ -83,7 +83,7 @@ class _Confirmation:
 
     @property
     def _families(self) -> tuple[str, ...]:
-        """Those that took part in the finals before: what is only by name does where it has won."""
+        """The families of earlier finals. A family that must be named takes part if it has won."""
         return tuple(
             name
             for name, family in FAMILIES.items()
@@ -94,11 +94,11 @@ class _Confirmation:
         return prior_trials(self.store, self.tuner, self.row.problem, self._families, NO_RETRIES)
 
     def _winner_in(self, prior: PriorTrials) -> tuple[str, ...]:
-        """Return the winner of before, unless it was wrong: it is timed however slow it is."""
+        """Return the previous winner, which is timed even if it is slow now; () if it was found wrong."""
         return tuple(one.config.text for one in prior.contenders if one.config.text == self.row.config)
 
     def _verified(self, known: set[str]) -> Iterator[WinnerVerified]:
-        """Verify the finalists in full that are not known to be right; who takes the place of a wrong one, too."""
+        """Verify in full the finalists that are not in `known`, including those that replace a wrong one."""
         problem, store, tuner = self.row.problem, self.store, self.tuner
         while True:
             prior = self._prior()
@@ -125,6 +125,6 @@ class _Confirmation:
         return next(one.id for one in tried if one.config.text == config)
 
     def _measured(self, final: Final) -> Measurement | None:
-        """Return the winner of before, in the state of the L2 that ranks."""
+        """Return the previous winner's time in the L2 state that ranks."""
         times = (one for config, one in final.measurements if config.text == self.row.config)
         return next((one for one in times if one.cache is self.tuner.cache), None)

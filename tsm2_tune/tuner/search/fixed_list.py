@@ -1,4 +1,4 @@
-"""Trials of configurations that no search of the shape has suggested, but the results of other shapes."""
+"""Try a fixed list of candidates at a shape, without a strategy: kernels that other shapes' results suggest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 
 def candidate_of(config: KernelConfig, problem: Problem, limits: DeviceLimits) -> Candidate:
-    """Return the configuration, which no guideline is asked about."""
+    """Return the configuration as a candidate, without guidelines."""
     return Candidate(family_named(config.family), config, problem, limits, Guidelines())
 
 
@@ -34,7 +34,10 @@ def problem_session(
     *,
     is_between: bool = False,
 ) -> session.ProblemSession:
-    """The turn of a shape at which configurations of these families are tried; all families are in its finals."""
+    """Return the session of a shape in which configurations of these families are tried.
+
+    All families are finalists.
+    """
     own = tuple(sorted(name for name in families if name in FAMILIES and family_named(name).supports(problem)))
     space = SearchSpace(problem, tuner.target.limits, own, (), (), ())
     cache = tuner.target.cache(tuner.options.cache)
@@ -43,7 +46,7 @@ def problem_session(
 
 
 def tried(turn: session.ProblemSession, candidates: Sequence[Candidate]) -> Iterator[TrialStored | TrialInterrupted]:
-    """Try those that were not tried at the turn's shape, each stored before it is told."""
+    """Try the candidates that are untried at the session's shape. Each event is yielded after it is stored."""
     turn.store.supersede(turn.tuner.target.identity.name, turn.space.problem, turn.tuner.basis)
     retries = session.retries_of(turn.store, turn.tuner, turn.space.problem, turn.own)
     prior = session.prior_trials(turn.store, turn.tuner, turn.space.problem, turn.own, retries)

@@ -1,4 +1,4 @@
-"""The ladder on a device: its six steps tuned as any kernel is, and what each of them buys."""
+"""The ladder on a device: its six steps, tuned like any kernel, and the speedup of each."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One step and its fastest right configuration, by the times of their trials."""
+    """One step with its fastest right configuration, by times of trials."""
 
     step: Step
     tried: int  # configurations
     best: TrialRecord | None  # None if no configuration gave a right result
-    speedup_over_previous: float | None  # None of the first step, and where either step has none
+    speedup_over_previous: float | None  # None for the first step, or if either step has no time
     speedup_over_first: float | None
 
     @property
@@ -41,17 +41,17 @@ class Rung:
 
     @property
     def gflops(self) -> float | None:
-        """Operations over the time, in 1e9 a second: an FMA counts as two."""
+        """Gflop/s, with an FMA as two operations."""
         return self.best.trial.problem.flops / self.median_us * 1e-3 if self.best and self.median_us else None
 
     @property
     def percent_of_floor(self) -> float | None:
-        """100 is the least time that the device's measured ceilings allow."""
+        """The least time that the device's measured ceilings allow, as a percentage of the median."""
         return 100 * self.best.trial.floor_us / self.median_us if self.best and self.median_us else None
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As JSON has it; null where there is no time."""
+        """The rung as JSON; null if there is no time."""
         return {
             "step": self.step.name,
             "about": self.step.about,
@@ -76,7 +76,7 @@ class Rung:
 def spaces(problems: Sequence[Problem], target: Target) -> Spaces:
     """Return the ladder's space of each problem.
 
-    Raise InputError as of other spaces, and where it has no kernel for one.
+    Raise InputError as `spaces.spaces` does, and if the ladder does not compute a problem.
     """
     for problem in problems:
         if not LADDER.supports(problem):
@@ -88,19 +88,19 @@ def spaces(problems: Sequence[Problem], target: Target) -> Spaces:
 
 
 def in_turns(space: SearchSpace, seed: int, known: Known = ()) -> InOrder:
-    """The kept candidates in the order of a search, the steps in turns: a budget that is spent leaves no step out."""
+    """Return the candidates with the steps in turns, so that a spent budget leaves no step out."""
     candidates = ordered(space, seed)
     steps = ([one for one in candidates if one.config.tunables["step"] == name] for name in STEPS)
     return InOrder(candidate for turn in zip_longest(*steps) for candidate in turn if candidate is not None)
 
 
 def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator[ProblemEvent]:
-    """Try the configurations of the ladder. What was tried of other families counts for nothing here."""
+    """Try the configurations of the ladder. Trials of other families do not count."""
     return session.run(searched, tuner, store, make_strategy=in_turns, families=(LADDER.name,))
 
 
 def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple[Rung, ...]:
-    """Return every step, as the store has it for the problem on this device, timed in this state of the L2."""
+    """Return every step from the stored trials of the problem on this device in this state of the L2."""
     tried = store.history(target.identity.name, problem, (LADDER.name,), target.basis(cache)).tried()
     found: list[Rung] = []
     for name, step in STEPS.items():
@@ -118,7 +118,7 @@ def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple
 
 
 def facts(problem: Problem, target: Target, found: Sequence[Rung]) -> dict[str, Any]:
-    """Return the ladder of a problem as JSON has it, with where the article's numbers are from."""
+    """Return the ladder of a problem as JSON, with the shape and device of the article's numbers."""
     return {
         "problem": problem.text,
         "device": target.identity.name,

@@ -1,4 +1,4 @@
-"""The loop: candidates in order, each compiled, verified, measured and yielded as a Trial."""
+"""The tuning loop: compile, verify and measure candidates in order, and yield each Trial."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Tuner:
 
     @property
     def cache(self) -> Cache:
-        """In which trials are timed, and by which they are ranked."""
+        """The L2 state in which trials are timed and ranked."""
         return self.target.cache(self.options.cache)
 
     @property
@@ -94,7 +94,7 @@ class Tuner:
 
     @property
     def ceilings(self) -> Ceilings:
-        """Measured once a run, when first needed."""
+        """The device's ceilings, measured when they are first needed in a run."""
         if self._ceilings is None:
             self._ceilings = self.worker.ceilings()
         return self._ceilings
@@ -115,24 +115,24 @@ class Tuner:
         idle_work: IdleWork = no_idle_work,
         on_start: Callable[[Candidate], object] = lambda _: None,
     ) -> Iterator[Trial]:
-        """Try the candidates of one problem that its search gives, until that or the budget ends it.
+        """Try the candidates of a search until it ends or the budget is spent; yield each trial.
 
-        On a GPU those wait that are not compiled yet while others are. Each is claimed before it is compiled, several
-        `in_one_transaction`, and `on_start` is called when its trial begins. A trial that the machine interrupted
-        twice says nothing of its kernel.
+        Candidates are claimed, several in the context `in_one_transaction`, then compiled. On a GPU the first
+        compiled candidate is tried next. `on_start` is called when a trial begins. An interrupted trial says nothing
+        about its kernel.
 
-        While a kernel runs on a GPU, the search learns of the trial before, the worker is asked for the next, more
-        are made ready, and what `idle_work` does is done.
+        While a kernel runs on a GPU, the strategy gets the previous result, the next request is sent ahead, more
+        candidates are compiled, and `idle_work` is called.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
         first = next(search, None)
         if first is not None:
-            if not self.target.is_host:  # where a compiler would disturb the ceilings
+            if not self.target.is_host:  # a compiler would disturb the host's ceilings
                 self.compile_ahead([first])
-            _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
+            _ = self.ceilings  # before the first trial, which a failure would lose
             search.put_back(first)
-        start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
+        start = seconds()  # the budget excludes the start of the device and its ceilings
         since = start
         queue = CompileQueue(
             search, search, self._start_compiler, least_ahead(options.sharing, search.remaining), in_one_transaction
@@ -181,7 +181,7 @@ class Tuner:
                 compiling.cancel()
 
     def _next(self, queue: CompileQueue, idle_work: Callable[[], object]) -> QueuedCandidate | None:
-        """The next one, when it is compiled; on a host when all are, as a compiler would disturb its times."""
+        """Wait for the next compiled candidate. On the host wait for all compilers, which would disturb its times."""
         self.phases.enter("compilers")
         if self.target.is_host:
             while queue.step():
@@ -197,23 +197,23 @@ class Tuner:
         return TrialMaker(self.target, self.options, self._compilers, worker, ceilings, self.clock)
 
     def _start_compiler(self, candidate: Candidate) -> tuple[KernelSource, Compiled]:
-        """The candidate's text, and its binary to come."""
+        """Start the candidate's compiler; return its source and the future of its binary."""
         source = render(candidate.problem, candidate.config)
         return source, self._compilers.begin(source)
 
     def expect(self, problem: Problem) -> None:
-        """Compile what verifies results of its type: on a GPU while other work is done, on a host before that."""
+        """Compile the support kernels for the problem's type: on a GPU in the background, on the host now."""
         self._compilers.begin_support(problem.dtype_name)
         if self.target.is_host:  # where a compiler would disturb the ceilings
             self._compilers.support(problem.dtype_name)
 
     def compile_ahead(self, candidates: Sequence[Candidate]) -> list[Compiled]:
-        """Start compilers for the first candidates of a search to come; returns what can be waited for."""
+        """Start compilers for the first candidates of a later search; return their futures."""
         return [self._start_compiler(candidate)[1] for candidate in candidates]
 
     @cached_property
     def vendor(self) -> VendorSchedule | None:
-        """When finals measure the vendor too; None where it is left out, and on a host, which has none."""
+        """The schedule of the vendor's measurements; None if the vendor is left out, or on the host."""
         if not self.options.vendor or self.target.is_host:
             return None
         return VendorSchedule(lambda: self.worker.vendor(), self.target.identity.driver)
@@ -221,9 +221,9 @@ class Tuner:
     def final(
         self, problem: Problem, prior: PriorTrials, also: Collection[str] = (), *, repeat: bool = False
     ) -> Final | FinalFailure | None:
-        """Measure finalists, and what `also` spells, again, in turns with the vendor; None where it was done.
+        """Time the finalists and the configurations `also` in turns with the vendor; None if that was done before.
 
-        `repeat`: also then, with the vendor where it was beside them.
+        With `repeat` it is done again, with the vendor if it was in the last final.
         """
         chosen, vendor = finalists(problem, prior, also), self.vendor if prior.vendor or not repeat else None
         if vendor is not None and not (chosen and vendor.is_wanted(problem)):
@@ -231,14 +231,14 @@ class Tuner:
         is_due = is_final_due([one for one, _ in chosen], prior, also)
         if not (is_due or repeat) and (vendor is None or not vendor.is_due(prior)):
             return None
-        if chosen and not self.target.is_host:  # where it is not compiled meanwhile, a new winner waits for that
+        if chosen and not self.target.is_host:  # the full verification of a new winner needs both index widths
             for source in by_width(problem, chosen[0][0].config):
                 self._compilers.begin(source)
         found = self._final(problem, chosen, vendor)
         if vendor is None or isinstance(found, Final) or found.interrupted:
             return found
         without = self._final(problem, chosen, None)
-        if isinstance(without, Final):  # so it was the vendor that failed
+        if isinstance(without, Final):  # so the vendor failed
             vendor.keep_out(problem, found.detail)
         return without
 
@@ -273,7 +273,7 @@ class Tuner:
         return FinalFailure(problem, CHANGED, interrupted=True)
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        """Verify the configuration's kernel for both widths of index; outcome OK where every call was right."""
+        """Verify the configuration's kernel in full with both index widths; outcome OK if every call is right."""
         extent = EMULATED if self.target.is_host else ON_GPU
         seed = trial_seed(self.options.seed, problem, f"{config.text} in full")
         texts: list[Text] = [(source, None) for source in by_width(problem, config)]
@@ -281,7 +281,7 @@ class Tuner:
         watching = self._watching if extent.watched_products else None
         if isinstance(watching, CompileFailure):
             return AttemptResult(watching.outcome, f"with races watched: {watching.detail}")
-        if watching is not None:  # by one width of index: threads touch the same by the other
+        if watching is not None:  # with one index width only: the accesses are the same with the other
             texts.append((texts[0][0], watching))
             named.append("races watched")
         for _ in range(TRIES):
@@ -317,11 +317,7 @@ class Tuner:
         return None if binary.outcome is Outcome.COMPILE_FAILED else binary
 
     def _are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
-        """Return whether the cache holds what was compiled, in the files that were there before: else it does again
-        now.
-
-        If not, the worker that has them is ended.
-        """
+        """Return whether the cache still holds these binaries in the files of `before`; if not, end the worker."""
         if self._compilers.are_whole(before, texts):
             return True
         self.worker.close()
@@ -329,7 +325,7 @@ class Tuner:
 
 
 def _codes_of(entries: Sequence[Entry]) -> str | None:
-    """Return the digests of these binaries' machine code; None where the cache has lost one."""
+    """Return the digests of these binaries' machine code; None if the cache has lost one."""
     try:
         return " ".join(machine_code_digest(Path(entry.path).read_bytes()) for entry in entries)
     except (OSError, ValueError):
@@ -337,13 +333,14 @@ def _codes_of(entries: Sequence[Entry]) -> str | None:
 
 
 def least_ahead(sharing: int, most: int | None) -> int:
-    """Return the trials that are claimed and compiled ahead at the least, twice as many at the most: enough for the
-    compilers, but no more than a run's part of the `most` that are left, where several share the machine.
+    """Return the least number of candidates to compile ahead: enough for the compilers.
+
+    If several runs share the machine, it is at most half of this run's share of the `most` remaining trials.
     """
     enough = cores(sharing) + 1
     return enough if most is None or sharing == 1 else max(1, min(enough, most // (2 * sharing)))
 
 
 def by_width(problem: Problem, config: KernelConfig) -> list[KernelSource]:
-    """The configuration's text, to be compiled for each width of index."""
+    """Return the configuration's source for each index width."""
     return [replace(render(problem, config), defines=index_defines(bits)) for bits in INDEX_BITS]

@@ -1,4 +1,4 @@
-"""Where a run's time goes: seconds by phase."""
+"""Measure the seconds of each phase of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tsm2_tune.tuner.results.storage import outage
 
 
 class PhaseTimer:
-    """A clock that is always in one phase: each begins where the one before ends."""
+    """A clock that is always in one phase: a phase begins when the previous one ends."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -23,11 +23,11 @@ class PhaseTimer:
 
     @property
     def now(self) -> str:
-        """The phase that it is in; that a server is waited for, where one is."""
+        """The current phase, or the wait for a database server that is down."""
         return outage.WAITING if outage.is_waited_for() else self._phase
 
     def taken(self) -> dict[str, float]:
-        """Return the seconds of each phase since this was last asked; the clock goes on in the same one."""
+        """Return the seconds of each phase since the last call. The current phase goes on."""
         self.enter(self._phase)
         seconds = dict(self._seconds)
         self._seconds.clear()

@@ -1,8 +1,8 @@
-"""Kernels that hung or faulted on a device: other problems with the same kernel leave it out there, until forgiven.
+"""Kernels that hung or faulted on a device. Other problems skip the same kernel there, until it is forgiven.
 
-One text serves many problems, and an endless kernel costs each of them a time limit. Only what a kernel did to its
-device counts: see `is_hazard`. Another compiler, other flags or another driver end it, as the machine code or what
-runs it is another one then.
+One kernel serves many problems, and a kernel that hangs would cost each of them a time limit. Only hangs and faults
+count: see `is_hazard`. Another compiler, other flags or another driver end the quarantine, since the machine code or
+its execution changes.
 """
 
 from __future__ import annotations
@@ -35,47 +35,47 @@ from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.checks import probe_checks
 from tsm2_tune.tuner.worker.protocol import AttemptResult, Call, FullVerification, Run
 
-HAZARDS = (Outcome.TIMED_OUT, Outcome.CRASHED)  # outcomes of what may be quarantined
+HAZARDS = (Outcome.TIMED_OUT, Outcome.CRASHED)  # outcomes that may lead to quarantine
 ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A kernel that is left out on a device, and how it ended there last."""
+    """A kernel that is skipped on a device, with its last failure there."""
 
     device_name: str
     digest: str  # of its code, its definitions and its launch
-    tools: str  # digest of compiler, flags and driver, under which alone it is left out
+    tools: str  # digest of compiler, flags and driver; with others it is not skipped
     toolkit: str  # the compiler's version
     driver: str
     config: str
     problem: str
     outcome: Outcome  # timed-out or crashed
     detail: str
-    run_limit_seconds: float | None  # under which it timed out: a larger limit tries it again
-    times: int  # how often it ended so
+    run_limit_seconds: float | None  # the limit under which it timed out; with a larger one it is tried again
+    times: int  # number of failures
     last_at: str  # ISO 8601, UTC
 
 
 def is_hazard(trial: Trial) -> bool:
-    """Return whether the trial's kernel is quarantined: it faulted, or its worker died of it, or it hung.
+    """Return whether the trial's kernel goes into quarantine: it faulted, ended its worker, or hung.
 
-    A kernel serves every shape, so one that faults anywhere wins nowhere. One that timed out may only be slow: it
-    hung where it does not end on small problems either. A compiler that hangs takes no device's time. What is refused
-    or wrong is found in milliseconds, and may be right for other problems.
+    A kernel must serve every shape, so a kernel that faults cannot win anywhere. A kernel that timed out may only be
+    slow; it hung if it does not end on small problems either. A refused or wrong kernel costs only milliseconds, and
+    may be right for other problems.
     """
     return trial.outcome is Outcome.CRASHED or trial.hung
 
 
 def small_problems(problem: Problem, config: KernelConfig, entry: Entry, *, seed: int) -> FullVerification:
-    """Return a request to run only the probes of a kernel that timed out, each within the time limit of a stage."""
+    """Return a request that runs only the probes of a kernel, each within the time limit of a stage."""
     probes = enumerate(edge_problems(config, problem))
     calls = tuple(Call("small problems", probe, probe_checks(probe, number)) for number, probe in probes)
     return FullVerification(problem, (Run("again", entry, problem.index_bits, calls),), seed)
 
 
 def kernel_digest(source: KernelSource) -> str:
-    """SHA-256 of a kernel's code, its definitions and its launch: the same for all problems that share these."""
+    """Return the SHA-256 of a kernel's code, definitions and launch, which problems may share."""
     facts = [source.digest, source.kernel, source.dtype_name, source.defines, source.launch.as_rendered]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -88,7 +88,7 @@ def quarantined(
     detail: str,
     run_limit_seconds: float | None = None,
 ) -> Quarantined:
-    """Return the record of a kernel that ended so on the device just now."""
+    """Return the record of a kernel that failed with this outcome on the device now."""
     identity = target.identity
     return Quarantined(
         device_name=identity.name,
@@ -107,7 +107,7 @@ def quarantined(
 
 
 def hazards(trials: Iterable[Trial], target: Target) -> list[Quarantined]:
-    """Records of those of the trials whose kernels are quarantined."""
+    """Return records of the trials whose kernels go into quarantine."""
     return [
         quarantined(
             target, one.problem, one.config, one.outcome, one.detail, one.limits.run_seconds if one.limits else None
@@ -118,16 +118,14 @@ def hazards(trials: Iterable[Trial], target: Target) -> list[Quarantined]:
 
 
 def refuted(target: Target, problem: Problem, config: KernelConfig, result: AttemptResult) -> list[Quarantined]:
-    """Return the record of a kernel that faulted in the full verification; none of one that ended otherwise there,
-    where a call may take long.
-    """
+    """Return the record of a kernel that faulted in the full verification; [] for any other outcome."""
     if result.outcome is not Outcome.CRASHED:
         return []
     return [quarantined(target, problem, config, result.outcome, result.detail)]
 
 
 class Quarantine:
-    """The kernels that a run on a device leaves out."""
+    """The kernels that a run on a device skips."""
 
     def __init__(self, found: Iterable[Quarantined]) -> None:
         self._found = frozenset((one.config, one.digest) for one in found)
@@ -158,7 +156,7 @@ def in_force(database: Database, target: Target, limits: TimeLimits, retried: Co
 
 
 def entries(database: Database, which: ColumnElement[bool] | None = None) -> list[Quarantined]:
-    """Return the rows of the table, the last one first. Raise StoreError if one is not as this program stores it."""
+    """Return the rows of the table, the latest first. Raise StoreError for an invalid row."""
     table = schema.quarantine
     query = select(table) if which is None else select(table).where(which)
     return _as_stored(database.rows(query.order_by(table.c.last_at.desc(), table.c.digest)))
@@ -177,7 +175,7 @@ def _as_stored(rows: Iterable[Row]) -> list[Quarantined]:
 
 
 def add(connection: Connection, found: Iterable[Quarantined]) -> None:
-    """Add these, or count them once more."""
+    """Add these kernels, or increment their counts."""
     table = schema.quarantine
     key = table.primary_key.columns.keys()
     for one in found:
@@ -188,8 +186,9 @@ def add(connection: Connection, found: Iterable[Quarantined]) -> None:
 
 
 def unite(connection: Connection, theirs: Iterable[Quarantined]) -> int:
-    """Add what is theirs alone; of what both have, how it ended last and the larger count stay, so that twice is as
-    once. How many were changed.
+    """Merge another database's quarantine into this one; return the number of changed rows.
+
+    For a kernel in both, the latest failure and the larger count are kept, so that merging twice changes nothing.
     """
     table, changed = schema.quarantine, 0
     key = table.primary_key.columns.keys()
@@ -206,9 +205,9 @@ def unite(connection: Connection, theirs: Iterable[Quarantined]) -> int:
 
 
 def forgive(database: Database, digest: str, device_name: str | None) -> int:
-    """Remove what is quarantined under digests that begin so, or all, on this device or on any: how many rows.
+    """Remove the kernels whose digest begins with `digest`, or ALL, on this device or any; return their number.
 
-    Raise InputError if there is none of that digest.
+    Raise InputError if no kernel has such a digest.
     """
     column, which = schema.quarantine.c, list[ColumnElement[bool]]()
     if digest != ALL:
@@ -224,7 +223,7 @@ def forgive(database: Database, digest: str, device_name: str | None) -> int:
 
 
 def forgive_trials(connection: Connection, trials: Collection[int]) -> None:
-    """Remove what these trials, which are forgotten, may have brought into quarantine: a search tries them anew."""
+    """Remove the kernels of these trials, which are being forgotten, so that a search tries them again."""
     trial, row = schema.trial.c, schema.quarantine.c
     failed = select(trial.device_name, trial.config).where(
         trial.id.in_(trials), trial.outcome.in_([one.value for one in HAZARDS])

@@ -13,13 +13,13 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
 from tsm2_tune.tuner.search.strategies.strategy import TrialResult
 
-FINALISTS, LEAST_FINALISTS = 5, 2  # at the most and at the least, measured again
+FINALISTS, LEAST_FINALISTS = 5, 2  # at most and at least
 FINALIST_MARGIN = 0.05  # a finalist's median is at most this much over the best one's
 
 
 @dataclass(frozen=True, slots=True)
 class FinalCandidate:
-    """A configuration that gave a right result, and its newest time: of its last final, or its first."""
+    """A right configuration with its newest time: from its last final, or else from its trial."""
 
     config: KernelConfig
     median_us: float
@@ -29,13 +29,15 @@ class FinalCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Which stored trials count as untried, and give their place to the next one."""
+    """The stored trials that count as untried. A new trial replaces each."""
 
-    limits: TimeLimits | None  # trials that timed out under smaller limits; None: none of them
-    retried: frozenset[tuple[int, float]] = frozenset()  # ids, with the seconds that they took: not their successors
+    limits: TimeLimits | None  # retry trials that timed out under smaller limits; None: do not
+    retried: frozenset[tuple[int, float]] = (
+        frozenset()
+    )  # id and seconds of a trial; its replacement has other seconds
 
     def includes(self, trial_id: int, outcome: Outcome, limits: TimeLimits | None, seconds: float) -> bool:
-        """Return whether the trial with these values is one of them."""
+        """Return whether the trial with these values is to be retried."""
         if outcome is Outcome.TIMED_OUT and self.limits is not None and self.limits.exceed(limits):
             return True
         return outcome is Outcome.INTERRUPTED or (trial_id, seconds) in self.retried
@@ -57,13 +59,13 @@ class ClaimResult(Enum):
 class PriorTrials:
     """Stored trials of one problem on this device, of kernels that this version still renders unchanged."""
 
-    tried: frozenset[str]  # texts of configurations; without those that timed out under limits less than today's
+    tried: frozenset[str]  # texts of configurations, without trials to retry
     seconds: float
     contenders: tuple[FinalCandidate, ...]
     last_finalists: frozenset[str]
-    timed_out: int = 0  # of those tried
-    vendor: frozenset[tuple[str, str, int]] = frozenset()  # in the last final: the driver, a library, its version
-    results: tuple[TrialResult, ...] = ()  # of those tried, in the order they were stored
+    timed_out: int = 0  # number of `tried` that timed out
+    vendor: frozenset[tuple[str, str, int]] = frozenset()  # driver, library and version in the last final
+    results: tuple[TrialResult, ...] = ()  # of `tried`, in the order they were stored
 
 
 NO_PRIOR_TRIALS = PriorTrials(frozenset(), 0.0, (), frozenset())
@@ -72,10 +74,10 @@ NO_PRIOR_TRIALS = PriorTrials(frozenset(), 0.0, (), frozenset())
 def finalists(
     problem: Problem, prior: PriorTrials, also: Collection[str] = ()
 ) -> tuple[tuple[FinalCandidate, KernelSource], ...]:
-    """Return the fastest few contenders whose medians are within the margin of the best, each with its text.
+    """Return the fastest contenders within the margin of the best, each with its source.
 
-    The second is one of them however slow it is, so that the first is timed beside another, and so are those that
-    `also` spells.
+    The second fastest is always included, so that the first is timed beside another, and so are the configurations
+    in `also`.
     """
     found: list[tuple[FinalCandidate, KernelSource]] = []
     is_closed, missing = False, set(also)
@@ -91,10 +93,10 @@ def finalists(
 
 
 def is_final_due(chosen: Sequence[FinalCandidate], prior: PriorTrials, also: Collection[str] = ()) -> bool:
-    """Return whether these finalists, the fastest first, have yet to be measured in turns.
+    """Return whether these finalists, the fastest first, need a new final.
 
-    That is where one is new, or where the fastest, or one that `also` spells, was not in the last final: of those
-    that were, each second time may be worse than the first time of one that was not.
+    They do if one is new, or if the fastest or a configuration in `also` was not in the last final. A time from a
+    trial may be lower than times from finals by chance.
     """
     if len(chosen) < LEAST_FINALISTS:
         return False

@@ -44,9 +44,9 @@ from tsm2_tune.tuner.search.stored_seeds import stored_seeds
 from tsm2_tune.tuner.search.strategies import StrategyFactory, strategy_named
 from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
-TOGETHER_SECONDS = 0.1  # trials that end within so much of each other are stored together
-LATEST_SECONDS = 0.2  # after the last ones they are stored also where no kernel runs meanwhile
-MOST_FINALS = 3  # of a problem in a run: rounds until the fastest was in the last one
+TOGETHER_SECONDS = 0.1  # trials that end within this time are stored in one transaction
+LATEST_SECONDS = 0.2  # trials are stored at the latest after this time, even if no kernel runs
+MOST_FINALS = 3  # rounds of a problem in a run
 
 
 def run(
@@ -94,7 +94,7 @@ def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class ProblemSession:
-    """One problem in a run."""
+    """One problem in a run: its search, finals and full verification."""
 
     space: SearchSpace
     tuner: Tuner
@@ -103,7 +103,7 @@ class ProblemSession:
     families: tuple[str, ...]  # families in the finals
     started_at: str  # of the run
     cache: Cache  # the state of the L2 for trials
-    is_between: bool = False  # whether the problem is no search's, but between those of searches
+    is_between: bool = False  # whether the shape lies between tuned ones, and no search tunes it
     skipped: set[str] = field(default_factory=set)  # configurations whose kernels are quarantined
     retries_by_problem: dict[Problem, Retries] = field(
         default_factory=dict
@@ -177,14 +177,14 @@ class ProblemSession:
         """
         configurations = len(self.space.kept) if strategy else None
         ended: list[Trial] = []  # and not stored yet
-        told: list[TrialStored] = []  # stored trials to report
+        stored: list[TrialStored] = []  # stored trials to report
         stored_at = time.monotonic()
 
         def store(after_seconds: float = TOGETHER_SECONDS) -> bool:
             nonlocal stored_at
             if not ended or time.monotonic() - stored_at < after_seconds:
                 return False
-            told.extend(self._stored(ended, retries))
+            stored.extend(self._stored(ended, retries))
             stored_at = time.monotonic()
             return True
 
@@ -202,8 +202,8 @@ class ProblemSession:
                     )
                 )
                 store(LATEST_SECONDS)
-                while told:
-                    yield told.pop(0)
+                while stored:
+                    yield stored.pop(0)
         except Stopped as stopped:
             with suppress(Lost):  # the signal is what ends the run
                 store(0.0)
@@ -212,7 +212,7 @@ class ProblemSession:
             raise
         finally:
             store(0.0)
-        yield from told
+        yield from stored
         self.claims.give_back()  # claims of kernels compiled ahead
 
     def _stored(self, ended: list[Trial], retries: Retries) -> list[TrialStored]:
@@ -333,7 +333,7 @@ def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
 def candidates_for(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
     """Return the candidates for these configurations; past winners whose code changed compete again.
 
-    A variant that is not in the space is found by the configuration of which it is one.
+    A variant that is not in the space is found by the configuration that it varies.
     """
     configs = list(filter(None, map(config_spelt, texts)))
     at = places(space.kept, frozenset(config.early for config in configs))

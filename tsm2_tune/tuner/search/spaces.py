@@ -1,4 +1,4 @@
-"""The search spaces of a run's problems: refused before anything is tried, and enumerated when they are asked for."""
+"""The search spaces of a run's problems: checked before the run begins, and enumerated on demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Spaces(Sequence[SearchSpace]):
-    """The search space of each problem, enumerated when it is asked for."""
+    """The search space of each problem, enumerated on access."""
 
     problems: tuple[Problem, ...]
     limits: DeviceLimits
@@ -32,7 +32,7 @@ class Spaces(Sequence[SearchSpace]):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """A key of these spaces among others of the same problems."""
+        """A key that distinguishes these spaces from others of the same problems."""
         return self.families, sorted(self.guidelines.items())
 
     @overload
@@ -46,10 +46,9 @@ class Spaces(Sequence[SearchSpace]):
 
 
 def spaces(problems: Sequence[Problem], target: Target, *, guidelines: Thresholds, families: Sequence[str]) -> Spaces:
-    """Return the search space of each problem, each enumerated at its turn: that may take seconds.
+    """Return the search space of each problem, enumerated on access, since that may take seconds.
 
-    InputError, before anything is tried, where a problem does not fit the device's memory or where no configuration
-    is left.
+    Raise InputError now if a problem does not fit in the device's memory or has no configuration.
     """
     limits = target.limits
     for problem in problems:
@@ -78,7 +77,7 @@ def _nothing_left(problem: Problem, limits: DeviceLimits, guidelines: Thresholds
 
 
 def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> list[str]:
-    """Suggest the transposed product if that can be tuned: an exported module serves this one by its kernels."""
+    """Suggest the transposed product, whose kernels an exported module uses for this one, if it can be tuned."""
     if problem.is_gram:
         return []
     other = transposed(problem)

@@ -1,4 +1,4 @@
-"""The fastest stored kernels of problems similar to one that is to be searched, on any device."""
+"""Seeds of a search from the database: the fastest stored kernels of similar problems, on any device."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, TuningRun
 
-MOST_KERNELS = 3  # of a problem on a device
+MOST_KERNELS = 3  # for each problem and device
 MEDIAN_US = Column("median_us", Float)
 
 
 def stored_seeds(store: Store, problem: Problem, limits: DeviceLimits, device: str) -> tuple[Measured, ...]:
-    """Return the nearest problems of the same element type and op that a search tried anything of, this device's
-    first.
+    """Return the nearest searched problems of the same element type and op, with those of this device first.
 
-    `limits` are this device's. Of another one they are what its last run says, and this one's where that does not.
+    `limits` are this device's. The limits of another device come from its last run, and from `limits` if that has
+    none.
     """
     trial = schema.trial.c
     key = schema.problem.c
@@ -64,7 +64,7 @@ def _measured(
             with reading(row["id"]):
                 values = checked(row, [schema.trial.c.problem_id, schema.trial.c.config, MEDIAN_US])
             config = config_spelt(values["config"])
-            if config is not None:  # else another version's
+            if config is not None:  # else it belongs to another version
                 choices.setdefault(values["problem_id"], []).append(Choice(config.early, values["median_us"]))
         for number, of_problem in choices.items():
             yield Measured(its, problems[number], tuple(sorted(of_problem, key=lambda one: one.us)))

@@ -1,10 +1,10 @@
-"""Which run does what, where several on one database work at a time: each claims what it takes on, and beats.
+"""Claims of a run on configurations and finals, kept alive by heartbeats.
 
-A claim whose owner died, or has not said for a minute that it lives, is anybody's. No claim is needed for the
-database to stay whole, as a configuration has one trial whoever tries it: claims keep two runs from doing it twice.
+A claim expires when its owner dies or sends no heartbeat for a minute. Claims only keep two runs from doing the same
+work; the database stays consistent without them, since it stores one trial for each configuration.
 
-What kills its run each time would kill one run after another: a configuration is given up whose run died three times
-while it was tried, and not merely claimed ahead.
+A configuration that kills its run would kill one run after another. So it is given up after MOST_ATTEMPTS runs died
+during its trial.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from tsm2_tune.tuner.search.resume import ClaimResult, Retries
 
 log = logging.getLogger(__name__)
 BEAT_SECONDS = 5.0
-WAIT_SECONDS = 0.2  # between two looks at whether another's final has ended
-LOOK_SECONDS = 1.0  # between two looks at what is being tried: what ends within one is not written down
-MOST_ATTEMPTS = 3  # times that a run died while it tried a configuration, which is given up then
-NOBODY = ""  # in place of the owner of what nobody has taken on, but somebody had
+WAIT_SECONDS = 0.2  # between two checks whether another run's final has ended
+LOOK_SECONDS = 1.0  # between two checks of the current configuration; shorter trials are not recorded as attempts
+MOST_ATTEMPTS = 3  # a configuration is given up after so many runs died during its trial
+NOBODY = ""  # owner of a released claim, which keeps its attempts
 
 
 class _Key(NamedTuple):
@@ -65,8 +65,8 @@ class Claims:
     def __init__(self, database: Database, device_name: str) -> None:
         self.database, self.device_name = database, device_name
         self.owner = owner_of(os.getpid())
-        self._open: Connection | None = None  # of claims that are taken together
-        # Trials and claims at the most, by the problem, the families and the basis: while nobody else adds any.
+        self._open: Connection | None = None  # the transaction of `in_one_transaction`
+        # Numbers of trials and claims by problem, families and basis, within one transaction.
         self._counted = Counter[tuple[Problem, tuple[str, ...], str]]()
         self.contested = ContestedConfigurations(database, device_name, self.owner)
         self._current: _Key | None = None  # the claim being tried
@@ -85,15 +85,15 @@ class Claims:
     ) -> None:
         self._ended.set()
         self._beating.join()
-        with suppress(StoreError):  # they are nobody's soon
+        with suppress(StoreError):  # the claims expire soon
             self._leave(searches=True)
             self.remove_dead()
 
     @contextmanager
     def in_one_transaction(self) -> Iterator[None]:
-        """Claims that are taken in here are one transaction: a disk takes milliseconds for each.
+        """Make all claims in the body in one transaction, since a disk takes milliseconds for each.
 
-        On a server each is one of its own, which waits for no disk: others would wait for the last.
+        On a server each claim has its own transaction, which does not wait for the disk, to not block other runs.
         """
         if self.database.is_shared:
             yield
@@ -117,9 +117,10 @@ class Claims:
         most: int | None = None,
         given_up: bool = False,
     ) -> ClaimResult:
-        """Claim a configuration that nobody has tried, or has claimed and lives; what is given up only if `given_up`.
+        """Claim a configuration that is untried and that no living run has claimed.
 
-        `most` is how many trials of these families and this basis there may be, with all claims of them.
+        One that was given up is claimed only if `given_up`. `most` limits the number of trials and claims of these
+        families and this basis.
         """
         opened = self.written(problem) if self._open is None else nullcontext(self._open)
         asked = ContestedRequest(retries, tuple(families), most)
@@ -144,7 +145,7 @@ class Claims:
             return ClaimResult.OURS
 
     def take_final(self, problem: Problem) -> None:
-        """Claim the finals of a problem: where another run is at them, when that has ended."""
+        """Claim the finals of a problem; wait while another run has them."""
         while not self._took_final(problem):
             time.sleep(WAIT_SECONDS)
 
@@ -158,16 +159,16 @@ class Claims:
             return is_free
 
     def give_back(self) -> None:
-        """Claim no configurations and no finals any more."""
+        """Release all claims on configurations and finals."""
         self._leave(searches=False)
 
     def record_current(self, problem: Problem, config: str, basis: str) -> None:
-        """Record the configuration being tried, so that other runs know what killed this one if it dies."""
+        """Record the configuration in trial, so that other runs know what killed this one if it dies."""
         self._current = _Key(problem, config, basis)
 
     @repeated
     def given_up(self, problem: Problem) -> tuple[str, ...]:
-        """Return the configurations that are given up, as their runs died."""
+        """Return the configurations that are given up since runs died during their trials."""
         column = schema.claim.c
         found = select(column.config).where(
             column.device_name == self.device_name,
@@ -179,7 +180,7 @@ class Claims:
 
     @repeated
     def others(self, problem: Problem) -> int:
-        """Return how many configurations other runs that live have taken on."""
+        """Return the number of configurations that other living runs have claimed."""
         column = schema.claim.c
         theirs = select(column.owner, column.beat_at).where(
             column.device_name == self.device_name,
@@ -192,7 +193,7 @@ class Claims:
             return sum(is_alive(*row, now) for row in connection.execute(theirs).all())
 
     def written(self, problem: Problem) -> AbstractContextManager[Connection]:
-        """Return a transaction that takes something on of the problem."""
+        """Return a transaction that claims something of the problem."""
         about = (self.device_name, problem.text)
         return self.database.transaction(writes=True, about=about, durable=False)
 
@@ -200,13 +201,13 @@ class Claims:
         return claim_of(connection, self.device_name, problem, config, basis)
 
     def _is_others(self, connection: Connection, claim: Any) -> bool:
-        """Return whether it is the claim of another run, which lives."""
+        """Return whether the claim belongs to another living run."""
         if claim is None or claim.owner == self.owner:
             return False
         return is_alive(claim.owner, claim.beat_at, self.database.now(connection))
 
     def _leave(self, *, searches: bool) -> None:
-        """Claim nothing any more, or no more than searches. What runs died of before is kept."""
+        """Release all claims, or all but searches. Records of attempts are kept."""
         self._current = None
         self._mark(None)
         self._remove_own(() if searches else (SEARCH, RUN))
@@ -220,16 +221,16 @@ class Claims:
             connection.execute(update(schema.claim).where(ours).values(owner=NOBODY))
 
     def add(self, connection: Connection, problem: Problem | None, config: str, basis: str) -> None:
-        """Claim it, in the place of whoever had."""
+        """Add the claim, in place of any other owner's."""
         text = "" if problem is None else problem.text
         key = {"device_name": self.device_name, "problem": text, "config": config, "basis": basis}
         values = {**key, "owner": self.owner, "beat_at": self.database.now(connection)}
         add_or_change(connection, schema.claim, key, values)
 
     def _count(self, connection: Connection, problem: Problem, families: Collection[str], basis: str) -> int:
-        """Return the trials of these families and this basis, and claims of them of runs that live.
+        """Return the number of trials of these families and this basis, and of living runs' claims.
 
-        Of claims that are taken together they are counted once: each adds one.
+        In `in_one_transaction` it is queried once, and each new claim adds one.
         """
         which = (problem, tuple(families), basis)
         if which in self._counted:
@@ -245,9 +246,9 @@ class Claims:
 
     @repeated
     def remove_dead(self) -> None:
-        """Remove what nobody has taken on any more, or the table would grow with every run that is killed.
+        """Remove the claims of dead runs, so that the table does not grow with every killed run.
 
-        What runs died of is kept; and so is which searches have ended, while any run lives.
+        Records of attempts are kept, and records of ended searches while any run lives.
         """
         key, columns = schema.claim.primary_key.columns, schema.claim.c
         with self.database.transaction(writes=True) as connection:
@@ -262,14 +263,14 @@ class Claims:
                 for row in rows
                 if not (living if row.config == SEARCHED else row.owner in living or _counted(row.attempts))
             ]
-            if found:  # one row each, however many owners there are
+            if found:  # one statement for all rows
                 this = and_(*(column == bindparam(column.name) for column in key))
                 connection.execute(delete(schema.claim).where(this), found)
 
     def _beat(self) -> None:
         claim, key = schema.claim.c, schema.claim.primary_key.columns
         ours = select(*key).where(claim.owner == self.owner, claim.config != SEARCHED)
-        free = ours.with_for_update(skip_locked=True)  # others are removed right now
+        free = ours.with_for_update(skip_locked=True)  # locked rows are being removed
         about = (self.owner,)
         beaten_at, seen = time.monotonic(), None
         while not self._ended.wait(min(LOOK_SECONDS, BEAT_SECONDS)):
@@ -285,7 +286,7 @@ class Claims:
             seen = current
 
     def _mark(self, current: _Key | None) -> None:
-        """Write down what has been tried for a while: who dies now dies of that. It survived what was before."""
+        """Count an attempt at the current configuration, to blame if the run dies, and uncount the previous one."""
         with self._marking:
             if current is not self._marked:
                 self._marked = self._marked_now(self._marked, current)
@@ -299,14 +300,14 @@ class Claims:
         return current if is_marked else None
 
     def _count_attempt(self, connection: Connection, key: _Key, change: int) -> bool:
-        """Return whether there is such a claim of ours, as there is until the trial is stored."""
+        """Change the claim's attempts; return whether we still have the claim, as we do until its trial is stored."""
         ours = and_(is_claim(self.device_name, *key), schema.claim.c.owner == self.owner)
         counted = update(schema.claim).where(ours).values(attempts=schema.claim.c.attempts + change)
         return connection.execute(counted).rowcount > 0
 
 
 def expire_claims(database: str, process: str) -> None:
-    """Let others have at once what a process of another machine had taken on that is known to be dead."""
+    """Expire all claims of a process on another machine that is known to be dead."""
     if not process:
         return
     theirs = schema.claim.c.owner.startswith(f"{process} ", autoescape=True)

@@ -19,7 +19,7 @@ from tsm2_tune.tuner.search.resume import Retries
 
 
 class ContestedRequest(NamedTuple):
-    """How a run asked for a configuration."""
+    """A claim that was refused because another run has the configuration, or because of the limit on trials."""
 
     retries: Retries
     families: tuple[str, ...]
@@ -27,9 +27,9 @@ class ContestedRequest(NamedTuple):
 
 
 class ContestedConfigurations:
-    """The configurations that one run on one device left to others.
+    """The configurations that this run wanted and another run has.
 
-    They are kept in memory and not read from the others' claims, since any run may remove the claims of a dead one.
+    They are kept in memory, since any run may remove the claims of a dead run from the database.
     """
 
     def __init__(self, database: Database, device_name: str, owner: str) -> None:
@@ -39,20 +39,20 @@ class ContestedConfigurations:
         )  # by configuration and basis
 
     def note(self, problem: Problem, config: str, basis: str, asked: ContestedRequest) -> None:
-        """Another run has it, or has so much that this one is to try no more."""
+        """Note a configuration that another run has, or that the limit on trials left to others."""
         self._contested[problem][config, basis] = asked
 
     def forget(self, problem: Problem, config: str, basis: str) -> None:
-        """This run asks for it again."""
+        """Forget the configuration, since this run claims it again."""
         self._contested[problem].pop((config, basis), None)
 
     def forget_all(self, problem: Problem) -> None:
-        """This run asks for all of the problem again, or is done with it."""
+        """Forget all configurations of the problem."""
         self._contested.pop(problem, None)
 
     @repeated
     def state(self, problem: Problem) -> tuple[set[str], bool]:
-        """Return which runs that live are at some of it yet, and whether some is nobody's and was not tried."""
+        """Return the living runs that have contested configurations, and whether one is free and untried."""
         column, contested = schema.claim.c, self._contested[problem]
         if not contested:
             return set(), False
@@ -84,7 +84,7 @@ class ContestedConfigurations:
     def _enough(
         self, problem: Problem, connection: Connection, basis: str, families: tuple[str, ...], most: int
     ) -> tuple[bool, set[str]]:
-        """Whether trials and claims are fewer than `most`; if not, but trials alone are, whose these claims are."""
+        """Return whether trials and claims are below `most`, else the owners of claims if only trials are below."""
         tried = queries.trials(connection, self._device_name, problem, families, basis)
         if tried >= most:
             return False, set()

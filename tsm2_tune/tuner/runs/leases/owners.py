@@ -11,13 +11,13 @@ from typing import Any
 
 from tsm2_tune.tuner.worker.time_limit import process_fields
 
-STALE_SECONDS = 60.0  # without a beat: a machine that swaps is late, but not by that much
-STARTED = 19  # where in the fields of proc(5)'s `stat` from the third on is when a process started
+STALE_SECONDS = 60.0  # without a heartbeat; a swapping machine is late, but not by that much
+STARTED = 19  # index of a process's start time in `process_fields`
 _OWNER = re.compile(r"(?P<system>[-\w]+:\d+) (?P<process>\d{1,9}) (?P<started>\d{1,20}) [0-9a-f]{32}", re.ASCII)
 
 
 def owner_of(process_id: int) -> str:
-    """Return a new owner, of a run of the process."""
+    """Return a new owner name for a run of the process."""
     return f"{process_of(process_id)} {uuid.uuid4().hex}"
 
 
@@ -27,7 +27,7 @@ def process_of(process_id: int) -> str:
 
 
 def is_alive(owner: Any, beat_at: Any, now: float) -> bool:
-    """Return whether the owner is a process that runs; of another system's, whether it beats."""
+    """Return whether the owner's process runs; for one on another system, whether it sends heartbeats."""
     if not isinstance(owner, str) or not isinstance(beat_at, float) or abs(now - beat_at) > STALE_SECONDS:
         return False
     found = _OWNER.fullmatch(owner)
@@ -37,16 +37,16 @@ def is_alive(owner: Any, beat_at: Any, now: float) -> bool:
 
 
 def _started(process_id: int) -> int:
-    """When the process started, in ticks since the system did; 0 if there is none, or the system does not tell."""
+    """Return the start time of the process in ticks since boot; 0 if there is no such process or no /proc."""
     fields = process_fields(process_id)
     return int(fields[STARTED]) if len(fields) > STARTED else 0
 
 
 @cache
 def system() -> str:
-    """This boot of this machine, and in it the numbers of processes that are seen from here."""
+    """Return the id of this machine's boot and PID namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:  # no Linux: nobody else's numbers mean anything here
+    except OSError:  # not Linux: process ids of others cannot be checked
         return f"{uuid.uuid4()}:0"

@@ -1,4 +1,4 @@
-"""Which run is at which problem, of those that live on one database."""
+"""Claims of a run on whole problems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ProblemClaims:
-    """Claims of a run to whole problems: to search them so. `search` says all that tells one search from another."""
+    """Claims of a run to search whole problems. `search` is the search's key, see `search_key`."""
 
     def __init__(self, claims: Claims, search: str) -> None:
         self._claims, self._search = claims, search
@@ -58,7 +58,7 @@ class ProblemClaims:
 
     @repeated
     def others(self, problem: Problem) -> set[str]:
-        """Other runs that live, search so too, and have taken on configurations of the problem."""
+        """Return the other living runs with the same search that have claimed configurations of the problem."""
         claims, column = self._claims, schema.claim.c
         alike = select(column.owner).where(
             column.device_name == claims.device_name,
@@ -92,7 +92,7 @@ class ProblemClaims:
 
     @repeated
     def end(self, problem: Problem) -> None:
-        """Give the search of a problem back, and say that it has ended."""
+        """Release the search of a problem, and record that it has ended."""
         claims = self._claims
         ours = and_(is_claim(claims.device_name, problem, SEARCH, self._search), schema.claim.c.owner == claims.owner)
         with claims.written(problem) as connection:

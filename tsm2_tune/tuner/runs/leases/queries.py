@@ -1,6 +1,6 @@
-"""Queries about the claim of a configuration: whether it was tried, who claims it, how many other claims there are.
+"""Queries about a configuration: whether it was tried, who claims it, how many claims and trials there are.
 
-Each statement is built once, since building one takes longer than SQLite needs to run it.
+Each statement is built once, since building it takes longer than SQLite needs to run it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search.resume import Retries
 
-# In place of a configuration: the problem's finals; its search as a whole; that its search has ended, which is no
-# claim, but stays as long as any run lives; and, of no problem, that a run lives.
+# Values of `claim.config` that are no configurations: the problem's finals; its whole search; an ended search, which
+# is recorded while any run lives; and, without a problem, a living run.
 FINAL, SEARCH, SEARCHED, RUN = "final", "search", "searched", "run"
 NO_CONFIGURATIONS = (FINAL, SEARCH, SEARCHED, RUN)
 
@@ -62,7 +62,7 @@ def _owners(families: tuple[str, ...]) -> Select[tuple[str, float, int]]:
 def is_tried(
     connection: Connection, device_name: str, problem: Problem, config: str, basis: str, retries: Retries
 ) -> bool:
-    """Return whether there is a trial that does not count as untried."""
+    """Return whether the configuration has a trial that is not to be retried."""
     key = {"device_name": device_name, **problem_key(problem), "config": config, "basis": basis}
     row = connection.execute(_TRIED, key).mappings().first()
     if row is None:
@@ -74,7 +74,7 @@ def is_tried(
 
 
 def trials(connection: Connection, device_name: str, problem: Problem, families: Collection[str], basis: str) -> int:
-    """Return how many trials of these families and this basis there are, whose kernels are made so still."""
+    """Return the number of trials of these families and this basis that are not superseded."""
     key = {"device_name": device_name, **problem_key(problem), "families": list(families), "basis": basis}
     return int(connection.execute(_TRIALS, key).scalar_one())
 
@@ -88,17 +88,17 @@ def owners(
 
 
 def claim_of(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> Any:
-    """Return its row, with owner, beat_at and attempts; None if nobody has claimed it."""
+    """Return the claim's owner, beat_at and attempts; None if there is no claim."""
     return connection.execute(_CLAIMED, _key(device_name, problem, config, basis)).first()
 
 
 def settle(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> None:
-    """Remove whoever's claim to the configuration: it has been tried."""
+    """Remove the claim on the configuration, whoever owns it, since its trial is stored."""
     connection.execute(_SETTLED, _key(device_name, problem, config, basis))
 
 
 def is_claim(device_name: str, problem: Problem, config: str, basis: str) -> ColumnElement[bool]:
-    """Return whether a row of `claim` is that of the configuration."""
+    """Return the condition that a row of `claim` is the configuration's."""
     return and_(*(_CLAIM[name] == value for name, value in _key(device_name, problem, config, basis).items()))
 
 

@@ -1,4 +1,4 @@
-"""Search strategies by name: which candidate of a problem is tried next."""
+"""Search strategies by name. A strategy chooses the next candidate of a problem."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ StrategyFactory = Callable[[SearchSpace, int, Known], Strategy]  # of a space an
 
 
 def exhaustive(space: SearchSpace, seed: int = 0, known: Known = ()) -> Strategy:
-    """Return the candidates in the order of the space: a family after the other."""
+    """Return the candidates in the order of the space, family by family."""
     return InOrder(space.kept)
 
 
 def shuffled(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
-    """Return the candidates in an order that only the seed decides."""
+    """Return the candidates in an order that depends only on the seed."""
     places = list(range(len(space.kept)))
     random.Random(seed).shuffle(places)
     return InOrder(Chosen(space.kept, np.array(places, int)))
 
 
 def by_model(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
-    """First choices of what was measured nearby, and then whoever is expected to be the fastest.
+    """Return the default strategy: seeds from similar problems, then the candidate with the least predicted time.
 
-    On a host nothing is made of the fastest, as there is one way to load.
+    On the host it makes no variants of the fastest candidates, since the variants differ only in how a GPU loads.
     """
     first, others = first_and_rest(space, seed, (*known, *packaged(space.problem, space.limits)))
     return Model(first, others, late=space.limits.compute_capability > (0, 0))
@@ -46,7 +46,7 @@ OPTUNA = "optuna:"  # before the name of a sampler
 
 
 def strategy_named(name: str) -> StrategyFactory:
-    """Return what makes the strategy of this name: one of OWN, or OPTUNA and a sampler's name.
+    """Return the factory of the strategy with this name: one of OWN, or OPTUNA and a sampler's name.
 
     Raise ToolMissing if it needs Optuna, which is not installed.
     """
@@ -54,6 +54,6 @@ def strategy_named(name: str) -> StrategyFactory:
 
 
 def by_optuna(sampler: str) -> StrategyFactory:
-    """Return the candidates that a sampler of Optuna's asks for."""
+    """Return the factory of a strategy that follows a sampler of Optuna."""
     require_optuna()
     return lambda space, seed, known: Sampled(sampler, space.kept, seed)

@@ -1,4 +1,4 @@
-"""Configurations of a family as points, so that there are distances between them."""
+"""Map the configurations of a family to points, to define distances between them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tsm2_tune.generator.space.order import Floats
 class Grid:
     """The candidates of one family: a coordinate for each tunable that varies, from 0 to 1 in its values' order."""
 
-    values: dict[str, tuple[Any, ...]]  # of the tunables that vary, in order
-    places: np.ndarray[Any, np.dtype[np.int_]]  # of the candidates among all
-    points: Floats  # a row for each of them
+    values: dict[str, tuple[Any, ...]]  # values of each tunable that varies, in order
+    places: np.ndarray[Any, np.dtype[np.int_]]  # indices of the candidates among those of all families
+    points: Floats  # a row for each candidate
 
     @classmethod
     def of_families(cls, candidates: Sequence[Candidate]) -> dict[str, Grid]:
@@ -41,7 +41,7 @@ class Grid:
         return cls(values, np.array(places, int), points)
 
     def squares(self, place: int) -> Floats:
-        """Return the square of each one's distance from the candidate at the place."""
+        """Return the squared distance of each candidate from the one at `place`."""
         own = self.points[np.searchsorted(self.places, place)]
         found: Floats = ((self.points - own) ** 2).sum(axis=1)
         return found

@@ -1,4 +1,4 @@
-"""The default strategy: first choices, then whoever is expected to be the fastest by the model and by trials."""
+"""The default strategy: seeds first, then the candidate with the least time predicted from the model and trials."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ from tsm2_tune.generator.space.order import Floats, expected_times_us
 from tsm2_tune.tuner.search.strategies.grid import Grid
 from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
-FAR_BEHIND = 4.0  # times as long as the fastest of all: the fastest of a family whose others wait
-# A judgement, which nothing was measured for: by then the first choices of the families were tried once.
-FIRST = 8  # candidates are right and timed before anything is made of them, and tried before any is expected
-LEADING = 3  # the fastest of them, of which others are made
-MOST = 20_000  # candidates whose times are expected by trials; those after them keep their order
-# Chosen by replay on eight spaces: `python -m benchmarks.regret`; docs/design/search.md says what others did.
-NEAR = 0.4  # distance, where a tunable's values are from 0 to 1, at which a trial counts exp(-1/2)
-PRIOR = 0.3  # trials that the mean of a family counts as much as
-HOPE = 1.0  # logarithm of how many times as fast a candidate may be of which nothing is known
+FAR_BEHIND = 4.0  # a family waits if its fastest candidate takes this many times the fastest of all
+# Chosen without a measurement: so many trials cover the seeds of all families once.
+FIRST = 8  # candidates tried before predictions are used, and timed before variants are made
+LEADING = 3  # variants are made of so many of the fastest candidates
+MOST = 20_000  # candidates with predicted times; later ones keep their order
+# Chosen by replay on eight spaces: `python -m benchmarks.regret`; docs/design/search.md has other values.
+NEAR = 0.4  # distance at which a trial has the weight exp(-1/2); a tunable's values range from 0 to 1
+PRIOR = 0.3  # weight of a family's mean, in trials
+HOPE = 1.0  # logarithm of the speedup that an unexplored candidate may have
 
 
 class Expectation:
-    """Predicts each candidate's time: the model's time, corrected by the ratios of measured to predicted times of
-    trials.
+    """Predicts each candidate's time: the model's time, corrected by the ratios of measured to predicted times.
 
-    The logarithm of the correction is a weighted mean over the trials of the family: a trial at the distance d has
+    The logarithm of the correction is a weighted mean over the trials of the family. A trial at the distance d has
     the weight exp(-(d / NEAR)^2 / 2), and the family's own mean has the weight PRIOR. A candidate with few trials
-    near it gets a bonus: it is taken for exp(HOPE * sqrt(PRIOR / (PRIOR + weights))) times as fast.
+    nearby counts as exp(HOPE * sqrt(PRIOR / (PRIOR + weights))) times as fast.
     """
 
     def __init__(self, first: Sequence[Candidate], others: Sequence[Candidate]) -> None:
@@ -81,11 +80,10 @@ class Expectation:
 
 
 class Model(Strategy):
-    """First choices, and the first others up to FIRST, in their order; then whoever is expected to be the fastest.
+    """Seeds, and other candidates up to FIRST, in their order; then the one with the least predicted time.
 
-    Those of a family that is far behind wait. What families have tried late is made of the fastest candidates: once
-    FIRST have a time, or no other is left, and again whenever one becomes as fast. Without `late` nothing is made of
-    any.
+    Candidates of a family that is far behind wait. With `late` variants of the LEADING fastest candidates are tried,
+    as soon as FIRST have a time or no other candidate remains.
     """
 
     def __init__(self, first: Sequence[Candidate], others: Sequence[Candidate] = (), *, late: bool = True) -> None:
@@ -98,11 +96,11 @@ class Model(Strategy):
         self._template = (
             next(chain(first, others), None) if late else None
         )  # any: of the problem, device and guidelines
-        self._created = set[KernelConfig]()  # of leaders, or tried before
-        self._times_us = dict[KernelConfig, float]()  # of those that are right
-        self._in_order = list[tuple[float, str, KernelConfig]]()  # of those that the space has, the fastest first
-        self._used = list[tuple[float, str, KernelConfig]]()  # leaders of which nothing is left to be made
-        self._least_us = dict[str, float]()  # of each family, of those that were timed
+        self._created = set[KernelConfig]()  # variants that were returned, and tried configurations
+        self._times_us = dict[KernelConfig, float]()  # of right configurations
+        self._in_order = list[tuple[float, str, KernelConfig]]()  # right ones that are no variants, the fastest first
+        self._used = list[tuple[float, str, KernelConfig]]()  # leaders whose variants were all returned
+        self._least_us = dict[str, float]()  # least time by family
 
     def ask(self) -> Candidate | None:
         late = self._late() if len(self._times_us) >= FIRST else None
@@ -122,7 +120,7 @@ class Model(Strategy):
         return own is not None and own > FAR_BEHIND * min(self._least_us.values())
 
     def _take(self, config: KernelConfig, us: float) -> None:
-        """Take the time of one that is right, in the place of the one that it had."""
+        """Record the time of a right configuration, in place of its previous one."""
         before = self._times_us.get(config)
         self._times_us[config] = us
         if self._template is not None and config == config.early:
@@ -131,7 +129,7 @@ class Model(Strategy):
             insort(self._in_order, (us, config.text, config), key=lambda one: one[:2])
 
     def _in_line(self) -> Candidate | None:
-        """Return the next that need not wait, or the first that waits."""
+        """Return the next candidate that need not wait, or else the first that waits."""
         for candidate in self._queue:
             if not self.is_behind(candidate):
                 return candidate

@@ -1,4 +1,4 @@
-"""Strategies of Optuna's samplers, which is imported only where one is asked for."""
+"""Strategies with Optuna's samplers. Optuna is imported only when one is used."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def require_optuna() -> None:
 
 
 class Sampled(Strategy):
-    """The candidates nearest to the points that a sampler asks for; the sampler is told the time of its point."""
+    """The candidates nearest to the points of a sampler, which gets the time of each point."""
 
     def __init__(self, sampler: str, candidates: Sequence[Candidate], seed: int) -> None:
         import optuna
@@ -53,7 +53,7 @@ class Sampled(Strategy):
         self._candidates, self._grids = candidates, Grid.of_families(candidates)
         self._place = {one.config: place for place, one in enumerate(candidates)}
         self._is_remaining = np.ones(len(candidates), bool)
-        self._asked = dict[KernelConfig, Any]()  # Optuna's trials that were not told of
+        self._asked = dict[KernelConfig, Any]()  # Optuna's trials without a result
 
     def ask(self) -> Candidate | None:
         if not self._is_remaining.any():
@@ -95,7 +95,7 @@ class Sampled(Strategy):
             self._study.tell(trial, us)
 
     def _trial_of(self, result: TrialResult) -> Any:
-        """Optuna's trial of a configuration that it has not asked for."""
+        """Return an Optuna trial for a configuration that the sampler did not suggest."""
         from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
         from optuna.trial import TrialState, create_trial
 

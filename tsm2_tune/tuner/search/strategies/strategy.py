@@ -13,10 +13,10 @@ from tsm2_tune.tuner.results.trial import Outcome, Trial
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """How a trial ended, as far as a strategy looks."""
+    """The result of a trial for a strategy."""
 
     config: KernelConfig
-    us: float | None  # its median; of one that was behind, that of its first launches; None if it has no time
+    us: float | None  # median; of the first launches if the kernel was behind; None without a time
     is_right: bool  # whether it may win
 
 
@@ -29,26 +29,26 @@ def result_of(trial: Trial) -> TrialResult:
 class Strategy(ABC):
     """The order in which the candidates of one problem are tried.
 
-    It is a function of its arguments and of what it is told: the trials of earlier runs first, in the order they
-    were stored, then each trial as it ends. It may be asked for several before it is told of one. Whoever asks drops
-    a candidate that was tried or given before, and those that another run has.
+    The order depends only on the strategy's arguments and on the results: first those of earlier runs, in the order
+    they were stored, then each as its trial ends. A strategy may be asked for several candidates before it gets a
+    result. The caller drops candidates that were tried, were returned before, or are claimed by another run.
     """
 
     @abstractmethod
     def ask(self) -> Candidate | None:
-        """Return the next candidate; None if there is none now, though what it is told may change that."""
+        """Return the next candidate; None if there is none now, which a result may change."""
 
     def tell(self, result: TrialResult) -> None:
         """Take a trial into account."""
         return
 
     def is_behind(self, candidate: Candidate) -> bool:
-        """Return whether a candidate that was given is to wait by now until no other is left."""
+        """Return whether a candidate that was returned is now to wait until no other remains."""
         return False
 
 
 class InOrder(Strategy):
-    """The candidates in the order in which they are given, whatever comes of them."""
+    """The candidates in the given order, whatever the results."""
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
         self._queue = iter(candidates)
